@@ -106,6 +106,12 @@ impl Client {
         }
     }
 
+    /// How long an operation may take ([`ClientOptions::timeout`]).
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.shared.options.timeout
+    }
+
     pub(crate) fn attempts(&self) -> Attempts<'_> {
         Attempts::new(&self.shared.parts, &self.shared.options)
     }

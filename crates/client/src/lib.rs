@@ -49,6 +49,7 @@
 //!
 //! Not here: connections (the `Network` keeps them), transactions, caching of values.
 
+mod at_once;
 mod batch;
 pub mod blocking;
 mod client;
@@ -69,6 +70,7 @@ pub mod testing;
 mod tests;
 mod window;
 
+pub use at_once::{AtOnce, Held, HeldWait};
 pub use batch::Key;
 pub use client::Client;
 pub use enumerate::Enumeration;

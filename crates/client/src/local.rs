@@ -1,6 +1,8 @@
 //! The short cut of a server that embeds the client.
 
-use pluvio_units::{CoreId, ServerId};
+use crate::at_once::AtOnce;
+use core::task::Waker;
+use pluvio_units::{CoreId, KeyHash, LogId, LogPosition, ServerId, TableId, Waits};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
     Results,
@@ -26,6 +28,47 @@ pub trait LocalMaster: Send + Sync {
         mutations: &[Mutation<'_>],
         ordered: bool,
     ) -> Answer<Results>;
+    /// Lets `show` look at the value of an object where it lies, or at its absence. False: `show`
+    /// was not called; [`LocalMaster::get_at_once`] or [`LocalMaster::get`] reads the object.
+    fn show_at_once(
+        &self,
+        core: CoreId,
+        header: &Header,
+        get: &Get<'_>,
+        show: &mut dyn FnMut(Option<&[u8]>),
+    ) -> bool {
+        let _ = (core, header, get, show);
+        false
+    }
+    /// Reads an object without waiting. By default nothing is.
+    fn get_at_once(&self, core: CoreId, header: &Header, get: &Get<'_>) -> AtOnce {
+        let _ = (core, header, get);
+        AtOnce::Later
+    }
+    /// Changes an object without waiting. By default nothing is.
+    fn mutate_at_once(&self, core: CoreId, header: &Header, mutation: &Mutation<'_>) -> AtOnce {
+        let _ = (core, header, mutation);
+        AtOnce::Later
+    }
+    /// Asks for the memory of keys that are read or changed next.
+    fn prefetch(&self, table: TableId, hashes: &[KeyHash]) {
+        let _ = (table, hashes);
+    }
+    /// Whether all of this is durable.
+    fn is_durable(&self, waits: &Waits) -> bool {
+        let _ = waits;
+        false
+    }
+    /// Lets `waker` be woken when the position is durable, in place of an earlier one of the same
+    /// `party` for it. False: it is durable already.
+    fn wake_when_durable(&self, wait: (LogId, LogPosition), party: u64, waker: &Waker) -> bool {
+        let _ = (wait, party, waker);
+        true
+    }
+    /// Takes back [`LocalMaster::wake_when_durable`].
+    fn give_up_waiting(&self, wait: (LogId, LogPosition), party: u64) {
+        let _ = (wait, party);
+    }
     /// See [`Enumerate`].
     fn enumerate(
         &self,

@@ -18,9 +18,9 @@
 //!
 //! ```compile_fail,E0451
 //! use pluvio_log::Appended;
-//! use pluvio_units::{LogId, LogPosition};
+//! use pluvio_units::{LogId, LogPosition, Waits};
 //! // The fields are private.
-//! let forged = Appended { log: LogId(0), position: LogPosition::default(), more: None, value: () };
+//! let forged = Appended { waits: Waits::new(LogId(0), LogPosition::default()), value: () };
 //! ```
 //!
 //! ```compile_fail,E0423
@@ -31,7 +31,7 @@
 //! Plain values; any thread. The durable position is advanced by one thread and read by many.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use pluvio_units::{LogId, LogPosition, SegmentId};
+use pluvio_units::{LogId, LogPosition, SegmentId, Waits};
 
 /// The condition under which an append counts as durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,21 +47,24 @@ pub enum Durability {
 #[derive(Debug)]
 #[must_use = "what was appended is not durable before LogSpace::confirm says so"]
 pub struct Appended<T> {
-    log: LogId,
-    position: LogPosition,
-    /// Positions in other logs. Boxed: nearly nothing has them.
-    #[allow(clippy::box_collection)]
-    more: Option<Box<Vec<(LogId, LogPosition)>>>,
+    waits: Waits,
     value: T,
+}
+
+impl<T> Appended<Option<T>> {
+    /// The same wait for a value that is there; `None` when it is not.
+    #[must_use]
+    pub fn transpose(self) -> Option<Appended<T>> {
+        let waits = self.waits;
+        self.value.map(|value| Appended { waits, value })
+    }
 }
 
 impl<T> Appended<T> {
     /// A value that counts only once `log` is durable up to `position`.
     pub(crate) fn new(log: LogId, position: LogPosition, value: T) -> Self {
         Self {
-            log,
-            position,
-            more: None,
+            waits: Waits::new(log, position),
             value,
         }
     }
@@ -69,19 +72,18 @@ impl<T> Appended<T> {
     /// The log to wait for.
     #[must_use]
     pub fn log(&self) -> LogId {
-        self.log
+        self.waits.first().0
     }
 
     /// The position to wait for: the end of what was appended.
     #[must_use]
     pub fn position(&self) -> LogPosition {
-        self.position
+        self.waits.first().1
     }
 
     /// Everything to wait for: one position in each log.
     pub fn waits(&self) -> impl Iterator<Item = (LogId, LogPosition)> + '_ {
-        let more = self.more.iter().flat_map(|more| more.iter().copied());
-        core::iter::once((self.log, self.position)).chain(more)
+        self.waits.iter()
     }
 
     /// The value, to be looked at but not to be shown to a client.
@@ -93,11 +95,30 @@ impl<T> Appended<T> {
     /// The same wait for another value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Appended<U> {
         Appended {
-            log: self.log,
-            position: self.position,
-            more: self.more,
+            waits: self.waits,
             value: f(self.value),
         }
+    }
+
+    /// The same wait for two values.
+    pub fn split<U, V>(self, f: impl FnOnce(T) -> (U, V)) -> (Appended<U>, Appended<V>) {
+        let (first, second) = f(self.value);
+        let split = Appended {
+            waits: self.waits.clone(),
+            value: first,
+        };
+        let rest = Appended {
+            waits: self.waits,
+            value: second,
+        };
+        (split, rest)
+    }
+
+    /// What to wait for, and the value without any proof: for a holder that opens it only once that
+    /// is durable.
+    #[must_use]
+    pub fn into_parts(self) -> (Waits, T) {
+        (self.waits, self.value)
     }
 
     pub(crate) fn into_durable(self) -> Durable<T> {
@@ -206,24 +227,9 @@ impl PendingMarks {
         };
         let mut appended = Appended::new(log, position, value);
         for (log, position) in ends {
-            appended.also(log, position);
+            appended.waits.also(log, position);
         }
         Awaited::Later(appended)
-    }
-}
-
-impl<T> Appended<T> {
-    /// Waits for this position, too.
-    fn also(&mut self, log: LogId, position: LogPosition) {
-        if log == self.log {
-            self.position = self.position.max(position);
-            return;
-        }
-        let more = self.more.get_or_insert_default();
-        match more.iter_mut().find(|(known, _)| *known == log) {
-            Some((_, known)) => *known = (*known).max(position),
-            None => more.push((log, position)),
-        }
     }
 }
 

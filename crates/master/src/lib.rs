@@ -45,10 +45,12 @@ mod orders;
 mod recover;
 mod recovery_attempts;
 mod service;
+mod settlements;
 mod side_log;
 mod tablets;
 
 pub use master::{Master, MasterParts};
 pub use ops::Replies;
+pub use pluvio_mutation::Current;
 pub use recover::{AddressBook, RecoveryOptions};
 pub use tablets::{LocalTable, Snapshot, Tablet, TabletMap, TabletPhase};

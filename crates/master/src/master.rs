@@ -4,11 +4,13 @@ use crate::migrate::{Arrivals, Leavings};
 use crate::orders::Orders;
 use crate::recover::{AddressBook, RecoveryOptions};
 use crate::recovery_attempts::Attempts;
+use crate::settlements::Settlements;
 use crate::tablets::{OLD_MAPS_PAUSE, Snapshot, Tablet, TabletMap, TabletPhase};
 use pluvio_env::{Env, Moment, timeout};
 use pluvio_log::{Appended, Awaited, Durability, Durable};
+use pluvio_mutation::Outcome;
 use pluvio_replication::Replication;
-use pluvio_store::{Engine, EngineTable};
+use pluvio_store::{Applied, Engine, EngineTable};
 use pluvio_units::{ClusterId, KeyHash, LogId, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, DropTablets, FatalKind, Header, Refusal, RetryReason, SplitTabletLocal,
@@ -117,13 +119,16 @@ pub struct Master {
     requests: AtomicU64,
     /// Calls of [`Master::forget_clients`].
     turns: AtomicUsize,
+    settlements: Settlements,
 }
 
 impl Master {
     /// A master without tablets.
     #[must_use]
     pub fn new(parts: MasterParts) -> Arc<Self> {
-        Arc::new(Self {
+        let logs: Vec<LogId> = parts.store.space().logs().collect();
+        let master = Arc::new(Self {
+            settlements: Settlements::new(logs.len()),
             env: parts.env,
             cluster: parts.cluster,
             id: parts.id,
@@ -141,7 +146,35 @@ impl Master {
             serve_until: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             turns: AtomicUsize::new(0),
-        })
+        });
+        for log in logs {
+            let me = Arc::downgrade(&master);
+            let settle = move || {
+                if let Some(master) = me.upgrade() {
+                    master.settlements.settle(&master.store, log);
+                }
+            };
+            let space = master.store.space();
+            space.set_durable_hook(log, Box::new(settle));
+        }
+        master
+    }
+
+    /// Parts an outcome, for whoever waits for it, from its slot, which is settled here (STORE-2).
+    pub(crate) fn told(
+        &self,
+        table: &Arc<EngineTable>,
+        applied: Awaited<Applied>,
+    ) -> Awaited<Outcome> {
+        let applied = match self.store.confirm(table, applied) {
+            Ok(outcome) => return Awaited::Now(outcome),
+            Err(applied) => applied,
+        };
+        let (slot, outcome) = applied.split(Applied::split);
+        if let Some(slot) = slot.transpose() {
+            self.settlements.note(&self.store, table, slot);
+        }
+        Awaited::Later(outcome)
     }
 
     /// This server's id.

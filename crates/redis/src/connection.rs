@@ -2,9 +2,12 @@
 //!
 //! A turn of the loop:
 //!
-//! 1. starts every command that has arrived and may start;
-//! 2. writes all replies that are ready with one call;
-//! 3. waits for bytes, for commands under way, or to be ended by CLIENT KILL.
+//! 1. reads ahead: a group of commands that have arrived is parsed, and the memory of their keys is
+//!    asked for together;
+//! 2. executes or starts every one of them that may start. A command on a key that is here is
+//!    executed at once. Its reply is written to the output, or held until it is durable;
+//! 3. writes all replies that are ready with one call;
+//! 4. waits for bytes, for durability, for commands under way, or to be ended by CLIENT KILL.
 //!
 //! Nothing is read while a command has to wait or too many replies are unsent. So a peer that sends
 //! faster than it is served, or does not read, is held up by its own socket.
@@ -16,22 +19,26 @@
 //! - CONN-3: the memory of a connection is bounded. Input: one command's bytes and one read.
 //!   Output: `output_bytes_max`, one reply, and the replies of commands under way (FLIGHT-3). An
 //!   idle connection holds no buffers.
+//! - CONN-4: one timer is set for all held replies of a connection, not one for each.
 
-use crate::commands::{Data, run_data, run_now, run_own};
+use crate::commands::{Data, OneKey, Request, Scratch, one_key, run_data, run_now, run_own};
 use crate::counters::add;
-use crate::database::DatabaseId;
+use crate::database::{DatabaseId, KnownHash, PREFETCH_MAX};
 use crate::failure::too_long;
-use crate::flights::{Bounds, Claim, Flights, Load};
+use crate::flights::{Bounds, Claim, Flights, HeldReply, Load};
 use crate::give_way::give_way;
 use crate::parser::{Command, Parsed, Parser, ProtocolError, TooLarge};
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
 use crate::shared::Core;
-use crate::table::{Run, SPECS, resolve};
+use crate::table::{Keys, Run, SPECS, Spec, resolve};
 use bytes::BytesMut;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
-use pluvio_env::{ByteStream, StreamError};
+use pluvio_client::{AtOnce, HeldWait};
+use pluvio_env::{BoxFuture, ByteStream, Moment, StreamError};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Buffers above this size are given back when a connection has nothing to do.
@@ -62,7 +69,12 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
             flights: options.flights_max,
             bytes: options.flight_bytes_max,
         }),
-        parked: None,
+        ahead: VecDeque::new(),
+        same: None,
+        scratch: Scratch::default(),
+        held_wait: core.databases.client().wait_for_held(),
+        alarm: None,
+        held_until: None,
         ended: false,
         fly,
     };
@@ -82,13 +94,20 @@ impl Drop for Leave<'_> {
 
 /// A command that was read and looked up.
 enum Step {
-    Run(u16, Command),
+    Run(Resolved),
     /// It cannot be run.
     Refuse(Failure),
     /// The stream makes no sense from here on.
     Broken(ProtocolError),
     /// The peer is a web browser that somebody tricked into talking to us.
     Intruder,
+}
+
+/// A command with its row of the table, and the hash of its key if it has one and that is known.
+struct Resolved {
+    spec: u16,
+    command: Command,
+    hash: Option<KnownHash>,
 }
 
 /// Why no more commands can be started.
@@ -116,8 +135,16 @@ struct Connection<'a, M, F> {
     input: BytesMut,
     output: Vec<u8>,
     flights: Flights<F>,
-    /// A command that may not start yet.
-    parked: Option<Step>,
+    /// Commands that were read and are not started.
+    ahead: VecDeque<Step>,
+    /// The row of the last command, if another one may be found without a look at the table.
+    same: Option<u16>,
+    scratch: Scratch,
+    /// For the first held reply.
+    held_wait: HeldWait,
+    alarm: Option<(Moment, BoxFuture<'static, ()>)>,
+    /// Until when what is executed in this turn may be held.
+    held_until: Option<Moment>,
     /// Whether the peer sends nothing more.
     ended: bool,
     fly: M,
@@ -177,10 +204,11 @@ where
     /// Starts all commands that have arrived and may start, and collects replies that may leave.
     fn start_all(&mut self, context: &mut Context<'_>) -> Pause {
         self.flights.poll(context);
+        self.held_until = None;
         loop {
             let limit = self.core.options().output_bytes_max;
             while self.output.len() < limit
-                && let Some(reply) = self.flights.next_reply()
+                && let Some(reply) = self.flights.next_reply(self.core.databases.client())
             {
                 self.emit(&reply);
             }
@@ -190,7 +218,10 @@ where
             let next = if self.session.is_closing() {
                 None
             } else {
-                self.parked.take().or_else(|| self.next_step())
+                if self.ahead.is_empty() {
+                    self.read_ahead();
+                }
+                self.ahead.pop_front()
             };
             let Some(step) = next else {
                 let over = self.ended || self.session.is_closing();
@@ -203,11 +234,38 @@ where
             match self.start(step, context) {
                 Ok(()) => {}
                 Err(Wait::For(step)) => {
-                    self.parked = Some(step);
+                    self.ahead.push_front(step);
                     return Pause::Blocked;
                 }
                 Err(Wait::Forever) => return Pause::Over,
             }
+        }
+    }
+
+    /// Parses the commands that have arrived, as many as a group has, and asks for the memory of
+    /// their keys.
+    fn read_ahead(&mut self) {
+        let database = self.session.database();
+        let mut keys: SmallVec<[KnownHash; PREFETCH_MAX]> = SmallVec::new();
+        while self.ahead.len() < PREFETCH_MAX
+            && let Some(mut step) = self.next_step()
+        {
+            if let Step::Run(resolved) = &mut step
+                && is_of_one_key(&SPECS[usize::from(resolved.spec)])
+            {
+                let key = resolved.command.get(1);
+                resolved.hash = self.core.databases.hash(database, key);
+                keys.extend(resolved.hash);
+            }
+            let goes_on = matches!(step, Step::Run(_) | Step::Refuse(_));
+            self.ahead.push_back(step);
+            if !goes_on {
+                break;
+            }
+        }
+        // A single one asks as early itself.
+        if keys.len() > 1 {
+            self.core.databases.prefetch(database, &keys);
         }
     }
 
@@ -227,7 +285,11 @@ where
         if command.is(0, "post") || command.is(0, "host:") {
             return Some(Step::Intruder);
         }
-        let found = resolve(&command, parts);
+        let found = match self.same {
+            Some(same) if SPECS[usize::from(same)].is_called(command.get(0), parts) => Ok(same),
+            Some(_) | None => resolve(&command, parts),
+        };
+        self.same = found.as_ref().ok().copied();
         self.core.counters.command(found.as_ref().ok().copied());
         Some(match (found, too_large) {
             (Err(failure), _) => Step::Refuse(failure),
@@ -238,14 +300,18 @@ where
                     "ERR the command is longer than {limit} bytes: split it into several"
                 )))
             }
-            (Ok(spec), None) => Step::Run(spec, command),
+            (Ok(spec), None) => Step::Run(Resolved {
+                spec,
+                command,
+                hash: None,
+            }),
         })
     }
 
     /// Starts a command, or gives it back when it has to wait.
     fn start(&mut self, step: Step, context: &mut Context<'_>) -> Result<(), Wait> {
-        let (spec, command) = match step {
-            Step::Run(spec, command) => (spec, command),
+        let resolved = match step {
+            Step::Run(resolved) => resolved,
             Step::Refuse(_) | Step::Broken(_) if !self.flights.has_place() => {
                 return Err(Wait::For(step));
             }
@@ -272,58 +338,126 @@ where
                 return Err(Wait::Forever);
             }
         };
+        let spec = resolved.spec;
         let row = &SPECS[usize::from(spec)];
         match row.run {
             Run::Now(what) => {
                 if !self.flights.has_place() {
-                    return Err(Wait::For(Step::Run(spec, command)));
+                    return Err(Wait::For(Step::Run(resolved)));
                 }
                 let answered = self.session.is_answered();
-                let outcome = run_now(self.core, what, spec, &command);
+                let outcome = run_now(self.core, what, spec, &resolved.command);
                 self.session.entry().set_command(spec);
                 self.answer(outcome.into(), answered);
             }
             Run::Own(what) => {
                 if !self.flights.is_empty() {
-                    return Err(Wait::For(Step::Run(spec, command)));
+                    return Err(Wait::For(Step::Run(resolved)));
                 }
                 self.session.entry().set_command(spec);
-                let outcome = run_own(self.core, &mut self.session, what, &command);
+                let outcome = run_own(self.core, &mut self.session, what, &resolved.command);
                 let answered = self.session.is_answered();
                 self.answer(outcome.into(), answered);
             }
             Run::Data(what) => {
-                let positions: Vec<usize>;
-                let claim = if row.keys == crate::table::Keys::ONE {
-                    Claim::of(core::iter::once(command.get(1)))
-                } else {
-                    positions = row.keys.positions(command.len()).collect();
-                    Claim::of(positions.iter().map(|at| command.get(*at)))
-                };
-                if !self.flights.may_start(&claim) {
-                    return Err(Wait::For(Step::Run(spec, command)));
+                if is_of_one_key(row) {
+                    let key = || Claim::of(core::iter::once(resolved.command.get(1)));
+                    if !self.flights.may_execute(key) {
+                        return Err(Wait::For(Step::Run(resolved)));
+                    }
+                    let mut scratch = core::mem::take(&mut self.scratch);
+                    let known = resolved.hash;
+                    let one = one_key(what, &resolved.command, &mut scratch);
+                    let done = one.is_some_and(|one| self.execute(one, known));
+                    scratch.clear();
+                    self.scratch = scratch;
+                    if done {
+                        self.session.entry().set_command(spec);
+                        return Ok(());
+                    }
                 }
-                self.session.entry().set_command(spec);
-                let answered = self.session.is_answered();
-                let load = Load {
-                    bytes: command.bytes_held(),
-                    values: if what == Data::MGet {
-                        command.len() - 1
-                    } else {
-                        1
-                    },
-                };
-                let future = (self.fly)(self.session.database(), what, command);
-                let started = self.flights.start(future, claim, load, answered, context);
-                if let Some(reply) = started {
-                    self.emit(&reply);
-                }
+                return self.launch(row, what, resolved, context);
             }
             Run::Container => {
                 // `resolve` never finds one; were it to, this is what Redis says.
                 let failure = crate::table::wrong_arity(row.name);
                 self.answer(Reply::Error(failure), true);
             }
+        }
+        Ok(())
+    }
+
+    /// Executes a command on one key at once. False: nothing was done, and it has to take the long
+    /// way.
+    fn execute(&mut self, one: Result<OneKey<'_>, Failure>, known: Option<KnownHash>) -> bool {
+        let one = match one {
+            Ok(one) => one,
+            Err(failure) => {
+                let answered = self.session.is_answered();
+                self.answer(Reply::Error(failure), answered);
+                return true;
+            }
+        };
+        let (databases, database) = (&self.core.databases, self.session.database());
+        if one.is_plain_get() && self.session.answers_all() && self.flights.is_empty() {
+            let (protocol, output) = (self.session.protocol(), &mut self.output);
+            let mut show = |value: Option<&[u8]>| Reply::write_value(value, protocol, output);
+            if databases.show_at_once(database, one.request.key(), known, &mut show) {
+                return true;
+            }
+        }
+        match databases.at_once(database, &one.request, known) {
+            AtOnce::Done(outcome) => {
+                let answered = self.session.is_answered();
+                self.answer(one.shape.reply(outcome), answered);
+            }
+            AtOnce::Held(held) => {
+                let answered = self.session.is_answered();
+                let limit = databases.client().timeout();
+                let parts = databases.parts();
+                let until =
+                    *{ &mut self.held_until }.get_or_insert_with(|| parts.clock.now() + limit);
+                let reply = HeldReply {
+                    held,
+                    shape: one.shape,
+                    is_change: matches!(one.request, Request::Mutate(_)),
+                    until,
+                };
+                self.flights.hold(reply, answered);
+            }
+            AtOnce::Later => return false,
+        }
+        true
+    }
+
+    /// Starts the future of a command on the database.
+    fn launch(
+        &mut self,
+        row: &Spec,
+        what: Data,
+        resolved: Resolved,
+        context: &mut Context<'_>,
+    ) -> Result<(), Wait> {
+        let Resolved { spec, command, .. } = &resolved;
+        let positions: SmallVec<[usize; 4]> = row.keys.positions(command.len()).collect();
+        let claim = Claim::of(positions.iter().map(|at| command.get(*at)));
+        if !self.flights.may_start(&claim) {
+            return Err(Wait::For(Step::Run(resolved)));
+        }
+        self.session.entry().set_command(*spec);
+        let answered = self.session.is_answered();
+        let load = Load {
+            bytes: command.bytes_held(),
+            values: if what == Data::MGet {
+                command.len() - 1
+            } else {
+                1
+            },
+        };
+        let future = (self.fly)(self.session.database(), what, resolved.command);
+        let started = self.flights.start(future, claim, load, answered, context);
+        if let Some(reply) = started {
+            self.emit(&reply);
         }
         Ok(())
     }
@@ -379,13 +513,16 @@ where
         Ok(())
     }
 
-    /// Waits for bytes (when `hungry`), for commands under way, or for the end.
+    /// Waits for bytes (when `hungry`), for durability, for commands under way, or for the end.
     async fn wait(&mut self, hungry: bool) -> Woke {
         let Self {
+            core,
             stream,
             input,
             flights,
             session,
+            held_wait,
+            alarm,
             ..
         } = self;
         let entry = session.entry();
@@ -399,6 +536,15 @@ where
             }
             if flights.poll(context) {
                 return Poll::Ready(Woke::Landed);
+            }
+            if let Some((held, until)) = flights.first_held() {
+                if !held_wait.wake(held, context.waker()) {
+                    return Poll::Ready(Woke::Landed);
+                }
+                if rings(core, alarm, until, context) {
+                    flights.give_up(core.databases.client().timeout());
+                    return Poll::Ready(Woke::Landed);
+                }
             }
             match &mut read {
                 Some(read) => read.as_mut().poll(context).map(Woke::Read),
@@ -416,7 +562,40 @@ where
         if self.output.capacity() > IDLE_BYTES_MAX {
             self.output = Vec::new();
         }
+        self.ahead = VecDeque::new();
         self.flights.shrink();
+    }
+}
+
+/// Whether a command in this row is on one key, its first argument.
+fn is_of_one_key(row: &Spec) -> bool {
+    row.keys.first == Keys::ONE.first && matches!(row.run, Run::Data(_))
+}
+
+/// Whether the time of a held reply is over; else the task is woken then (CONN-4). An alarm that is
+/// set already and rings earlier will do.
+fn rings(
+    core: &Core,
+    alarm: &mut Option<(Moment, BoxFuture<'static, ()>)>,
+    until: Moment,
+    context: &mut Context<'_>,
+) -> bool {
+    loop {
+        let clock = &core.databases.parts().clock;
+        let (_, ring) = match alarm {
+            Some(set) if set.0 <= until => set,
+            Some(_) | None => {
+                let sleep = clock.sleep(until.since(clock.now()));
+                alarm.insert((until, sleep))
+            }
+        };
+        if ring.as_mut().poll(context).is_pending() {
+            return false;
+        }
+        *alarm = None;
+        if until <= clock.now() {
+            return true;
+        }
     }
 }
 

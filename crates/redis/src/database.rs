@@ -14,17 +14,19 @@
 //! Threads: used by the event loop of its core. Locks are never held over an await point. The turn
 //! to look up is the one exception: it is a queue.
 
-use crate::failure::{in_part, of_client, of_table, of_unfit, worst};
+use crate::commands::Request;
+use crate::failure::{in_part, of_client, of_table, worst};
 use crate::reply::Failure;
 use core::time::Duration;
 use pluvio_client::{
-    Change, Client, ClientError, CountObjectsReply, EnumeratedObject, ErrorKind, Get, Mutation,
-    Outcome, Parts, Projection, Table,
+    AtOnce, Change, Client, ClientError, CountObjectsReply, EnumeratedObject, ErrorKind, Get,
+    Mutation, Outcome, Parts, Projection, Table,
 };
 use pluvio_mutation::{Verdict, judge, look};
 use pluvio_units::{KeyHash, TableId};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Databases that SELECT knows.
 pub const DATABASES: usize = 16;
@@ -35,6 +37,9 @@ const TRIES_MAX: u32 = 8;
 
 /// The first pause before a name is looked up again; it doubles.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// Keys whose memory is asked for together: as many misses as a core has in flight.
+pub(crate) const PREFETCH_MAX: usize = 16;
 
 /// The number of a database.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -72,7 +77,7 @@ pub(crate) fn mutation<'a>(key: &'a [u8], change: Change<'a>) -> Mutation<'a> {
 }
 
 /// A read of a key, of whichever table its database has by then.
-fn reading<'a>(key: &'a [u8], projection: Projection<'a>) -> Get<'a> {
+pub(crate) fn reading<'a>(key: &'a [u8], projection: Projection<'a>) -> Get<'a> {
     Get {
         projection,
         ..Get::new(TableId(0), key)
@@ -84,6 +89,20 @@ fn of_nothing(mutation: &Mutation<'_>) -> Option<Outcome> {
     match judge(mutation, None) {
         Verdict::Keep(outcome) => Some(outcome),
         Verdict::Put(..) | Verdict::Delete(_) => None,
+    }
+}
+
+/// The hash of a key, and the table that it is of: another table may have the name by the time that
+/// the hash is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KnownHash {
+    table: TableId,
+    hash: KeyHash,
+}
+
+impl KnownHash {
+    fn of(self, table: &Table) -> Option<KeyHash> {
+        (self.table == table.id()).then_some(self.hash)
     }
 }
 
@@ -123,10 +142,14 @@ impl Databases {
         &self.slots[usize::from(database.0)]
     }
 
+    fn lock(&self, database: DatabaseId) -> MutexGuard<'_, Found> {
+        let table = self.slot(database).table.lock();
+        table.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The handle this core has.
     pub(crate) fn known(&self, database: DatabaseId) -> Found {
-        let table = self.slot(database).table.lock();
-        table.unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock(database).clone()
     }
 
     fn remember(&self, database: DatabaseId, table: &Found) {
@@ -188,27 +211,82 @@ impl Databases {
         }
     }
 
-    /// Applies a change to a key, in one round trip to its owner. The outcome is never
-    /// [`Outcome::Refused`]: that is a failure in Redis's words.
+    /// The hash of a key in the table that the database has, if that is known.
+    pub(crate) fn hash(&self, database: DatabaseId, key: &[u8]) -> Option<KnownHash> {
+        let table = self.lock(database);
+        let table = table.as_ref()?;
+        Some(KnownHash {
+            table: table.id(),
+            hash: table.hash(key),
+        })
+    }
+
+    /// Asks for the memory of keys that come next.
+    pub(crate) fn prefetch(&self, database: DatabaseId, keys: &[KnownHash]) {
+        if let Some(table) = &*self.lock(database) {
+            let hashes: SmallVec<[KeyHash; PREFETCH_MAX]> =
+                keys.iter().filter_map(|key| key.of(table)).collect();
+            self.client.prefetch(table, &hashes);
+        }
+    }
+
+    /// Lets `show` look at the value of a key, or at its absence, if that is possible at once.
+    pub(crate) fn show_at_once(
+        &self,
+        database: DatabaseId,
+        key: &[u8],
+        known: Option<KnownHash>,
+        show: &mut dyn FnMut(Option<&[u8]>),
+    ) -> bool {
+        let table = self.lock(database);
+        let Some(table) = &*table else {
+            return false;
+        };
+        let hash = known.and_then(|known| known.of(table));
+        let hash = hash.unwrap_or_else(|| table.hash(key));
+        self.client.show_at_once(table, hash, key, show)
+    }
+
+    /// Asks for one key, if that is possible at once.
+    pub(crate) fn at_once(
+        &self,
+        database: DatabaseId,
+        request: &Request<'_>,
+        known: Option<KnownHash>,
+    ) -> AtOnce {
+        let table = self.lock(database);
+        let Some(table) = &*table else {
+            return AtOnce::Later;
+        };
+        let hash = known.and_then(|known| known.of(table));
+        let hash = hash.unwrap_or_else(|| table.hash(request.key()));
+        match request {
+            Request::Get(get) => self.client.get_at_once(table, hash, get),
+            Request::Mutate(mutation) => self.client.mutate_at_once(table, hash, mutation),
+        }
+    }
+
+    /// The client, for outcomes that are held.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Applies a change to a key, in one round trip to its owner.
     pub(crate) async fn mutate(
         &self,
         database: DatabaseId,
         mutation: Mutation<'_>,
     ) -> Result<Outcome, Failure> {
         let mut tries = self.tries(database);
-        let outcome = loop {
+        loop {
             let table = match tries.table_or(|| of_nothing(&mutation)).await? {
                 Ok(table) => table,
-                Err(outcome) => break outcome,
+                Err(outcome) => return Ok(outcome),
             };
             match self.client.mutate(&table, mutation).await {
-                Ok(outcome) => break outcome,
+                Ok(outcome) => return Ok(outcome),
                 Err(error) => tries.again(&table, &error).await?,
             }
-        };
-        match outcome {
-            Outcome::Refused(unfit) => Err(of_unfit(&mutation.change, unfit)),
-            done => Ok(done),
         }
     }
 

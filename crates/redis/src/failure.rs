@@ -4,7 +4,8 @@
 //! and what to do.
 
 use crate::reply::Failure;
-use pluvio_client::{Addend, Change, ClientError, ErrorKind, FatalKind, RetryReason, Unfit};
+use core::time::Duration;
+use pluvio_client::{ClientError, ErrorKind, FatalKind, RetryReason, Unfit};
 use pluvio_units::VALUE_MAX;
 
 pub(crate) const SYNTAX: Failure = Failure::fixed("ERR syntax error");
@@ -65,9 +66,8 @@ pub(crate) fn bad_expiry(command: &str) -> Failure {
     Failure::new(format!("ERR invalid expire time in '{command}' command"))
 }
 
-/// Why a value does not allow a change.
-pub(crate) fn of_unfit(change: &Change<'_>, unfit: Unfit) -> Failure {
-    let is_decimal = matches!(change, Change::Add(Addend::Decimal(_)));
+/// Why a value does not allow a change; `is_decimal` where a decimal number was to be added.
+pub(crate) fn of_unfit(is_decimal: bool, unfit: Unfit) -> Failure {
     match (unfit, is_decimal) {
         (Unfit::NotANumber, false) => NOT_INTEGER,
         (Unfit::NotANumber, true) => NOT_FLOAT,
@@ -102,6 +102,16 @@ pub(crate) fn of_client(error: &ClientError) -> Failure {
         ErrorKind::BadArgument if error.fatal_kind() == Some(FatalKind::ValueTooLong) => too_long(),
         _ => Failure::new(format!("ERR {error}")),
     }
+}
+
+/// An executed command whose outcome did not become durable in time.
+pub(crate) fn not_durable(limit: Duration, is_change: bool) -> Failure {
+    of_client(&ClientError::TimedOut {
+        limit,
+        reason: None,
+        last: "it did not become durable".to_owned(),
+        maybe_executed: is_change,
+    })
 }
 
 /// [`of_client`] for finding or creating a table: whatever became of that, nobody was asked for the
@@ -152,7 +162,6 @@ pub(crate) fn in_part(failure: Failure) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn text(reason: Option<RetryReason>, maybe_executed: bool) -> String {
         let failure = of_client(&ClientError::TimedOut {

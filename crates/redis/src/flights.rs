@@ -1,7 +1,11 @@
 //! The commands of one connection that are under way, and the order of their replies.
 //!
-//! A command that is done at its first poll costs no allocation: its future lives in a slot that is
-//! used again. Only one that waits moves on to the set of running ones, slot and all.
+//! An entry of the queue is in one of three states:
+//! - *Done*: its reply waits for those before it.
+//! - *Held*: executed at once, and not durable yet. It is a record, not a task, and costs no
+//!   allocation and no timer.
+//! - *Running*: a future that asks other servers, or waits for something else. A future that is
+//!   done at its first poll costs no allocation either: it lives in a slot that is used again.
 //!
 //! Invariants
 //! - FLIGHT-1: replies leave in the order in which their commands came, whenever they are ready.
@@ -10,12 +14,20 @@
 //! - FLIGHT-3: number and bytes of commands under way are bounded, and so is the number of values
 //!   that are read. It shrinks while replies are large, because their size is only known when they
 //!   are there. One read of several keys may go beyond it.
+//! - FLIGHT-4: a held outcome becomes a reply once it is durable ([`Client::open`]). When it does
+//!   not become durable in time, it is replaced by a failure: of a change, that it is not known
+//!   whether it was executed; of a read, that it is to be tried again.
 
+use crate::commands::Shape;
+use crate::failure::not_durable;
 use crate::reply::Reply;
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use core::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use pluvio_client::{Client, Held};
+use pluvio_env::Moment;
 use pluvio_units::{FixedMap, KeyHash};
 use std::collections::VecDeque;
 
@@ -123,11 +135,27 @@ fn poll_slot<F: Future<Output = Reply>>(
     polled
 }
 
+/// An executed command that is not durable yet.
+pub(crate) struct HeldReply {
+    pub(crate) held: Held,
+    pub(crate) shape: Shape,
+    pub(crate) is_change: bool,
+    /// When it is given up.
+    pub(crate) until: Moment,
+}
+
+/// The state of a command in the order of replies.
+enum State {
+    Done(Reply),
+    Held(HeldReply),
+    Running,
+}
+
 /// The place of a command in the order of replies.
 struct Place {
     /// Whether its reply is wanted.
     answered: bool,
-    reply: Option<Reply>,
+    state: State,
 }
 
 /// The commands under way.
@@ -217,7 +245,7 @@ impl<F: Future<Output = Reply>> Flights<F> {
         let number = self.first + self.queue.len() as u64;
         self.queue.push_back(Place {
             answered,
-            reply: None,
+            state: State::Running,
         });
         self.running.push(Flight {
             slot: Some(slot),
@@ -236,9 +264,45 @@ impl<F: Future<Output = Reply>> Flights<F> {
         self.bytes_waiting += reply.size();
         self.queue.push_back(Place {
             answered,
-            reply: Some(reply),
+            state: State::Done(reply),
         });
         None
+    }
+
+    /// Whether a command that is executed at once, on these keys, may be executed.
+    pub(crate) fn may_execute(&self, claim: impl FnOnce() -> Claim) -> bool {
+        match self.running.is_empty() {
+            true => self.has_place(),
+            false => self.may_start(&claim()),
+        }
+    }
+
+    /// Takes an executed command whose outcome is not durable yet.
+    pub(crate) fn hold(&mut self, reply: HeldReply, answered: bool) {
+        self.bytes_waiting += reply.held.bytes();
+        let state = State::Held(reply);
+        self.queue.push_back(Place { answered, state });
+    }
+
+    /// The outcome that the first reply waits for, and until when.
+    pub(crate) fn first_held(&self) -> Option<(&Held, Moment)> {
+        match &self.queue.front()?.state {
+            State::Held(reply) => Some((&reply.held, reply.until)),
+            State::Done(_) | State::Running => None,
+        }
+    }
+
+    /// Gives up the first reply, whose time is over (FLIGHT-4).
+    pub(crate) fn give_up(&mut self, limit: Duration) {
+        let Some(place) = self.queue.front_mut() else {
+            return;
+        };
+        if let State::Held(reply) = &place.state {
+            let failure = Reply::Error(not_durable(limit, reply.is_change));
+            self.bytes_waiting -= reply.held.bytes();
+            self.bytes_waiting += failure.size();
+            place.state = State::Done(failure);
+        }
     }
 
     /// Drives what is under way. Wakes again when there is more.
@@ -269,17 +333,33 @@ impl<F: Future<Output = Reply>> Flights<F> {
         self.largest_reply = faded.max(size / landed.load.values.max(1));
         self.bytes_waiting += size;
         let at = usize::try_from(landed.number - self.first).expect("the queue fits memory");
-        self.queue[at].reply = Some(landed.reply);
+        self.queue[at].state = State::Done(landed.reply);
     }
 
     /// The next reply that may leave, oldest first; those that are not wanted are left out.
-    pub(crate) fn next_reply(&mut self) -> Option<Reply> {
-        while self.queue.front()?.reply.is_some() {
-            let place = self.queue.pop_front()?;
-            let reply = place.reply?;
+    pub(crate) fn next_reply(&mut self, client: &Client) -> Option<Reply> {
+        while !matches!(self.queue.front()?.state, State::Running) {
+            let Place { answered, state } = self.queue.pop_front()?;
+            let reply = match state {
+                State::Done(reply) => {
+                    self.bytes_waiting -= reply.size();
+                    reply
+                }
+                State::Held(reply) => match client.open(reply.held) {
+                    Ok(outcome) => {
+                        self.bytes_waiting -= outcome.output().bulk_len();
+                        reply.shape.reply(outcome)
+                    }
+                    Err(held) => {
+                        let state = State::Held(HeldReply { held, ..reply });
+                        self.queue.push_front(Place { answered, state });
+                        return None;
+                    }
+                },
+                State::Running => unreachable!("looked at a moment ago"),
+            };
             self.first += 1;
-            self.bytes_waiting -= reply.size();
-            if place.answered {
+            if answered {
                 return Some(reply);
             }
         }

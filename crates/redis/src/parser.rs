@@ -16,6 +16,7 @@
 
 use crate::number::integer;
 use bytes::{Buf, Bytes, BytesMut};
+use smallvec::SmallVec;
 
 /// What is accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,11 +55,14 @@ struct Span {
     end: u32,
 }
 
+/// Most commands have few parts.
+type Spans = SmallVec<[Span; 4]>;
+
 /// A command: a name and arguments, all of them plain bytes. Never empty.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Command {
     bytes: Bytes,
-    spans: Vec<Span>,
+    spans: Spans,
 }
 
 impl Command {
@@ -233,7 +237,7 @@ pub struct Parser {
     left: usize,
     /// The announced length of the argument at `at`.
     length: Option<usize>,
-    spans: Vec<Span>,
+    spans: Spans,
     skip: Option<Skip>,
 }
 
@@ -247,7 +251,7 @@ impl Parser {
             scanned: 0,
             left: 0,
             length: None,
-            spans: Vec::new(),
+            spans: Spans::new(),
             skip: None,
         }
     }
@@ -274,7 +278,7 @@ impl Parser {
                     }
                     Some(count) => {
                         self.left = count;
-                        self.spans = Vec::with_capacity(count.min(8));
+                        self.spans = Spans::with_capacity(count.min(8));
                     }
                 },
                 Some(_) => match self.inline(input)? {
@@ -353,7 +357,7 @@ impl Parser {
             why,
             left: 0,
         });
-        self.spans = Vec::new();
+        self.spans = Spans::new();
         input.advance(self.at);
         self.at = 0;
     }

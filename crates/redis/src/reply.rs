@@ -153,6 +153,14 @@ impl Reply {
         }
     }
 
+    /// Appends what is sent for a value, or for its absence.
+    pub fn write_value(value: Option<&[u8]>, protocol: Protocol, out: &mut Vec<u8>) {
+        match value {
+            Some(value) => bulk(out, value),
+            None => Self::Nil.write(protocol, out),
+        }
+    }
+
     /// Appends what is sent.
     pub fn write(&self, protocol: Protocol, out: &mut Vec<u8>) {
         match self {

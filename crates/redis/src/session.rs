@@ -90,6 +90,11 @@ impl Session {
         self.entry.change_texts(|texts| texts.name.clear());
     }
 
+    /// Whether every command is answered.
+    pub(crate) fn answers_all(&self) -> bool {
+        self.answers == Answers::On
+    }
+
     /// Whether the command that ran last is answered. Called once a command.
     pub(crate) fn is_answered(&mut self) -> bool {
         match self.answers {

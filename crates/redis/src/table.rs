@@ -110,6 +110,15 @@ impl Spec {
         }
     }
 
+    /// Whether a command of this name, with this number of parts, calls it for certain. False says
+    /// nothing: a subcommand, and a command that has some, are found in the table only.
+    #[must_use]
+    pub fn is_called(&self, name: &[u8], parts: usize) -> bool {
+        let is_plain = matches!(self.run, Run::Data(_) | Run::Now(Now::Ping));
+        let is_same = self.name.as_bytes().eq_ignore_ascii_case(name);
+        is_plain && is_same && self.accepts(parts)
+    }
+
     /// Whether it is flagged so.
     #[must_use]
     pub fn has_flag(&self, flag: &str) -> bool {

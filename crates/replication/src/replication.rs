@@ -6,6 +6,7 @@ use crate::placement::{Placement, View};
 use crate::status::{Places, ReplicationStatus};
 use crate::task::{LogShare, LogTask};
 use crate::waiters::Synced;
+use core::task::Waker;
 use pluvio_env::{Env, TaskHandle, watch};
 use pluvio_log::LogSpace;
 use pluvio_units::{CoreId, LogId, LogPosition, SegmentId, ServerId};
@@ -121,6 +122,32 @@ impl Replication {
             position,
             key: None,
         }
+    }
+
+    /// Lets `waker` be woken once `log` is durable up to `position`, unless it is already: then
+    /// this gives false. [`Replication::give_up_waiting`] takes it back. `number` tells those who
+    /// wait for one position apart; it has its top bit set.
+    #[must_use]
+    pub fn wake_when_durable(
+        &self,
+        log: LogId,
+        position: LogPosition,
+        number: u64,
+        waker: &Waker,
+    ) -> bool {
+        let waiters = &self.share(log).waiters;
+        waiters.enter(position, number, waker);
+        // REP-11: the position may have become durable before the waker was there to be woken.
+        let waits = !self.inner.space.is_durable(log, position);
+        if !waits {
+            waiters.leave(position, number);
+        }
+        waits
+    }
+
+    /// Takes back what was asked for by [`Replication::wake_when_durable`].
+    pub fn give_up_waiting(&self, log: LogId, position: LogPosition, number: u64) {
+        self.share(log).waiters.leave(position, number);
     }
 
     /// Waits until every log has a head durably open: from then on recovery can prove that it has

@@ -33,6 +33,25 @@ impl Waiters {
         ready.into_values().for_each(Waker::wake);
     }
 
+    /// A number for a party that waits again and again.
+    pub(crate) fn number(&self) -> u64 {
+        let mut waiting = self.lock();
+        waiting.last += 1;
+        waiting.last
+    }
+
+    /// Lets `waker` be woken when `position` is durable, in place of an earlier one of the same
+    /// number for that position. The caller looks again afterwards (REP-11).
+    pub(crate) fn enter(&self, position: LogPosition, number: u64, waker: &Waker) {
+        let mut waiting = self.lock();
+        waiting.wakers.insert((position, number), waker.clone());
+    }
+
+    /// Gives up waiting.
+    pub(crate) fn leave(&self, position: LogPosition, number: u64) {
+        self.lock().wakers.remove(&(position, number));
+    }
+
     /// How many wait.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
@@ -57,17 +76,8 @@ impl Future for Synced {
         if self.space.is_durable(self.log, self.position) {
             return Poll::Ready(());
         }
-        let key = {
-            let mut waiting = self.waiters.lock();
-            let key = self.key.unwrap_or_else(|| {
-                waiting.last += 1;
-                waiting.last
-            });
-            waiting
-                .wakers
-                .insert((self.position, key), context.waker().clone());
-            key
-        };
+        let key = self.key.unwrap_or_else(|| self.waiters.number());
+        self.waiters.enter(self.position, key, context.waker());
         self.key = Some(key);
         // REP-11: the position may have become durable before the waker was there to be woken.
         if self.space.is_durable(self.log, self.position) {
@@ -80,7 +90,7 @@ impl Future for Synced {
 impl Drop for Synced {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            self.waiters.lock().wakers.remove(&(self.position, key));
+            self.waiters.leave(self.position, key);
         }
     }
 }

@@ -1,11 +1,15 @@
 //! The master of this process, as the client library sees it.
 
-use pluvio_client::LocalMaster;
-use pluvio_master::Master;
-use pluvio_units::{CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId};
+use core::task::Waker;
+use pluvio_client::{AtOnce, Held, LocalMaster};
+use pluvio_log::Awaited;
+use pluvio_master::{Current, Master};
+use pluvio_units::{
+    CoreId, KeyHash, LOGS_PER_MASTER_MAX, LogId, LogPosition, ServerId, TableId, Waits,
+};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Refusal, Results,
+    Outcome, Refusal, Results,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -27,6 +31,22 @@ pub(crate) fn log_of(core: CoreId) -> LogId {
     LogId(core.0 % LOGS_PER_MASTER_MAX)
 }
 
+/// An outcome as a front end holds it. What was refused takes the long way, which knows what to do
+/// about it: nothing was executed.
+fn at_once(master: &Master, outcome: Result<Awaited<Outcome>, Refusal>) -> AtOnce {
+    match outcome {
+        Ok(Awaited::Now(durable)) => AtOnce::Done(durable.into_value()),
+        Ok(Awaited::Later(appended)) => match master.store().space().confirm(appended) {
+            Ok(durable) => AtOnce::Done(durable.into_value()),
+            Err(appended) => {
+                let (waits, outcome) = appended.into_parts();
+                AtOnce::Held(Held::new(waits, outcome))
+            }
+        },
+        Err(_) => AtOnce::Later,
+    }
+}
+
 impl LocalMaster for Local {
     fn owns(&self) -> ServerId {
         self.0.get().map_or(ServerId(0), |master| master.id())
@@ -45,6 +65,69 @@ impl LocalMaster for Local {
     ) -> Answer<Results> {
         let items = mutations.iter().copied();
         self.with(|master| master.mutate(log_of(core), header, items, ordered))
+    }
+
+    fn show_at_once(
+        &self,
+        _core: CoreId,
+        header: &Header,
+        get: &Get<'_>,
+        show: &mut dyn FnMut(Option<&[u8]>),
+    ) -> bool {
+        self.0.get().is_some_and(|master| {
+            let show = |current: Option<Current<'_>>| show(current.map(|current| current.value));
+            matches!(master.show_at_once(header, get, show), Ok(Some(_)))
+        })
+    }
+
+    fn get_at_once(&self, _core: CoreId, header: &Header, get: &Get<'_>) -> AtOnce {
+        match self.0.get() {
+            Some(master) => at_once(master, master.get_at_once(header, get)),
+            None => AtOnce::Later,
+        }
+    }
+
+    fn mutate_at_once(&self, core: CoreId, header: &Header, mutation: &Mutation<'_>) -> AtOnce {
+        match self.0.get() {
+            Some(master) => {
+                let outcome = master.mutate_at_once(log_of(core), header, mutation);
+                at_once(master, outcome)
+            }
+            None => AtOnce::Later,
+        }
+    }
+
+    fn prefetch(&self, table: TableId, hashes: &[KeyHash]) {
+        if let Some(master) = self.0.get() {
+            master.prefetch_table(table, hashes.iter().copied());
+        }
+    }
+
+    fn is_durable(&self, waits: &Waits) -> bool {
+        self.0.get().is_some_and(|master| {
+            let space = master.store().space();
+            waits
+                .iter()
+                .all(|(log, position)| space.is_durable(log, position))
+        })
+    }
+
+    fn wake_when_durable(
+        &self,
+        (log, position): (LogId, LogPosition),
+        party: u64,
+        waker: &Waker,
+    ) -> bool {
+        self.0.get().is_none_or(|master| {
+            let replication = master.replication();
+            replication.wake_when_durable(log, position, party, waker)
+        })
+    }
+
+    fn give_up_waiting(&self, (log, position): (LogId, LogPosition), party: u64) {
+        if let Some(master) = self.0.get() {
+            master.replication().give_up_waiting(log, position, party);
+        }
     }
 
     fn enumerate(

@@ -7,7 +7,7 @@ pub(crate) mod read;
 mod replicated;
 mod volatile;
 
-pub use apply::{Applied, Site};
+pub use apply::{Applied, Site, Unsettled};
 
 use crate::completions::{Admission, Completions};
 use crate::engine::read::Pending;

@@ -18,6 +18,7 @@ mod operation;
 mod pace;
 mod position;
 mod size;
+mod waits;
 mod xxh3;
 
 pub use hash::{FixedMap, FixedSet, FixedState, HashRange, KeyHash, crc32c};
@@ -36,3 +37,4 @@ pub use operation::{Acknowledged, OperationId};
 pub use pace::Pace;
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};
+pub use waits::Waits;

@@ -16,8 +16,8 @@ use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Called when something happened that another party may wait for. Must be short, must not block,
-/// must not call the log.
+/// Called when something happened that another party may wait for. Must be short and must not
+/// block. A hook of appends must not call the log. A hook of durability may look at entries.
 pub type Hook = Box<dyn Fn() + Send + Sync>;
 
 /// Which segments a log consists of.

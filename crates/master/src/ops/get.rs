@@ -2,7 +2,8 @@
 
 use super::Replies;
 use crate::master::{Master, Served};
-use pluvio_mutation::Get;
+use pluvio_log::{Awaited, Durable};
+use pluvio_mutation::{Current, Get, Outcome};
 use pluvio_units::{KeyHash, TableId};
 use pluvio_wire::{Answer, Header, MULTI_BYTES_MAX, Refusal, Results, RetryReason};
 use smallvec::SmallVec;
@@ -52,6 +53,41 @@ impl Master {
                     }
                 }
             }
+        }
+    }
+
+    /// Lets `show` look at one object, or its absence, where it lies. `None`: [`Master::get`] reads
+    /// it, and waits until it is durable.
+    ///
+    /// # Errors
+    /// See [`Master::get`].
+    pub fn show_at_once<R>(
+        &self,
+        header: &Header,
+        get: &Get<'_>,
+        show: impl FnOnce(Option<Current<'_>>) -> R,
+    ) -> Result<Option<Durable<R>>, Refusal> {
+        self.check_target(header)?;
+        let snapshot = self.tablets().snapshot();
+        let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
+        Ok(self.store().show(table, hash, get.key, show))
+    }
+
+    /// Reads one object at once. What it is must not be told before it is durable.
+    ///
+    /// # Errors
+    /// See [`Master::get`].
+    pub fn get_at_once(&self, header: &Header, get: &Get<'_>) -> Result<Awaited<Outcome>, Refusal> {
+        self.check_target(header)?;
+        let snapshot = self.tablets().snapshot();
+        let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
+        Ok(self.store().get(table, hash, get))
+    }
+
+    /// Asks for the memory of keys of a table that are read or changed next.
+    pub fn prefetch_table(&self, table: TableId, hashes: impl Iterator<Item = KeyHash> + Clone) {
+        if let Some(local) = self.tablets().snapshot().get(&table) {
+            self.store().prefetch(&local.table, hashes);
         }
     }
 

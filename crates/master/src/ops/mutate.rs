@@ -9,8 +9,9 @@ use super::Replies;
 use super::get::{GROUP, REST_OF_BATCH};
 use crate::master::{BACKUPS_RETRY, Master, Served};
 use crate::tablets::Snapshot;
-use pluvio_mutation::Mutation;
-use pluvio_store::{Admission, EngineError, Execution, Site};
+use pluvio_log::Awaited;
+use pluvio_mutation::{Mutation, Outcome};
+use pluvio_store::{Admission, Applied, EngineError, Execution, Site};
 use pluvio_units::{KeyHash, LogId, TableId};
 use pluvio_wire::{Answer, FatalKind, Header, MULTI_BYTES_MAX, Refusal, Results, RetryReason};
 use smallvec::SmallVec;
@@ -79,25 +80,41 @@ impl Master {
                 }
                 let only_this_log = ordered && replies.is_waiting();
                 let site = (log, only_this_log);
-                let refused = self.mutate_one(site, &snapshot, mutation, &mut replies);
-                if let Err(refusal) = refused {
-                    replies.refused(refusal);
-                    if ordered {
-                        pluvio_units::mark("ordered-batch-ends-early");
-                        return replies.into_answer(self);
+                match self.mutate_one(site, &snapshot, mutation) {
+                    Ok(outcome) => replies.awaited(self, outcome),
+                    Err(refusal) => {
+                        replies.refused(refusal);
+                        if ordered {
+                            pluvio_units::mark("ordered-batch-ends-early");
+                            return replies.into_answer(self);
+                        }
                     }
                 }
             }
         }
     }
 
+    /// Changes one object at once. What it came to must not be told before it is durable.
+    ///
+    /// # Errors
+    /// See [`Master::mutate`]; nothing changed.
+    pub fn mutate_at_once(
+        &self,
+        log: LogId,
+        header: &Header,
+        mutation: &Mutation<'_>,
+    ) -> Result<Awaited<Outcome>, Refusal> {
+        self.check_target(header)?;
+        let snapshot = self.tablets().snapshot();
+        self.mutate_one((log, false), &snapshot, mutation)
+    }
+
     fn mutate_one(
-        self: &Arc<Self>,
+        &self,
         (log, only_this_log): (LogId, bool),
         snapshot: &Snapshot,
         mutation: &Mutation<'_>,
-        replies: &mut Replies,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Awaited<Outcome>, Refusal> {
         let Served { table, hash, phase } =
             self.serving(snapshot, mutation.table, mutation.hash)?;
         let copying = self.leaving.of(phase, table, hash)?;
@@ -112,8 +129,7 @@ impl Master {
                 if !mutation.change.gives(outcome.pending()) {
                     return Err(reused());
                 }
-                replies.awaited(self, outcome);
-                return Ok(());
+                return Ok(outcome);
             }
             Some(other) => return Err(not_executed(&other)),
         };
@@ -129,8 +145,7 @@ impl Master {
         if let Some(leaving) = copying {
             leaving.note(mutation.key, applied.pending().outcome());
         }
-        replies.applied(self, table, applied);
-        Ok(())
+        Ok(self.told(table, applied))
     }
 
     fn apply(
@@ -138,7 +153,7 @@ impl Master {
         site: &Site<'_>,
         mutation: &Mutation<'_>,
         execution: Option<Execution>,
-    ) -> Result<pluvio_log::Awaited<pluvio_store::Applied>, Refusal> {
+    ) -> Result<Awaited<Applied>, Refusal> {
         let applied = self.store().apply(site, mutation, execution);
         applied.map_err(|error| refusal_of(&error))
     }

@@ -15,7 +15,6 @@
 use crate::master::Master;
 use pluvio_log::{Appended, Awaited, Durable};
 use pluvio_mutation::Outcome;
-use pluvio_store::{Applied, EngineTable};
 use pluvio_units::LogId;
 use pluvio_wire::{Answer, Refusal, Results};
 use std::sync::Arc;
@@ -25,17 +24,9 @@ use std::sync::Arc;
 pub struct Replies {
     results: Results,
     /// Items that are not durable yet, by their places in `results`.
-    waiting: Vec<(usize, Waiting)>,
+    waiting: Vec<(usize, Appended<Outcome>)>,
     /// Bytes of values in the outcomes.
     bytes: usize,
-}
-
-/// An item that is executed and not durable.
-enum Waiting {
-    /// Rests on what others appended.
-    Outcome(Appended<Outcome>),
-    /// Was appended, and has a slot to be settled.
-    Applied(Arc<EngineTable>, Appended<Applied>),
 }
 
 impl Replies {
@@ -66,21 +57,8 @@ impl Replies {
             Awaited::Now(outcome) => self.done(outcome),
             Awaited::Later(outcome) => match master.store().space().confirm(outcome) {
                 Ok(outcome) => self.done(outcome),
-                Err(outcome) => self.wait(Waiting::Outcome(outcome)),
+                Err(outcome) => self.wait(outcome),
             },
-        }
-    }
-
-    /// The next item is done once what it appended is durable.
-    pub(crate) fn applied(
-        &mut self,
-        master: &Master,
-        table: &Arc<EngineTable>,
-        applied: Awaited<Applied>,
-    ) {
-        match master.store().confirm(table, applied) {
-            Ok(outcome) => self.done(outcome),
-            Err(applied) => self.wait(Waiting::Applied(Arc::clone(table), applied)),
         }
     }
 
@@ -91,17 +69,11 @@ impl Replies {
             .waiting
             .last()
             .filter(|(place, _)| Some(*place) == last);
-        waiting.is_some_and(|(_, waiting)| match waiting {
-            Waiting::Outcome(outcome) => outcome.waits().any(|(of, _)| of != log),
-            Waiting::Applied(_, applied) => applied.waits().any(|(of, _)| of != log),
-        })
+        waiting.is_some_and(|(_, waiting)| waiting.waits().any(|(of, _)| of != log))
     }
 
-    fn wait(&mut self, waiting: Waiting) {
-        self.bytes += match &waiting {
-            Waiting::Outcome(outcome) => outcome.pending().output().bulk_len(),
-            Waiting::Applied(_, applied) => applied.pending().outcome().output().bulk_len(),
-        };
+    fn wait(&mut self, waiting: Appended<Outcome>) {
+        self.bytes += waiting.pending().output().bulk_len();
         // The place is taken by a refusal until the outcome may be told.
         self.waiting.push((self.results.len(), waiting));
         self.results.push(Err(Refusal::Refresh));
@@ -115,13 +87,7 @@ impl Replies {
         let master = Arc::clone(master);
         Answer::Later(Box::pin(async move {
             for (place, waiting) in self.waiting {
-                let outcome = match waiting {
-                    Waiting::Outcome(outcome) => master.durable(outcome).await,
-                    Waiting::Applied(table, applied) => {
-                        let applied = master.durable(applied).await;
-                        master.store().settle(&table, applied)
-                    }
-                };
+                let outcome = master.durable(waiting).await;
                 self.results[place] = Ok(outcome.into_value());
             }
             Ok(self.results)

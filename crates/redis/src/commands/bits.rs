@@ -1,14 +1,12 @@
 //! Commands on bits of one value. Their arguments are read as Redis reads them. The owner of the
 //! key computes (crate `mutation`).
 
-use super::CommandResult;
-use super::strings::{change, read};
-use crate::database::DatabaseId;
+use super::one_key::{OneKey, Scratch, Shape};
+use crate::database::mutation;
 use crate::failure;
 use crate::number::integer;
 use crate::parser::Command;
-use crate::reply::{Failure, Reply};
-use crate::shared::Core;
+use crate::reply::Failure;
 use pluvio_client::{BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Projection, Span};
 
 /// Bits that a value of Redis can have: offsets are below, also where values are shorter here.
@@ -25,26 +23,26 @@ fn offset(text: &[u8], width: Option<u8>) -> Result<u64, Failure> {
     offset.map(i64::unsigned_abs).ok_or(failure::BAD_BIT_OFFSET)
 }
 
-/// The reply of a command that takes one step.
-fn first(reply: Reply) -> Reply {
-    match reply {
-        Reply::Array(mut numbers) => numbers.pop().unwrap_or(Reply::Nil),
-        other => other,
-    }
-}
-
-pub(super) async fn get(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) fn get<'c>(
+    command: &'c Command,
+    scratch: &'c mut Scratch,
+) -> Result<OneKey<'c>, Failure> {
     let step = BitStep::get_bit(offset(command.get(2), None)?);
-    let reply = read(core, db, command, Projection::Bits(&[step])).await?;
-    Ok(first(reply))
+    scratch.steps = vec![step];
+    let bit = Projection::Bits(&scratch.steps);
+    Ok(OneKey::read(command.get(1), bit).shaped(Shape::First))
 }
 
-pub(super) async fn set(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) fn set<'c>(
+    command: &'c Command,
+    scratch: &'c mut Scratch,
+) -> Result<OneKey<'c>, Failure> {
     let offset = offset(command.get(2), None)?;
     let bit = integer(command.get(3)).filter(|bit| matches!(bit, 0 | 1));
     let step = BitStep::set_bit(offset, bit.ok_or(failure::BAD_BIT)? == 1);
-    let reply = change(core, db, command, Change::Bits(&[step])).await?;
-    Ok(first(reply))
+    scratch.steps = vec![step];
+    let bit = mutation(command.get(1), Change::Bits(&scratch.steps));
+    Ok(OneKey::change(bit).shaped(Shape::First))
 }
 
 /// Whether the unit of a span, at this place if there is one, is the bit.
@@ -57,7 +55,7 @@ fn counts_bits(command: &Command, at: usize) -> Result<bool, Failure> {
     }
 }
 
-pub(super) async fn count(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) fn count(command: &Command) -> Result<OneKey<'_>, Failure> {
     let span = match command.len() {
         2 => Span::ALL,
         4 | 5 => Span {
@@ -67,10 +65,10 @@ pub(super) async fn count(core: &Core, db: DatabaseId, command: &Command) -> Com
         },
         _ => return Err(failure::SYNTAX),
     };
-    read(core, db, command, Projection::BitCount(span)).await
+    Ok(OneKey::read(command.get(1), Projection::BitCount(span)))
 }
 
-pub(super) async fn position(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) fn position(command: &Command) -> Result<OneKey<'_>, Failure> {
     let number = |at| integer(command.get(at)).ok_or(failure::NOT_INTEGER);
     let bit = match number(2)? {
         0 => false,
@@ -86,23 +84,25 @@ pub(super) async fn position(core: &Core, db: DatabaseId, command: &Command) -> 
     let bits = counts_bits(command, 5)?;
     let end = (parts > 4).then(|| number(4)).transpose()?;
     let span = Span { start, end, bits };
-    read(core, db, command, Projection::BitPosition { bit, span }).await
+    let position = Projection::BitPosition { bit, span };
+    Ok(OneKey::read(command.get(1), position))
 }
 
 /// BITFIELD and BITFIELD_RO.
-pub(super) async fn fields(
-    core: &Core,
-    db: DatabaseId,
-    command: &Command,
+pub(super) fn fields<'c>(
+    command: &'c Command,
+    scratch: &'c mut Scratch,
     only_reads: bool,
-) -> CommandResult {
-    let steps = steps(command)?;
+) -> Result<OneKey<'c>, Failure> {
+    let key = command.get(1);
+    scratch.steps = steps(command)?;
+    let steps = &scratch.steps;
     let writes = steps.iter().any(|step| step.action != BitAction::Get);
     match (steps.is_empty(), writes) {
-        (true, _) => Ok(Reply::Array(Vec::new())),
-        (false, false) => read(core, db, command, Projection::Bits(&steps)).await,
+        (true, _) => Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::EmptyList)),
+        (false, false) => Ok(OneKey::read(key, Projection::Bits(steps))),
         (false, true) if only_reads => Err(failure::GET_ONLY),
-        (false, true) => change(core, db, command, Change::Bits(&steps)).await,
+        (false, true) => Ok(OneKey::change(mutation(key, Change::Bits(steps)))),
     }
 }
 

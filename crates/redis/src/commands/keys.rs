@@ -1,6 +1,7 @@
 //! Commands on several keys, and on keys whatever their values.
 
-use super::{CommandResult, is_rejected, is_there};
+use super::one_key::{Shape, is_deleted};
+use super::{CommandResult, is_there};
 use crate::database::{DatabaseId, mutation};
 use crate::failure;
 use crate::give_way::give_way;
@@ -11,8 +12,8 @@ use crate::shared::Core;
 use crate::table::wrong_arity;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use pluvio_client::{Change, Mutation, Outcome, Output, Projection, RejectRules, Span};
-use pluvio_units::{ObjectVersion, VALUE_MAX};
+use pluvio_client::{Change, Mutation, Output, Projection, RejectRules, Span};
+use pluvio_units::VALUE_MAX;
 use std::collections::BTreeMap;
 
 /// Keys read in one step of MGET. The size of its reply is known after each step. So it may exceed
@@ -30,17 +31,6 @@ fn different<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
     keys
 }
 
-/// Whether a delete found something.
-fn is_deleted(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Deleted { version, .. } if *version != ObjectVersion(0))
-}
-
-pub(super) async fn delete_one(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    let delete = mutation(command.get(1), Change::Delete);
-    let outcome = core.databases.mutate(db, delete).await?;
-    Ok(Reply::flag(is_deleted(&outcome)))
-}
-
 pub(super) async fn delete(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let keys = different(command.from(1));
     let deletes: Vec<_> = keys
@@ -52,11 +42,6 @@ pub(super) async fn delete(core: &Core, db: DatabaseId, command: &Command) -> Co
     Ok(Reply::count(deleted.count() as u64))
 }
 
-pub(super) async fn exists_one(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    let there = super::exists(core, db, command.get(1)).await?;
-    Ok(Reply::flag(there))
-}
-
 /// EXISTS and TOUCH: a key counts as often as it is given.
 pub(super) async fn exist(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     let keys: Vec<_> = command.from(1).collect();
@@ -64,11 +49,6 @@ pub(super) async fn exist(core: &Core, db: DatabaseId, command: &Command) -> Com
     let outcomes = outcomes.await?;
     let there = outcomes.iter().filter(|outcome| is_there(outcome));
     Ok(Reply::count(there.count() as u64))
-}
-
-pub(super) async fn kind(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    let there = super::exists(core, db, command.get(1)).await?;
-    Ok(Reply::Status(if there { "string" } else { "none" }))
 }
 
 pub(super) async fn get_all(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
@@ -131,7 +111,7 @@ pub(super) async fn set_all_new(core: &Core, db: DatabaseId, command: &Command) 
         ..mutation(&key, Change::Put((&value).into()))
     };
     let outcome = core.databases.mutate(db, put).await?;
-    Ok(Reply::flag(!is_rejected(&outcome)))
+    Ok(Shape::IsDone.reply(outcome))
 }
 
 pub(super) async fn rename(

@@ -12,9 +12,12 @@ mod handshake;
 mod help;
 mod info;
 mod keys;
+mod one_key;
 mod scan;
 mod server;
 mod strings;
+
+pub(crate) use one_key::{OneKey, Request, Scratch, Shape, one_key};
 
 use crate::database::DatabaseId;
 use crate::parser::Command;
@@ -214,50 +217,34 @@ pub(crate) fn run_own(
     }
 }
 
-/// Runs a command of the third kind. The commonest ones are part of this future, so that nothing
-/// is allocated for them; the others are boxed, so that it stays small.
+/// Runs a command of the third kind, as far as it is not done at once.
 pub(crate) async fn run_data(
     core: &Core,
     database: DatabaseId,
     what: Data,
     command: Command,
 ) -> Reply {
-    let result = match what {
-        Data::Get => strings::get(core, database, &command).await,
-        Data::Set if command.len() == 3 => strings::put(core, database, &command).await,
-        Data::Incr => strings::add(core, database, &command, 1).await,
-        Data::Exists if command.len() == 2 => keys::exists_one(core, database, &command).await,
-        Data::Del if command.len() == 2 => keys::delete_one(core, database, &command).await,
-        other => Box::pin(run_other(core, database, other, command)).await,
-    };
-    result.into()
+    let mut scratch = Scratch::default();
+    match one_key(what, &command, &mut scratch) {
+        Some(Ok(one)) => return one_key::run_one(core, database, one).await,
+        Some(Err(failure)) => return Reply::Error(failure),
+        None => {}
+    }
+    // Boxed, so that the futures of commands on one key stay small.
+    Box::pin(run_other(core, database, what, command))
+        .await
+        .into()
 }
 
 async fn run_other(core: &Core, db: DatabaseId, what: Data, command: Command) -> CommandResult {
     let command = &command;
     match what {
-        Data::Append => strings::append(core, db, command).await,
-        Data::BitCount => bits::count(core, db, command).await,
-        Data::BitField => bits::fields(core, db, command, false).await,
-        Data::BitFieldRo => bits::fields(core, db, command, true).await,
-        Data::BitPos => bits::position(core, db, command).await,
         Data::DbSize => keys::db_size(core, db).await,
-        Data::Decr => strings::add(core, db, command, -1).await,
-        Data::DecrBy => strings::decrement_by(core, db, command).await,
         Data::Del => keys::delete(core, db, command).await,
-        Data::DelIfEq => strings::delete_if_equal(core, db, command).await,
         Data::Exists | Data::Touch => keys::exist(core, db, command).await,
         Data::FlushAll => keys::flush_all(core, command).await,
         Data::FlushDb => keys::flush_db(core, db, command).await,
-        Data::Get => strings::get(core, db, command).await,
-        Data::GetBit => bits::get(core, db, command).await,
-        Data::GetDel => strings::get_and_delete(core, db, command).await,
         Data::GetEx => strings::get_with_expiry(core, db, command).await,
-        Data::GetRange => strings::get_range(core, db, command).await,
-        Data::GetSet => strings::get_and_set(core, db, command).await,
-        Data::Incr => strings::add(core, db, command, 1).await,
-        Data::IncrBy => strings::increment_by(core, db, command).await,
-        Data::IncrByFloat => strings::increment_by_float(core, db, command).await,
         Data::Info => info::info(core, command).await,
         Data::Keys => scan::keys(core, db, command).await,
         Data::MGet => keys::get_all(core, db, command).await,
@@ -270,11 +257,27 @@ async fn run_other(core: &Core, db: DatabaseId, what: Data, command: Command) ->
         Data::Rename => keys::rename(core, db, command, false).await,
         Data::RenameNx => keys::rename(core, db, command, true).await,
         Data::Scan => scan::scan(core, db, command).await,
-        Data::Set => strings::set(core, db, command).await,
-        Data::SetBit => bits::set(core, db, command).await,
-        Data::SetNx => strings::set_new(core, db, command).await,
-        Data::SetRange => strings::set_range(core, db, command).await,
-        Data::StrLen => strings::read(core, db, command, Projection::Length).await,
-        Data::Type => keys::kind(core, db, command).await,
+        Data::Append
+        | Data::BitCount
+        | Data::BitField
+        | Data::BitFieldRo
+        | Data::BitPos
+        | Data::Decr
+        | Data::DecrBy
+        | Data::DelIfEq
+        | Data::Get
+        | Data::GetBit
+        | Data::GetDel
+        | Data::GetRange
+        | Data::GetSet
+        | Data::Incr
+        | Data::IncrBy
+        | Data::IncrByFloat
+        | Data::Set
+        | Data::SetBit
+        | Data::SetNx
+        | Data::SetRange
+        | Data::StrLen
+        | Data::Type => unreachable!("{what:?} is a command on one key"),
     }
 }

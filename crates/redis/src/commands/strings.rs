@@ -1,66 +1,36 @@
-//! Commands on one value. Each is one read or one change at the owner of its key, in one round
-//! trip.
+//! Commands on one value. Each is one read or one change at the owner of its key ([`OneKey`]).
 
-use super::{CommandResult, is_rejected};
+use super::CommandResult;
+use super::one_key::{OneKey, Scratch, Shape};
 use crate::database::{DatabaseId, mutation};
 use crate::failure;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
-use bytes::Bytes;
 use pluvio_client::{Addend, Change, DECIMAL_BYTES_MAX, Mutation, Projection, RejectRules, Span};
 
-/// Makes a change and replies with its output.
-pub(super) async fn change(
-    core: &Core,
-    db: DatabaseId,
-    command: &Command,
-    change: Change<'_>,
-) -> CommandResult {
-    let outcome = core.databases.mutate(db, mutation(command.get(1), change));
-    Ok(outcome.await?.into_output().into())
+/// A change that puts the part at `at` into the key.
+fn putting<'c>(command: &'c Command, at: usize, scratch: &'c mut Scratch) -> Mutation<'c> {
+    scratch.value = command.share(at);
+    mutation(command.get(1), Change::Put((&scratch.value).into()))
 }
 
-/// Reads a value or a part of it, and replies with that.
-pub(super) async fn read(
-    core: &Core,
-    db: DatabaseId,
-    command: &Command,
-    projection: Projection<'_>,
-) -> CommandResult {
-    let outcome = core.databases.get(db, command.get(1), projection);
-    Ok(outcome.await?.into_output().into())
-}
-
-pub(super) async fn get(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    read(core, db, command, Projection::Value).await
-}
-
-/// SET without options.
-pub(super) async fn put(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    let value = command.share(2);
-    let put = mutation(command.get(1), Change::Put((&value).into()));
-    core.databases.mutate(db, put).await?;
-    Ok(Reply::OK)
-}
-
-pub(super) async fn set_new(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    let value = command.share(2);
+pub(super) fn set_new<'c>(command: &'c Command, scratch: &'c mut Scratch) -> OneKey<'c> {
     let put = Mutation {
         rules: RejectRules::EXISTS,
-        ..mutation(command.get(1), Change::Put((&value).into()))
+        ..putting(command, 2, scratch)
     };
-    let outcome = core.databases.mutate(db, put).await?;
-    Ok(Reply::flag(!is_rejected(&outcome)))
+    OneKey::change(put).shaped(Shape::IsDone)
 }
 
 /// The options of SET.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct SetOptions {
     if_missing: bool,
     if_there: bool,
-    if_equal: Option<Bytes>,
+    /// Where the value that is expected stands.
+    if_equal: Option<usize>,
     get: bool,
     keep_expiry: bool,
     expiry: Option<&'static str>,
@@ -87,7 +57,7 @@ fn set_options(command: &Command) -> Result<SetOptions, Failure> {
             options.keep_expiry = true;
         } else if command.is(at, "IFEQ") && !conditional && has_next {
             at += 1;
-            options.if_equal = Some(command.share(at));
+            options.if_equal = Some(at);
         } else if let Some(word) = expiry
             && !expires
             && has_next
@@ -128,73 +98,58 @@ pub(super) fn no_expiry_set(name: &str, command: &Command) -> Failure {
     }
 }
 
-pub(super) async fn set(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) fn set<'c>(
+    command: &'c Command,
+    scratch: &'c mut Scratch,
+) -> Result<OneKey<'c>, Failure> {
+    if command.len() == 3 {
+        return Ok(OneKey::change(putting(command, 2, scratch)).shaped(Shape::Ok));
+    }
     let options = set_options(command)?;
     if let Some(word) = options.expiry {
         return Err(failure::no_expiry(&format!("SET with {word}")));
     }
-    let value = command.share(2);
     let put = Mutation {
         rules: RejectRules {
             exists: options.if_missing,
             does_not_exist: options.if_there,
             ..RejectRules::NONE
         },
-        value_is: options.if_equal.as_deref(),
+        value_is: options.if_equal.map(|at| command.get(at)),
         returns_old: options.get,
-        ..mutation(command.get(1), Change::Put((&value).into()))
+        ..putting(command, 2, scratch)
     };
-    let outcome = core.databases.mutate(db, put).await?;
-    Ok(match (options.get, is_rejected(&outcome)) {
-        (true, _) => outcome.into_output().into(),
-        (false, false) => Reply::OK,
-        (false, true) => Reply::Nil,
+    Ok(OneKey::change(put).shaped(Shape::Set { old: options.get }))
+}
+
+pub(super) fn get_and_set<'c>(command: &'c Command, scratch: &'c mut Scratch) -> OneKey<'c> {
+    OneKey::change(Mutation {
+        returns_old: true,
+        ..putting(command, 2, scratch)
     })
 }
 
-pub(super) async fn get_and_set(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    let value = command.share(2);
-    let put = Mutation {
-        returns_old: true,
-        ..mutation(command.get(1), Change::Put((&value).into()))
-    };
-    Ok(core.databases.mutate(db, put).await?.into_output().into())
-}
-
-pub(super) async fn get_and_delete(
-    core: &Core,
-    db: DatabaseId,
-    command: &Command,
-) -> CommandResult {
-    let delete = Mutation {
+pub(super) fn get_and_delete(command: &Command) -> OneKey<'_> {
+    OneKey::change(Mutation {
         returns_old: true,
         ..mutation(command.get(1), Change::Delete)
-    };
-    let outcome = core.databases.mutate(db, delete).await?;
-    Ok(outcome.into_output().into())
+    })
 }
 
-pub(super) async fn delete_if_equal(
-    core: &Core,
-    db: DatabaseId,
-    command: &Command,
-) -> CommandResult {
+pub(super) fn delete_if_equal(command: &Command) -> OneKey<'_> {
     let delete = Mutation {
         value_is: Some(command.get(2)),
         ..mutation(command.get(1), Change::Delete)
     };
-    let outcome = core.databases.mutate(db, delete).await?;
-    Ok(Reply::flag(!is_rejected(&outcome)))
+    OneKey::change(delete).shaped(Shape::IsDone)
 }
 
+/// GETEX with options.
 pub(super) async fn get_with_expiry(
     core: &Core,
     db: DatabaseId,
     command: &Command,
 ) -> CommandResult {
-    if command.len() == 2 {
-        return get(core, db, command).await;
-    }
     let word = if command.len() == 3 && command.is(2, "PERSIST") {
         "PERSIST"
     } else {
@@ -211,12 +166,13 @@ pub(super) async fn get_with_expiry(
     Err(failure::no_expiry(&format!("GETEX with {word}")))
 }
 
-pub(super) async fn append(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    let more = command.share(2);
-    change(core, db, command, Change::Append((&more).into())).await
+pub(super) fn append<'c>(command: &'c Command, scratch: &'c mut Scratch) -> OneKey<'c> {
+    scratch.value = command.share(2);
+    let more = Change::Append((&scratch.value).into());
+    OneKey::change(mutation(command.get(1), more))
 }
 
-pub(super) async fn get_range(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) fn get_range(command: &Command) -> Result<OneKey<'_>, Failure> {
     let start = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
     let end = integer(command.get(3)).ok_or(failure::NOT_INTEGER)?;
     let span = Span {
@@ -224,47 +180,43 @@ pub(super) async fn get_range(core: &Core, db: DatabaseId, command: &Command) ->
         end: Some(end),
         bits: false,
     };
-    let part = read(core, db, command, Projection::Range(span)).await?;
-    Ok(match part {
-        // A part of nothing is an empty value.
-        Reply::Nil => Reply::Bulk(Bytes::new()),
-        part => part,
-    })
+    Ok(OneKey::read(command.get(1), Projection::Range(span)).shaped(Shape::Part))
 }
 
-pub(super) async fn set_range(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) fn set_range<'c>(
+    command: &'c Command,
+    scratch: &'c mut Scratch,
+) -> Result<OneKey<'c>, Failure> {
     let offset = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
     let offset = u64::try_from(offset).map_err(|_| failure::OFFSET)?;
-    let patch = command.share(3);
-    let bytes = (&patch).into();
-    change(core, db, command, Change::SetRange { offset, bytes }).await
+    scratch.value = command.share(3);
+    let bytes = (&scratch.value).into();
+    let patch = Change::SetRange { offset, bytes };
+    Ok(OneKey::change(mutation(command.get(1), patch)))
 }
 
-pub(super) async fn add(core: &Core, db: DatabaseId, command: &Command, by: i64) -> CommandResult {
-    change(core, db, command, Change::Add(Addend::Integer(by))).await
+pub(super) fn add(key: &[u8], by: i64) -> OneKey<'_> {
+    OneKey::change(mutation(key, Change::Add(Addend::Integer(by))))
 }
 
-pub(super) async fn increment_by(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) fn increment_by(command: &Command) -> Result<OneKey<'_>, Failure> {
     let by = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
-    add(core, db, command, by).await
+    Ok(add(command.get(1), by))
 }
 
-pub(super) async fn decrement_by(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) fn decrement_by(command: &Command) -> Result<OneKey<'_>, Failure> {
     let by = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
     let by = by.checked_neg().ok_or(failure::DECREMENT_OVERFLOW)?;
-    add(core, db, command, by).await
+    Ok(add(command.get(1), by))
 }
 
-pub(super) async fn increment_by_float(
-    core: &Core,
-    db: DatabaseId,
-    command: &Command,
-) -> CommandResult {
+pub(super) fn increment_by_float(command: &Command) -> Result<OneKey<'_>, Failure> {
     let by = Some(command.get(2)).filter(|by| by.len() <= DECIMAL_BYTES_MAX);
     // The owner tells whether this text is a number.
     let by = by.and_then(|by| core::str::from_utf8(by).ok());
     let by = by.ok_or(failure::NOT_FLOAT)?;
-    change(core, db, command, Change::Add(Addend::Decimal(by))).await
+    let sum = Change::Add(Addend::Decimal(by));
+    Ok(OneKey::change(mutation(command.get(1), sum)).shaped(Shape::Decimal))
 }
 
 #[cfg(test)]

@@ -53,6 +53,27 @@ impl Applied {
     }
 }
 
+/// A slot that is marked as pending, to be settled once that is durable: the half of [`Applied`]
+/// that stays here.
+#[derive(Debug)]
+pub struct Unsettled(MarkedSlot);
+
+impl Unsettled {
+    /// The hash of the slot's key.
+    #[must_use]
+    pub fn hash(&self) -> KeyHash {
+        self.0.hash
+    }
+}
+
+impl Applied {
+    /// Parts what stays here from what is told.
+    #[must_use]
+    pub fn split(self) -> (Option<Unsettled>, Outcome) {
+        (self.marked.map(Unsettled), self.outcome)
+    }
+}
+
 /// An index slot that is marked as pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MarkedSlot {
@@ -325,6 +346,11 @@ impl Engine {
             self.unmark(table, slot);
         }
         applied.map(|applied| applied.outcome)
+    }
+
+    /// [`Engine::settle`] of a slot whose outcome went elsewhere ([`Applied::split`]).
+    pub fn settle_slot(&self, table: &EngineTable, slot: Durable<Unsettled>) {
+        self.unmark(table, slot.into_value().0);
     }
 
     fn unmark(&self, table: &EngineTable, marked: MarkedSlot) {

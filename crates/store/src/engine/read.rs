@@ -7,7 +7,7 @@ use super::{Engine, StoreKind, unreachable_kind};
 use crate::table::EngineTable;
 use pluvio_format::{Entry, Object};
 use pluvio_index::{Index, Slot};
-use pluvio_log::{Awaited, EntryView};
+use pluvio_log::{Awaited, Durable, EntryView};
 use pluvio_memory::EpochGuard;
 use pluvio_mutation::{Current, Get, Outcome, look};
 use pluvio_units::{EntryRef, KeyHash, LogId, LogPosition};
@@ -94,6 +94,38 @@ impl Engine {
         }
         let pending = self.pending(slot, seen.total_len(), &guard);
         self.marks.marked(pending.map(Pending::end), outcome)
+    }
+
+    /// Lets `show` look at an object, or its absence, where it lies, without a copy. `None`: it is
+    /// not durable yet, or its value may be overwritten meanwhile; [`Self::get`] reads it all the
+    /// same. `show` is then not called.
+    #[inline]
+    pub fn show<R>(
+        &self,
+        table: &EngineTable,
+        hash: KeyHash,
+        key: &[u8],
+        show: impl FnOnce(Option<Current<'_>>) -> R,
+    ) -> Option<Durable<R>> {
+        debug_assert_eq!(hash, table.hash(key), "the hash belongs to the key");
+        if self.kind == StoreKind::InPlace {
+            return None;
+        }
+        let guard = self.space.pin();
+        let index = table.indexes.of(hash);
+        let found = index.and_then(|index| self.lookup(&index, hash, key, &guard));
+        let Some((slot, seen)) = found else {
+            return Some(self.marks.unmarked(show(None)));
+        };
+        if slot.pending && self.pending(slot, seen.total_len(), &guard).is_some() {
+            return None;
+        }
+        let object = seen.object();
+        let current = object.as_ref().map(|object| Current {
+            version: object.version,
+            value: object.value,
+        });
+        Some(self.marks.unmarked(show(current)))
     }
 
     /// Asks for the memory of keys that are read or changed next: first for their index buckets,

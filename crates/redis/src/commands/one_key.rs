@@ -1,0 +1,228 @@
+//! Commands on one key as values: what its owner is asked, and the reply that the outcome becomes.
+//!
+//! Such a command is one read or one change, in one round trip. So the connection can execute it at
+//! once where the key is here, and hold its outcome until that is durable. Where it has to wait,
+//! the same value is asked by a future ([`run_one`]).
+
+use super::{Data, bits, is_rejected, is_there, strings};
+use crate::database::{DatabaseId, reading};
+use crate::failure::of_unfit;
+use crate::parser::Command;
+use crate::reply::{Failure, Reply};
+use crate::shared::Core;
+use bytes::Bytes;
+use pluvio_client::{BitStep, Change, Get, Mutation, Outcome, Projection};
+use pluvio_units::ObjectVersion;
+
+/// What the owner of the key is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Request<'c> {
+    /// A read.
+    Get(Get<'c>),
+    /// A change.
+    Mutate(Mutation<'c>),
+}
+
+impl<'c> Request<'c> {
+    /// Its key.
+    pub(crate) fn key(&self) -> &'c [u8] {
+        match self {
+            Self::Get(get) => get.key,
+            Self::Mutate(mutation) => mutation.key,
+        }
+    }
+}
+
+/// A command on one key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OneKey<'c> {
+    /// What is asked.
+    pub(crate) request: Request<'c>,
+    /// What the outcome becomes.
+    pub(crate) shape: Shape,
+}
+
+impl<'c> OneKey<'c> {
+    /// A read whose output is the reply.
+    pub(super) fn read(key: &'c [u8], projection: Projection<'c>) -> Self {
+        Self {
+            request: Request::Get(reading(key, projection)),
+            shape: Shape::Output,
+        }
+    }
+
+    /// A change whose output is the reply.
+    pub(super) fn change(mutation: Mutation<'c>) -> Self {
+        Self {
+            request: Request::Mutate(mutation),
+            shape: Shape::Output,
+        }
+    }
+
+    /// With another reply.
+    pub(super) fn shaped(self, shape: Shape) -> Self {
+        Self { shape, ..self }
+    }
+
+    /// Whether all it asks for is the value of its key.
+    pub(crate) fn is_plain_get(&self) -> bool {
+        matches!(&self.request, Request::Get(get) if matches!(get.projection, Projection::Value))
+            && self.shape == Shape::Output
+    }
+}
+
+/// The reply that an outcome becomes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// Its output.
+    Output,
+    /// Its output; where the change does not fit the value, in the words for decimal numbers.
+    Decimal,
+    /// The first number of its output.
+    First,
+    /// Its output; of a missing key the empty value.
+    Part,
+    /// `+OK`.
+    Ok,
+    /// `+OK`, or nil when a condition did not hold; with `old`, the output in either case.
+    Set {
+        /// Whether the old value is the reply.
+        old: bool,
+    },
+    /// 1, or 0 when a condition did not hold.
+    IsDone,
+    /// 1, or 0 when there was no object to delete.
+    IsDeleted,
+    /// 1, or 0 when there is no object.
+    IsThere,
+    /// The type of the value.
+    Type,
+    /// A list without anything, whatever came of it.
+    EmptyList,
+}
+
+impl Shape {
+    /// The reply.
+    pub(crate) fn reply(self, outcome: Outcome) -> Reply {
+        if let Outcome::Refused(unfit) = outcome {
+            return Reply::Error(of_unfit(self == Self::Decimal, unfit));
+        }
+        match self {
+            Self::Output | Self::Decimal => outcome.into_output().into(),
+            Self::First => match outcome.into_output().into() {
+                Reply::Array(mut numbers) => numbers.pop().unwrap_or(Reply::Nil),
+                other => other,
+            },
+            Self::Part => match outcome.into_output().into() {
+                Reply::Nil => Reply::Bulk(Bytes::new()),
+                part => part,
+            },
+            Self::Ok => Reply::OK,
+            Self::Set { old: true } => outcome.into_output().into(),
+            Self::Set { old: false } if is_rejected(&outcome) => Reply::Nil,
+            Self::Set { old: false } => Reply::OK,
+            Self::IsDone => Reply::flag(!is_rejected(&outcome)),
+            Self::IsDeleted => Reply::flag(is_deleted(&outcome)),
+            Self::IsThere => Reply::flag(is_there(&outcome)),
+            Self::Type => Reply::Status(if is_there(&outcome) { "string" } else { "none" }),
+            Self::EmptyList => Reply::Array(Vec::new()),
+        }
+    }
+}
+
+/// Whether a delete found something.
+pub(super) fn is_deleted(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Deleted { version, .. } if *version != ObjectVersion(0))
+}
+
+/// What a command on one key borrows beside the command.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Steps on bits.
+    pub(super) steps: Vec<BitStep>,
+    /// The value, which shares the command's memory.
+    pub(super) value: Bytes,
+}
+
+impl Scratch {
+    /// Lets go of what the last command left.
+    pub(crate) fn clear(&mut self) {
+        self.value = Bytes::new();
+        self.steps.clear();
+    }
+}
+
+/// The command as a value; `None` when it is no single read or change of one key.
+///
+/// # Errors
+/// Its arguments make no sense; nobody is asked.
+pub(crate) fn one_key<'c>(
+    what: Data,
+    command: &'c Command,
+    scratch: &'c mut Scratch,
+) -> Option<Result<OneKey<'c>, Failure>> {
+    let key = command.get(1);
+    Some(match what {
+        Data::Get => Ok(OneKey::read(key, Projection::Value)),
+        Data::GetEx if command.len() == 2 => Ok(OneKey::read(key, Projection::Value)),
+        Data::StrLen => Ok(OneKey::read(key, Projection::Length)),
+        Data::GetRange => strings::get_range(command),
+        Data::Set => strings::set(command, scratch),
+        Data::SetNx => Ok(strings::set_new(command, scratch)),
+        Data::GetSet => Ok(strings::get_and_set(command, scratch)),
+        Data::GetDel => Ok(strings::get_and_delete(command)),
+        Data::DelIfEq => Ok(strings::delete_if_equal(command)),
+        Data::Append => Ok(strings::append(command, scratch)),
+        Data::SetRange => strings::set_range(command, scratch),
+        Data::Incr => Ok(strings::add(key, 1)),
+        Data::Decr => Ok(strings::add(key, -1)),
+        Data::IncrBy => strings::increment_by(command),
+        Data::DecrBy => strings::decrement_by(command),
+        Data::IncrByFloat => strings::increment_by_float(command),
+        Data::GetBit => bits::get(command, scratch),
+        Data::SetBit => bits::set(command, scratch),
+        Data::BitCount => bits::count(command),
+        Data::BitPos => bits::position(command),
+        Data::BitField => bits::fields(command, scratch, false),
+        Data::BitFieldRo => bits::fields(command, scratch, true),
+        Data::Del if command.len() == 2 => {
+            let delete = crate::database::mutation(key, Change::Delete);
+            Ok(OneKey::change(delete).shaped(Shape::IsDeleted))
+        }
+        Data::Exists | Data::Touch if command.len() == 2 => {
+            Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::IsThere))
+        }
+        Data::Type => Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::Type)),
+        Data::DbSize
+        | Data::Del
+        | Data::Exists
+        | Data::FlushAll
+        | Data::FlushDb
+        | Data::GetEx
+        | Data::Info
+        | Data::Keys
+        | Data::MGet
+        | Data::MSet
+        | Data::MSetNx
+        | Data::MemoryUsage
+        | Data::ObjectEncoding
+        | Data::ObjectFreq
+        | Data::RandomKey
+        | Data::Rename
+        | Data::RenameNx
+        | Data::Scan
+        | Data::Touch => return None,
+    })
+}
+
+/// Asks the owner of the key, wherever it is, and waits for the outcome.
+pub(super) async fn run_one(core: &Core, db: DatabaseId, one: OneKey<'_>) -> Reply {
+    let outcome = match one.request {
+        Request::Get(get) => core.databases.get(db, get.key, get.projection).await,
+        Request::Mutate(mutation) => core.databases.mutate(db, mutation).await,
+    };
+    match outcome {
+        Ok(outcome) => one.shape.reply(outcome),
+        Err(failure) => Reply::Error(failure),
+    }
+}
