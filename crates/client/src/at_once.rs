@@ -14,7 +14,7 @@ use crate::local::LocalMaster;
 use crate::table::Table;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
-use pluvio_units::{KeyHash, LogId, LogPosition, OperationId, Waits};
+use pluvio_units::{KeyHash, LogId, LogPosition, OperationId, ServerId, Waits};
 use pluvio_wire::{Get, Header, Mutation, Outcome, check_get, check_mutation};
 
 /// What came of an operation that was not to wait.
@@ -98,11 +98,11 @@ impl Client {
         self.shared.local.as_deref()
     }
 
-    /// The master in this process, if it should have this hash, and the header for it.
-    fn at_hand(&self, table: &Table, hash: KeyHash) -> Option<(&dyn LocalMaster, Header)> {
+    /// The master in this process and the header for it. It knows itself which keys it has, better
+    /// than the map of this client.
+    fn at_hand(&self, table: &Table) -> Option<(&dyn LocalMaster, Header)> {
         let master = self.master()?;
-        let owner = table.owner(hash)?;
-        let master = (master.owns() == owner).then_some(master)?;
+        let owner = Some(master.owns()).filter(|owner| *owner != ServerId(0))?;
         let limit = self.shared.options.timeout;
         Some((master, Self::local_header(table.cluster(), owner, limit)))
     }
@@ -116,7 +116,7 @@ impl Client {
         key: &[u8],
         show: &mut dyn FnMut(Option<&[u8]>),
     ) -> bool {
-        let Some((master, header)) = self.at_hand(table, hash) else {
+        let Some((master, header)) = self.at_hand(table) else {
             return false;
         };
         let get = Get {
@@ -128,7 +128,7 @@ impl Client {
 
     /// [`Client::get`], if that is possible at once. `hash` is that of the key.
     pub fn get_at_once(&self, table: &Table, hash: KeyHash, get: &Get<'_>) -> AtOnce {
-        match self.at_hand(table, hash) {
+        match self.at_hand(table) {
             Some((master, header)) if check_get(get).is_ok() => {
                 let get = Get {
                     table: table.id(),
@@ -143,7 +143,7 @@ impl Client {
 
     /// [`Client::mutate`], if that is possible at once. `hash` is that of the key.
     pub fn mutate_at_once(&self, table: &Table, hash: KeyHash, mutation: &Mutation<'_>) -> AtOnce {
-        match self.at_hand(table, hash) {
+        match self.at_hand(table) {
             Some((master, header)) if check_mutation(mutation).is_ok() => {
                 let mutation = Mutation {
                     id: OperationId::default(),

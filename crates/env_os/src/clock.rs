@@ -6,13 +6,14 @@
 use crate::runtime::current_core;
 use core::time::Duration;
 use pluvio_env::{BoxFuture, Clock, Moment};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 
 /// `CLOCK_MONOTONIC`, counted from the start of the runtime, and the wall clock.
 #[derive(Debug)]
 pub struct OsClock {
-    start: Instant,
+    /// By `CLOCK_MONOTONIC`, whose coarse sister counts from the same point.
+    start: Duration,
     /// The event loop that keeps the timers of threads that have none.
     fallback: Handle,
 }
@@ -20,22 +21,28 @@ pub struct OsClock {
 impl OsClock {
     pub(crate) fn new(fallback: Handle) -> Self {
         Self {
-            start: Instant::now(),
+            start: read(ClockId::Monotonic),
             fallback,
         }
     }
 }
 
+/// What a clock shows. One set before 1970 is as good as any other wrong one.
+fn read(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
+
 impl Clock for OsClock {
     fn now(&self) -> Moment {
-        Moment(self.start.elapsed())
+        Moment(read(ClockId::Monotonic).saturating_sub(self.start))
+    }
+
+    fn now_coarse(&self) -> Moment {
+        Moment(read(ClockId::MonotonicCoarse).saturating_sub(self.start))
     }
 
     fn unix_seconds(&self) -> u64 {
-        // A clock set before 1970 is as good as any other wrong one.
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs())
+        read(ClockId::RealtimeCoarse).as_secs()
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
