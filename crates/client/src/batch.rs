@@ -340,10 +340,38 @@ impl Client {
         }
     }
 
+    /// Reads one after the other: none is older than those that stand before it. Otherwise as
+    /// [`Client::mutate_in_order`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn get_in_order(
+        &self,
+        gets: &[(&Table, Get<'_>)],
+    ) -> Result<Vec<Outcome>, (Vec<Outcome>, ClientError)> {
+        let gets: Vec<_> = gets
+            .iter()
+            .map(|(table, get)| {
+                (
+                    *table,
+                    Get {
+                        table: table.id(),
+                        ..*get
+                    },
+                )
+            })
+            .collect();
+        let mut done = Vec::with_capacity(gets.len());
+        match Box::pin(self.in_order(Items::Gets(&gets), &mut done)).await {
+            Ok(()) => Ok(done),
+            Err(error) => Err((done, error)),
+        }
+    }
+
     async fn in_order(&self, items: Items<'_>, done: &mut Vec<Outcome>) -> Result<(), ClientError> {
         if items.len() > BATCH_UNDER_WAY_MAX {
             return Err(ClientError::from_final(Refusal::malformed(format!(
-                "{} mutations in order are over the limit of {BATCH_UNDER_WAY_MAX}",
+                "{} items in order are over the limit of {BATCH_UNDER_WAY_MAX}",
                 items.len()
             ))));
         }
@@ -363,7 +391,7 @@ impl Client {
                 self.pause(rest, &mut attempts).await?;
                 continue;
             };
-            if self.local(chunk.owner).is_none() {
+            if items.changes_data() && self.local(chunk.owner).is_none() {
                 let count = u32::try_from(items.len()).expect("it is bounded");
                 self.identify(&mut numbers.ticket, count, &attempts).await?;
             }
@@ -380,7 +408,8 @@ impl Client {
                             Ok(outcome) => done.push(outcome),
                             Err(refusal) => {
                                 let refused = RpcError::Refused(refusal);
-                                again = Some(self.judge(refused, true, &mut attempts)?);
+                                let changes = items.changes_data();
+                                again = Some(self.judge(refused, changes, &mut attempts)?);
                                 // Items that a server did behind it all the same are asked for
                                 // again.
                                 break;

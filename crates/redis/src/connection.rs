@@ -13,21 +13,25 @@
 //! faster than it is served, or does not read, is held up by its own socket.
 //!
 //! Invariants
-//! - CONN-1: commands start in the order of the stream (FLIGHT-1 and FLIGHT-2 do the rest).
-//! - CONN-2: commands under way are driven in every wait, also while replies are written to a peer
-//!   that does not read. They may hold turns that others wait for.
+//! - CONN-1: commands start in the order of the stream (QUEUE-1 and QUEUE-2 do the rest).
+//! - CONN-2: a run under way is driven in every wait, also while replies are written to a peer that
+//!   does not read. It may hold turns that others wait for.
 //! - CONN-3: the memory of a connection is bounded. Input: one command's bytes and one read.
-//!   Output: `output_bytes_max`, one reply, and the replies of commands under way (FLIGHT-3). An
+//!   Output: `output_bytes_max`, one reply, and the replies of commands under way (QUEUE-3). An
 //!   idle connection holds no buffers.
 //! - CONN-4: one timer is set for all held replies of a connection, not one for each.
+//! - CONN-5: when it is not known whether a command was executed, those that have arrived behind it
+//!   are not executed.
 
-use crate::commands::{Data, OneKey, Request, Scratch, one_key, run_data, run_now, run_own};
+use crate::commands::{
+    Commands, Data, OneKey, Ran, Request, Scratch, one_key, run_data, run_now, run_own,
+};
 use crate::counters::add;
 use crate::database::{DatabaseId, KnownHash, PREFETCH_MAX};
-use crate::failure::too_long;
-use crate::flights::{Bounds, Claim, Flights, HeldReply, Load};
+use crate::failure::{AFTER_DOUBT, too_long};
 use crate::give_way::give_way;
 use crate::parser::{Command, Parsed, Parser, ProtocolError, TooLarge};
+use crate::queue::{HeldReply, Queue};
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
 use crate::shared::Core;
@@ -54,9 +58,7 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         .enter(stream.peer().address, stream.local(), shared.now());
     let _leave = Leave(core, entry.id);
     add(&core.counters.connections, 1);
-    let fly = |database: DatabaseId, what: Data, command: Command| {
-        run_data(core, database, what, command)
-    };
+    let run = |database: DatabaseId, commands: Commands| run_data(core, database, commands);
     let options = core.options();
     let mut connection = Connection {
         core,
@@ -65,10 +67,8 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         parser: Parser::new(options.limits),
         input: BytesMut::new(),
         output: Vec::new(),
-        flights: Flights::new(Bounds {
-            flights: options.flights_max,
-            bytes: options.flight_bytes_max,
-        }),
+        queue: Queue::new(options.flights_max),
+        in_doubt: false,
         ahead: VecDeque::new(),
         same: None,
         scratch: Scratch::default(),
@@ -76,7 +76,7 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         alarm: None,
         held_until: None,
         ended: false,
-        fly,
+        run_data: run,
     };
     // An error means that the peer is gone: nobody is left to tell.
     let _ = connection.run().await;
@@ -101,6 +101,19 @@ enum Step {
     Broken(ProtocolError),
     /// The peer is a web browser that somebody tricked into talking to us.
     Intruder,
+}
+
+impl Step {
+    /// The command on the database that it is.
+    fn data(&self) -> Option<(Data, &Command)> {
+        match self {
+            Self::Run(resolved) => match SPECS[usize::from(resolved.spec)].run {
+                Run::Data(what) => Some((what, &resolved.command)),
+                Run::Container | Run::Now(_) | Run::Own(_) => None,
+            },
+            Self::Refuse(_) | Self::Broken(_) | Self::Intruder => None,
+        }
+    }
 }
 
 /// A command with its row of the table, and the hash of its key if it has one and that is known.
@@ -134,7 +147,9 @@ struct Connection<'a, M, F> {
     parser: Parser,
     input: BytesMut,
     output: Vec<u8>,
-    flights: Flights<F>,
+    queue: Queue<F>,
+    /// It is not known whether a command was executed: what has arrived behind it is not.
+    in_doubt: bool,
     /// Commands that were read and are not started.
     ahead: VecDeque<Step>,
     /// The row of the last command, if another one may be found without a look at the table.
@@ -147,13 +162,13 @@ struct Connection<'a, M, F> {
     held_until: Option<Moment>,
     /// Whether the peer sends nothing more.
     ended: bool,
-    fly: M,
+    run_data: M,
 }
 
 impl<M, F> Connection<'_, M, F>
 where
-    M: Fn(DatabaseId, Data, Command) -> F,
-    F: Future<Output = Reply>,
+    M: Fn(DatabaseId, Commands) -> F,
+    F: Future<Output = Ran>,
 {
     async fn run(&mut self) -> Result<(), StreamError> {
         let mut turns = 0;
@@ -203,16 +218,16 @@ where
 
     /// Starts all commands that have arrived and may start, and collects replies that may leave.
     fn start_all(&mut self, context: &mut Context<'_>) -> Pause {
-        self.flights.poll(context);
+        self.drive(context);
         self.held_until = None;
         loop {
             let limit = self.core.options().output_bytes_max;
             while self.output.len() < limit
-                && let Some(reply) = self.flights.next_reply(self.core.databases.client())
+                && let Some(reply) = self.queue.next_reply(self.core.databases.client())
             {
                 self.emit(&reply);
             }
-            if self.output.len() + self.flights.bytes_waiting() >= limit {
+            if self.output.len() + self.queue.bytes_waiting() >= limit {
                 return Pause::Blocked;
             }
             let next = if self.session.is_closing() {
@@ -224,8 +239,9 @@ where
                 self.ahead.pop_front()
             };
             let Some(step) = next else {
+                self.in_doubt &= !self.queue.is_empty();
                 let over = self.ended || self.session.is_closing();
-                return match (over, self.flights.is_empty()) {
+                return match (over, self.queue.is_empty()) {
                     (true, true) => Pause::Over,
                     (true, false) => Pause::Blocked,
                     (false, _) => Pause::Hungry,
@@ -247,25 +263,32 @@ where
     fn read_ahead(&mut self) {
         let database = self.session.database();
         let mut keys: SmallVec<[KnownHash; PREFETCH_MAX]> = SmallVec::new();
-        while self.ahead.len() < PREFETCH_MAX
-            && let Some(mut step) = self.next_step()
-        {
-            if let Step::Run(resolved) = &mut step
+        self.read_on(PREFETCH_MAX);
+        for step in &mut self.ahead {
+            if let Step::Run(resolved) = step
                 && is_of_one_key(&SPECS[usize::from(resolved.spec)])
             {
                 let key = resolved.command.get(1);
                 resolved.hash = self.core.databases.hash(database, key);
                 keys.extend(resolved.hash);
             }
-            let goes_on = matches!(step, Step::Run(_) | Step::Refuse(_));
-            self.ahead.push_back(step);
-            if !goes_on {
-                break;
-            }
         }
         // A single one asks as early itself.
         if keys.len() > 1 {
             self.core.databases.prefetch(database, &keys);
+        }
+    }
+
+    /// Parses commands that have arrived until `most` of them are ahead.
+    fn read_on(&mut self, most: usize) {
+        let goes_on = |last: Option<&Step>| {
+            last.is_none_or(|step| matches!(step, Step::Run(_) | Step::Refuse(_)))
+        };
+        while self.ahead.len() < most
+            && goes_on(self.ahead.back())
+            && let Some(step) = self.next_step()
+        {
+            self.ahead.push_back(step);
         }
     }
 
@@ -312,7 +335,7 @@ where
     fn start(&mut self, step: Step, context: &mut Context<'_>) -> Result<(), Wait> {
         let resolved = match step {
             Step::Run(resolved) => resolved,
-            Step::Refuse(_) | Step::Broken(_) if !self.flights.has_place() => {
+            Step::Refuse(_) | Step::Broken(_) if !self.queue.has_place() => {
                 return Err(Wait::For(step));
             }
             Step::Refuse(failure) => {
@@ -342,7 +365,7 @@ where
         let row = &SPECS[usize::from(spec)];
         match row.run {
             Run::Now(what) => {
-                if !self.flights.has_place() {
+                if !self.queue.has_place() {
                     return Err(Wait::For(Step::Run(resolved)));
                 }
                 let answered = self.session.is_answered();
@@ -351,7 +374,7 @@ where
                 self.answer(outcome.into(), answered);
             }
             Run::Own(what) => {
-                if !self.flights.is_empty() {
+                if !self.queue.is_empty() {
                     return Err(Wait::For(Step::Run(resolved)));
                 }
                 self.session.entry().set_command(spec);
@@ -360,23 +383,19 @@ where
                 self.answer(outcome.into(), answered);
             }
             Run::Data(what) => {
-                if is_of_one_key(row) {
-                    let key = || Claim::of(core::iter::once(resolved.command.get(1)));
-                    if !self.flights.may_execute(key) {
-                        return Err(Wait::For(Step::Run(resolved)));
-                    }
-                    let mut scratch = core::mem::take(&mut self.scratch);
-                    let known = resolved.hash;
-                    let one = one_key(what, &resolved.command, &mut scratch);
-                    let done = one.is_some_and(|one| self.execute(one, known));
-                    scratch.clear();
-                    self.scratch = scratch;
-                    if done {
-                        self.session.entry().set_command(spec);
-                        return Ok(());
-                    }
+                if !self.queue.may_execute() {
+                    return Err(Wait::For(Step::Run(resolved)));
                 }
-                return self.launch(row, what, resolved, context);
+                self.session.entry().set_command(spec);
+                if self.in_doubt {
+                    let answered = self.session.is_answered();
+                    self.answer(Reply::Error(AFTER_DOUBT), answered);
+                    return Ok(());
+                }
+                let is_done = is_of_one_key(row) && self.execute(what, &resolved);
+                if !is_done {
+                    self.launch(what, resolved.command, context);
+                }
             }
             Run::Container => {
                 // `resolve` never finds one; were it to, this is what Redis says.
@@ -389,7 +408,16 @@ where
 
     /// Executes a command on one key at once. False: nothing was done, and it has to take the long
     /// way.
-    fn execute(&mut self, one: Result<OneKey<'_>, Failure>, known: Option<KnownHash>) -> bool {
+    fn execute(&mut self, what: Data, resolved: &Resolved) -> bool {
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let one = one_key(what, &resolved.command, &mut scratch);
+        let is_done = one.is_some_and(|one| self.execute_one(one, resolved.hash));
+        scratch.clear();
+        self.scratch = scratch;
+        is_done
+    }
+
+    fn execute_one(&mut self, one: Result<OneKey<'_>, Failure>, known: Option<KnownHash>) -> bool {
         let one = match one {
             Ok(one) => one,
             Err(failure) => {
@@ -399,7 +427,7 @@ where
             }
         };
         let (databases, database) = (&self.core.databases, self.session.database());
-        if one.is_plain_get() && self.session.answers_all() && self.flights.is_empty() {
+        if one.is_plain_get() && self.session.answers_all() && self.queue.is_empty() {
             let (protocol, output) = (self.session.protocol(), &mut self.output);
             let mut show = |value: Option<&[u8]>| Reply::write_value(value, protocol, output);
             if databases.show_at_once(database, one.request.key(), known, &mut show) {
@@ -423,47 +451,57 @@ where
                     is_change: matches!(one.request, Request::Mutate(_)),
                     until,
                 };
-                self.flights.hold(reply, answered);
+                self.queue.hold(reply, answered);
             }
             AtOnce::Later => return false,
         }
         true
     }
 
-    /// Starts the future of a command on the database.
-    fn launch(
-        &mut self,
-        row: &Spec,
-        what: Data,
-        resolved: Resolved,
-        context: &mut Context<'_>,
-    ) -> Result<(), Wait> {
-        let Resolved { spec, command, .. } = &resolved;
-        let positions: SmallVec<[usize; 4]> = row.keys.positions(command.len()).collect();
-        let claim = Claim::of(positions.iter().map(|at| command.get(*at)));
-        if !self.flights.may_start(&claim) {
-            return Err(Wait::For(Step::Run(resolved)));
+    /// Starts the future of a command on the database, and of those behind it that can be asked for
+    /// with it.
+    fn launch(&mut self, what: Data, command: Command, context: &mut Context<'_>) {
+        let mut answered: SmallVec<[bool; 1]> = SmallVec::new();
+        answered.push(self.session.is_answered());
+        let kind = kind_of(what, &command);
+        let mut commands: Commands = SmallVec::new();
+        let mut bytes = command.bytes_held();
+        commands.push((what, command));
+        if kind.is_some() {
+            self.read_on(self.queue.run_max());
         }
-        self.session.entry().set_command(*spec);
-        let answered = self.session.is_answered();
-        let load = Load {
-            bytes: command.bytes_held(),
-            values: if what == Data::MGet {
-                command.len() - 1
-            } else {
-                1
-            },
-        };
-        let future = (self.fly)(self.session.database(), what, resolved.command);
-        let started = self.flights.start(future, claim, load, answered, context);
-        if let Some(reply) = started {
-            self.emit(&reply);
+        while commands.len() < self.queue.run_max()
+            && let Some((what, next)) = self.ahead.front().and_then(Step::data)
+            && kind.is_some()
+            && kind_of(what, next) == kind
+            && bytes + next.bytes_held() <= self.core.options().flight_bytes_max
+        {
+            bytes += next.bytes_held();
+            let Some(Step::Run(next)) = self.ahead.pop_front() else {
+                unreachable!("looked at a moment ago")
+            };
+            self.session.entry().set_command(next.spec);
+            answered.push(self.session.is_answered());
+            commands.push((what, next.command));
         }
-        Ok(())
+        let run = (self.run_data)(self.session.database(), commands);
+        self.queue.begin(run, answered);
+        self.drive(context);
+    }
+
+    /// Drives the run under way. Whether it has ended.
+    fn drive(&mut self, context: &mut Context<'_>) -> bool {
+        match self.queue.poll(context) {
+            Poll::Ready(in_doubt) => {
+                self.in_doubt |= in_doubt;
+                true
+            }
+            Poll::Pending => false,
+        }
     }
 
     fn answer(&mut self, reply: Reply, answered: bool) {
-        if let Some(reply) = self.flights.answer(reply, answered) {
+        if let Some(reply) = self.queue.answer(reply, answered) {
             self.emit(&reply);
         }
     }
@@ -480,7 +518,8 @@ where
         let Self {
             stream,
             output,
-            flights,
+            queue,
+            in_doubt,
             session,
             core,
             ..
@@ -491,7 +530,7 @@ where
             .store(output.len(), core::sync::atomic::Ordering::Relaxed);
         let mut write = stream.write_all(output);
         let written = poll_fn(|context| {
-            flights.poll(context);
+            *in_doubt |= matches!(queue.poll(context), Poll::Ready(true));
             match write.as_mut().poll(context) {
                 Poll::Pending if entry.is_killed(context.waker()) => {
                     Poll::Ready(Err(StreamError("ended by CLIENT KILL".to_owned())))
@@ -519,10 +558,11 @@ where
             core,
             stream,
             input,
-            flights,
+            queue,
             session,
             held_wait,
             alarm,
+            in_doubt,
             ..
         } = self;
         let entry = session.entry();
@@ -534,15 +574,16 @@ where
             if entry.is_killed(context.waker()) {
                 return Poll::Ready(Woke::Killed);
             }
-            if flights.poll(context) {
+            if let Poll::Ready(doubt) = queue.poll(context) {
+                *in_doubt |= doubt;
                 return Poll::Ready(Woke::Landed);
             }
-            if let Some((held, until)) = flights.first_held() {
+            if let Some((held, until)) = queue.first_held() {
                 if !held_wait.wake(held, context.waker()) {
                     return Poll::Ready(Woke::Landed);
                 }
                 if rings(core, alarm, until, context) {
-                    flights.give_up(core.databases.client().timeout());
+                    *in_doubt |= queue.give_up(core.databases.client().timeout());
                     return Poll::Ready(Woke::Landed);
                 }
             }
@@ -563,7 +604,15 @@ where
             self.output = Vec::new();
         }
         self.ahead = VecDeque::new();
-        self.flights.shrink();
+        self.queue.shrink();
+    }
+}
+
+/// Whether a command on one key is a change, if its arguments make sense; `None` of others.
+fn kind_of(what: Data, command: &Command) -> Option<bool> {
+    match one_key(what, command, &mut Scratch::default()) {
+        Some(Ok(one)) => Some(matches!(one.request, Request::Mutate(_))),
+        Some(Err(_)) | None => None,
     }
 }
 

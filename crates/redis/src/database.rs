@@ -85,7 +85,7 @@ pub(crate) fn reading<'a>(key: &'a [u8], projection: Projection<'a>) -> Get<'a> 
 }
 
 /// The outcome of a change that meets no object and makes none.
-fn of_nothing(mutation: &Mutation<'_>) -> Option<Outcome> {
+pub(crate) fn of_nothing(mutation: &Mutation<'_>) -> Option<Outcome> {
     match judge(mutation, None) {
         Verdict::Keep(outcome) => Some(outcome),
         Verdict::Put(..) | Verdict::Delete(_) => None,
@@ -308,6 +308,53 @@ impl Databases {
                 Err(error) => tries.again(&table, &error).await?,
             }
         }
+    }
+
+    /// Reads or changes keys one after the other. All requests are reads, or all are changes. The
+    /// outcomes of the first of them, and why the next could not be done, if one could not.
+    pub(crate) async fn in_order(
+        &self,
+        database: DatabaseId,
+        requests: &[Request<'_>],
+    ) -> (Vec<Outcome>, Option<Failure>) {
+        let mut tries = self.tries(database);
+        let mut done = Vec::new();
+        while done.len() < requests.len() {
+            let rest = &requests[done.len()..];
+            let of_nothing = || rest.iter().map(Request::of_nothing).collect();
+            let table = match tries.table_or(of_nothing).await {
+                Ok(Ok(table)) => table,
+                Ok(Err(outcomes)) => {
+                    let outcomes: Vec<_> = outcomes;
+                    done.extend(outcomes);
+                    break;
+                }
+                Err(failure) => return (done, Some(failure)),
+            };
+            let gets: Vec<_> = rest
+                .iter()
+                .filter_map(|r| Some((&*table, r.get()?)))
+                .collect();
+            let ended = match gets.len() == rest.len() {
+                true => self.client.get_in_order(&gets).await,
+                false => {
+                    let changes = rest.iter().filter_map(|r| Some((&*table, r.mutation()?)));
+                    self.client
+                        .mutate_in_order(&changes.collect::<Vec<_>>())
+                        .await
+                }
+            };
+            match ended {
+                Ok(outcomes) => done.extend(outcomes),
+                Err((outcomes, error)) => {
+                    done.extend(outcomes);
+                    if let Err(failure) = tries.again(&table, &error).await {
+                        return (done, Some(failure));
+                    }
+                }
+            }
+        }
+        (done, None)
     }
 
     /// [`Databases::get`] of several keys. One outcome a key, in their order.

@@ -134,11 +134,21 @@ pub(crate) fn of_table(error: ClientError) -> Failure {
     of_client(&certain)
 }
 
+const IN_DOUBT: &str = "ERR it is not known whether the command was executed: ";
+
 fn in_doubt(error: &ClientError) -> Failure {
-    Failure::new(format!(
-        "ERR it is not known whether the command was executed: {error}"
-    ))
+    Failure::new(format!("{IN_DOUBT}{error}"))
 }
+
+/// Whether it is not known if the command was executed.
+pub(crate) fn leaves_doubt(failure: &Failure) -> bool {
+    failure.text().starts_with(IN_DOUBT.as_bytes())
+}
+
+/// The command was not executed, because of one before it in the same pipeline.
+pub(crate) const AFTER_DOUBT: Failure = Failure::fixed(
+    "TRYAGAIN not executed: it is not known whether an earlier command of the pipeline was",
+);
 
 /// The error of several that says most of what became of them: one that leaves doubt, else the
 /// first.

@@ -10,18 +10,18 @@
 //! 2. `parser.rs` cuts a command from them.
 //! 3. `table.rs` finds it.
 //! 4. `commands` runs it.
-//! 5. `flights.rs` keeps commands that wait in order.
+//! 5. `queue.rs` keeps outcomes that are not durable, and replies, in order.
 //! 6. `reply.rs` writes the reply.
 //!
 //! `database.rs` turns database numbers into tables.
 //!
 //! Invariants
 //! - REDIS-1: replies of a connection leave in the order of its commands.
-//! - REDIS-2: commands of a connection that share a key take effect in their order; a command is
-//!   acknowledged only when its replicas have it.
+//! - REDIS-2: commands of a connection take effect in their order, whichever servers have their
+//!   keys; a command is acknowledged only when its replicas have it.
 //! - REDIS-3: errors that Redis has have the texts of Redis: clients choose their way by them.
 //! - REDIS-4: input of a peer costs memory only as it arrives, and within bounds, and so do the
-//!   replies (PARSE-2, CONN-3, FLIGHT-3). The bounds are those of one connection.
+//!   replies (PARSE-2, CONN-3, QUEUE-3). The bounds are those of one connection.
 //!
 //! Threads: a connection stays on the core that accepted it. Cores share the list of connections,
 //! and counters that are only added up to be shown.
@@ -34,11 +34,11 @@ mod connection;
 mod counters;
 mod database;
 mod failure;
-mod flights;
 mod give_way;
 mod glob;
 mod number;
 mod parser;
+mod queue;
 mod reply;
 mod service;
 mod session;

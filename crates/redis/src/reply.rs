@@ -153,6 +153,14 @@ impl Reply {
         }
     }
 
+    /// How many values it has: those of a list, or one.
+    pub(crate) fn values(&self) -> usize {
+        match self {
+            Self::Array(items) | Self::Set(items) => items.len(),
+            _ => 1,
+        }
+    }
+
     /// Appends what is sent for a value, or for its absence.
     pub fn write_value(value: Option<&[u8]>, protocol: Protocol, out: &mut Vec<u8>) {
         match value {

@@ -20,6 +20,7 @@ mod strings;
 pub(crate) use one_key::{OneKey, Request, Scratch, Shape, one_key};
 
 use crate::database::DatabaseId;
+use crate::failure::leaves_doubt;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
@@ -27,6 +28,7 @@ use crate::shared::Core;
 use crate::table::SPECS;
 use pluvio_client::{Outcome, Projection};
 use pluvio_units::ObjectVersion;
+use smallvec::{SmallVec, smallvec};
 
 /// A command that is answered at once from what the process knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,13 +219,36 @@ pub(crate) fn run_own(
     }
 }
 
-/// Runs a command of the third kind, as far as it is not done at once.
-pub(crate) async fn run_data(
-    core: &Core,
-    database: DatabaseId,
-    what: Data,
-    command: Command,
-) -> Reply {
+/// What came of a run of commands.
+pub(crate) struct Ran {
+    /// A reply for each of them.
+    pub(crate) replies: SmallVec<[Reply; 1]>,
+    /// Whether it is not known if one of them was executed.
+    pub(crate) in_doubt: bool,
+}
+
+/// Commands of the third kind, to be executed in their order. If there are several, all are reads of
+/// one key, or all are changes of one key.
+pub(crate) type Commands = SmallVec<[(Data, Command); 1]>;
+
+/// Runs commands of the third kind, as far as they are not done at once.
+pub(crate) async fn run_data(core: &Core, database: DatabaseId, mut commands: Commands) -> Ran {
+    let replies = match commands.len() {
+        1 => {
+            let (what, command) = commands.remove(0);
+            smallvec![run_single(core, database, what, command).await]
+        }
+        _ => one_key::run_in_order(core, database, &commands).await,
+    };
+    let is_doubtful =
+        |reply: &Reply| matches!(reply, Reply::Error(failure) if leaves_doubt(failure));
+    Ran {
+        in_doubt: replies.iter().any(is_doubtful),
+        replies,
+    }
+}
+
+async fn run_single(core: &Core, database: DatabaseId, what: Data, command: Command) -> Reply {
     let mut scratch = Scratch::default();
     match one_key(what, &command, &mut scratch) {
         Some(Ok(one)) => return one_key::run_one(core, database, one).await,

@@ -5,14 +5,16 @@
 //! the same value is asked by a future ([`run_one`]).
 
 use super::{Data, bits, is_rejected, is_there, strings};
-use crate::database::{DatabaseId, reading};
+use crate::database::{DatabaseId, of_nothing, reading};
 use crate::failure::of_unfit;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use bytes::Bytes;
 use pluvio_client::{BitStep, Change, Get, Mutation, Outcome, Projection};
+use pluvio_mutation::look;
 use pluvio_units::ObjectVersion;
+use smallvec::SmallVec;
 
 /// What the owner of the key is asked.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +26,30 @@ pub(crate) enum Request<'c> {
 }
 
 impl<'c> Request<'c> {
+    /// The read that it is.
+    pub(crate) fn get(&self) -> Option<Get<'c>> {
+        match self {
+            Self::Get(get) => Some(*get),
+            Self::Mutate(_) => None,
+        }
+    }
+
+    /// The change that it is.
+    pub(crate) fn mutation(&self) -> Option<Mutation<'c>> {
+        match self {
+            Self::Get(_) => None,
+            Self::Mutate(mutation) => Some(*mutation),
+        }
+    }
+
+    /// The outcome where there is no object, unless it makes one.
+    pub(crate) fn of_nothing(&self) -> Option<Outcome> {
+        match self {
+            Self::Get(get) => Some(look(get, None)),
+            Self::Mutate(mutation) => of_nothing(mutation),
+        }
+    }
+
     /// Its key.
     pub(crate) fn key(&self) -> &'c [u8] {
         match self {
@@ -225,4 +251,36 @@ pub(super) async fn run_one(core: &Core, db: DatabaseId, one: OneKey<'_>) -> Rep
         Ok(outcome) => one.shape.reply(outcome),
         Err(failure) => Reply::Error(failure),
     }
+}
+
+/// [`run_one`] for several commands, one after the other. The first that fails ends it: those
+/// behind it fail as it does.
+pub(super) async fn run_in_order(
+    core: &Core,
+    db: DatabaseId,
+    commands: &[(Data, Command)],
+) -> SmallVec<[Reply; 1]> {
+    let mut scratches: Vec<Scratch> = commands.iter().map(|_| Scratch::default()).collect();
+    let ones = commands.iter().zip(&mut scratches);
+    let ones = ones.map(|((what, command), scratch)| one_key(*what, command, scratch));
+    let ones: Option<Result<Vec<OneKey<'_>>, Failure>> = ones.collect();
+    let ones = match ones {
+        Some(Ok(ones)) => ones,
+        Some(Err(failure)) => return commands.iter().map(|_| failed(&failure)).collect(),
+        None => unreachable!("a run has only commands on one key"),
+    };
+    let requests: Vec<_> = ones.iter().map(|one| one.request).collect();
+    let (outcomes, failure) = core.databases.in_order(db, &requests).await;
+    let done = outcomes.len();
+    let replies = ones.iter().zip(outcomes);
+    let replies = replies.map(|(one, outcome)| one.shape.reply(outcome));
+    let rest = failure.iter().flat_map(|failure| {
+        let rest = commands.len() - done;
+        core::iter::repeat_with(|| failed(failure)).take(rest)
+    });
+    replies.chain(rest).collect()
+}
+
+fn failed(failure: &Failure) -> Reply {
+    Reply::Error(failure.clone())
 }

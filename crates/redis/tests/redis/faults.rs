@@ -39,11 +39,14 @@ fn a_server_that_is_gone_is_a_delay_and_in_the_end_an_error() {
         c.say(&format!("SET k{n} v"));
     }
     bench.cluster.crash(ServerId(2));
+    // The first that fails ends its run: those behind it are not tried for as long again.
+    let start = bench.cluster.now();
     for n in 0..20 {
         c.push(&encode(&["GET".to_owned(), format!("k{n}")]));
     }
     let replies = c.replies(20);
-    assert!(replies.iter().any(|r| r == b"$1\r\nv\r\n"));
+    let passed = bench.cluster.now() - start;
+    assert!(passed < Duration::from_secs(15), "{passed:?}");
     assert!(
         replies
             .iter()

@@ -1,0 +1,231 @@
+//! The commands of one connection that are executed, or are just being executed, and the order of
+//! their replies.
+//!
+//! A command in the queue is in one of three states:
+//! - *Done*: its reply waits for those before it.
+//! - *Held*: executed at once, and not durable yet. It is a record, not a task, and costs no
+//!   allocation and no timer.
+//! - *Running*: one of a run of commands that a future executes: it asks other servers, or waits for
+//!   something else.
+//!
+//! Invariants
+//! - QUEUE-1: replies leave in the order in which their commands came, whenever they are ready.
+//! - QUEUE-2: a command is executed after all that came before it. One run is under way at a time,
+//!   and nothing is executed beside it. The commands of a run are executed in their order.
+//! - QUEUE-3: the number of commands in the queue is bounded, and so is the number of values that a
+//!   run reads. That shrinks while replies are large, because their size is only known when they
+//!   are there.
+//! - QUEUE-4: a held outcome becomes a reply once it is durable ([`Client::open`]). When it does
+//!   not become durable in time, it is replaced by a failure: of a change, that it is not known
+//!   whether it was executed; of a read, that it is to be tried again.
+
+use crate::commands::{Ran, Shape};
+use crate::failure::not_durable;
+use crate::reply::Reply;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use pluvio_client::{Client, Held};
+use pluvio_env::Moment;
+use std::collections::VecDeque;
+
+/// Most commands of a run.
+pub(crate) const RUN_MAX: usize = 64;
+/// Bytes of replies that a run is expected to give, at most, unless it has fewer than
+/// [`RUN_MIN`] commands.
+const REPLIES_BYTES: usize = 8 << 20;
+/// A run may always have this number of commands.
+const RUN_MIN: usize = 4;
+/// The assumed size of values before there was one. It is large enough that the first commands of a
+/// connection cannot take much memory, and small enough that some dozens may be under way.
+const REPLY_BYTES_FIRST: usize = REPLIES_BYTES / 32;
+
+/// An executed command that is not durable yet.
+pub(crate) struct HeldReply {
+    pub(crate) held: Held,
+    pub(crate) shape: Shape,
+    pub(crate) is_change: bool,
+    /// When it is given up.
+    pub(crate) until: Moment,
+}
+
+/// The state of a command.
+enum State {
+    Done(Reply),
+    Held(HeldReply),
+    Running,
+}
+
+/// The place of a command in the order of replies.
+struct Place {
+    /// Whether its reply is wanted.
+    answered: bool,
+    state: State,
+}
+
+/// See the module. `F` is the future of a run.
+pub(crate) struct Queue<F> {
+    places_max: usize,
+    /// Oldest first; the first has number `first`.
+    places: VecDeque<Place>,
+    first: u64,
+    /// The run under way. The box is used again.
+    run: Pin<Box<Option<F>>>,
+    /// The number of the first place of the run.
+    run_first: u64,
+    bytes_waiting: usize,
+    /// About the largest reply of late; of a reply with several values, their mean.
+    largest_reply: usize,
+}
+
+impl<F: Future<Output = Ran>> Queue<F> {
+    pub(crate) fn new(places_max: usize) -> Self {
+        Self {
+            places_max,
+            places: VecDeque::new(),
+            first: 0,
+            run: Box::pin(None),
+            run_first: 0,
+            bytes_waiting: 0,
+            largest_reply: REPLY_BYTES_FIRST,
+        }
+    }
+
+    /// Whether every reply has left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Bytes of replies that wait for earlier ones.
+    pub(crate) fn bytes_waiting(&self) -> usize {
+        self.bytes_waiting
+    }
+
+    /// Whether a command that needs no order may be answered.
+    pub(crate) fn has_place(&self) -> bool {
+        self.places.is_empty() || self.places.len() < self.places_max
+    }
+
+    /// Whether a command may be executed (QUEUE-2, QUEUE-3).
+    pub(crate) fn may_execute(&self) -> bool {
+        self.run.is_none() && self.has_place()
+    }
+
+    /// How many commands the next run may have.
+    pub(crate) fn run_max(&self) -> usize {
+        let expected = REPLIES_BYTES / self.largest_reply.max(1);
+        let places = self.places_max.saturating_sub(self.places.len());
+        expected.clamp(RUN_MIN, RUN_MAX).min(places.max(1))
+    }
+
+    /// Begins a run. `answered` says of each of its commands whether its reply is wanted.
+    pub(crate) fn begin(&mut self, run: F, answered: impl IntoIterator<Item = bool>) {
+        debug_assert!(self.run.is_none(), "QUEUE-2: one run at a time");
+        self.run.as_mut().set(Some(run));
+        self.run_first = self.first + self.places.len() as u64;
+        self.places
+            .extend(answered.into_iter().map(|answered| Place {
+                answered,
+                state: State::Running,
+            }));
+    }
+
+    /// Takes a reply that is ready; gives it back if it may leave at once and is wanted.
+    pub(crate) fn answer(&mut self, reply: Reply, answered: bool) -> Option<Reply> {
+        if self.places.is_empty() {
+            return answered.then_some(reply);
+        }
+        self.bytes_waiting += reply.size();
+        let state = State::Done(reply);
+        self.places.push_back(Place { answered, state });
+        None
+    }
+
+    /// Takes an executed command whose outcome is not durable yet.
+    pub(crate) fn hold(&mut self, reply: HeldReply, answered: bool) {
+        self.bytes_waiting += reply.held.bytes();
+        let state = State::Held(reply);
+        self.places.push_back(Place { answered, state });
+    }
+
+    /// The outcome that the first reply waits for, and until when.
+    pub(crate) fn first_held(&self) -> Option<(&Held, Moment)> {
+        match &self.places.front()?.state {
+            State::Held(reply) => Some((&reply.held, reply.until)),
+            State::Done(_) | State::Running => None,
+        }
+    }
+
+    /// Gives up the first reply, whose time is over (QUEUE-4). Whether it leaves doubt.
+    pub(crate) fn give_up(&mut self, limit: Duration) -> bool {
+        let Some(place) = self.places.front_mut() else {
+            return false;
+        };
+        let State::Held(reply) = &place.state else {
+            return false;
+        };
+        let is_change = reply.is_change;
+        let failure = Reply::Error(not_durable(limit, is_change));
+        self.bytes_waiting -= reply.held.bytes();
+        self.bytes_waiting += failure.size();
+        place.state = State::Done(failure);
+        is_change
+    }
+
+    /// Drives the run under way. Gives whether it left doubt, when it has ended.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let Some(run) = self.run.as_mut().as_pin_mut() else {
+            return Poll::Pending;
+        };
+        let Poll::Ready(ran) = run.poll(context) else {
+            return Poll::Pending;
+        };
+        self.run.as_mut().set(None);
+        let at = usize::try_from(self.run_first - self.first).expect("the queue fits memory");
+        for (place, reply) in self.places.range_mut(at..).zip(ran.replies) {
+            let size = reply.size();
+            let faded = self.largest_reply - self.largest_reply / 16;
+            self.largest_reply = faded.max(size / reply.values().max(1));
+            self.bytes_waiting += size;
+            place.state = State::Done(reply);
+        }
+        Poll::Ready(ran.in_doubt)
+    }
+
+    /// The next reply that may leave, oldest first; those that are not wanted are left out.
+    pub(crate) fn next_reply(&mut self, client: &Client) -> Option<Reply> {
+        while !matches!(self.places.front()?.state, State::Running) {
+            let Place { answered, state } = self.places.pop_front()?;
+            let reply = match state {
+                State::Done(reply) => {
+                    self.bytes_waiting -= reply.size();
+                    reply
+                }
+                State::Held(reply) => match client.open(reply.held) {
+                    Ok(outcome) => {
+                        self.bytes_waiting -= outcome.output().bulk_len();
+                        reply.shape.reply(outcome)
+                    }
+                    Err(held) => {
+                        let state = State::Held(HeldReply { held, ..reply });
+                        self.places.push_front(Place { answered, state });
+                        return None;
+                    }
+                },
+                State::Running => unreachable!("looked at a moment ago"),
+            };
+            self.first += 1;
+            if answered {
+                return Some(reply);
+            }
+        }
+        None
+    }
+
+    /// Gives back memory that an idle connection does not need.
+    pub(crate) fn shrink(&mut self) {
+        if self.places.is_empty() {
+            self.places = VecDeque::new();
+        }
+    }
+}
