@@ -2,8 +2,8 @@
 //!
 //! An outcome goes to whoever waits for it, who may give up waiting. Its slot stays here.
 //!
-//! - SETTLE-1: every slot that is noted is settled soon after its entry is durable, whoever learns
-//!   of that first: the thread that notes it or the one that advances the durable position.
+//! - SETTLE-1: every noted slot is settled soon after its entry is durable. The thread that notes
+//!   it may learn of that first, or the one that advances the durable position.
 //!
 //! Bounded by the log: a noted slot has an entry that is not durable yet. Any thread; the lock of a
 //! log's queue is held for single steps, and no other one is taken under it.
@@ -83,5 +83,66 @@ impl Settlements {
     fn queue(&self, log: LogId) -> MutexGuard<'_, VecDeque<Noted>> {
         let queue = self.logs[usize::from(log.0)].lock();
         queue.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_log::{Awaited, Durability, LogOptions};
+    use pluvio_mutation::{Change, Mutation};
+    use pluvio_store::{Applied, EngineOptions, Site};
+    use pluvio_units::{HashRange, Size, TableId};
+
+    fn apply(store: &Engine, table: &Arc<EngineTable>, change: Change<'_>) -> Appended<Unsettled> {
+        let site = Site {
+            log: LogId(0),
+            table,
+            hash: table.hash(b"k"),
+            now_s: 1,
+            only_this_log: false,
+        };
+        let mutation = Mutation::new(table.id(), b"k", change);
+        let Ok(Awaited::Later(applied)) = store.apply(&site, &mutation, None) else {
+            panic!("it is executed and not durable")
+        };
+        let (slot, _outcome) = applied.split(Applied::split);
+        slot.transpose().expect("a slot is marked")
+    }
+
+    // shows: SETTLE-1
+    #[test]
+    fn a_slot_is_settled_whoever_learns_first_that_it_is_durable() {
+        let mut log = LogOptions::new(Size::mib(32));
+        log.durability = Durability::Replicated;
+        let store = Engine::open(EngineOptions { log }).expect("it has memory");
+        let table = store.table(TableId(1), 7, HashRange::ALL).expect("a table");
+        let settlements = Settlements::new(1);
+        let make_durable = || {
+            let space = store.space();
+            space.advance_durable(LogId(0), space.end_position(LogId(0)));
+        };
+        let value = b"v".as_slice().into();
+        for noted_first in [true, false] {
+            settlements.note(&store, &table, apply(&store, &table, Change::Put(value)));
+            make_durable();
+            settlements.settle(&store, LogId(0));
+            let slot = apply(&store, &table, Change::Delete);
+            if noted_first {
+                settlements.note(&store, &table, slot);
+                settlements.settle(&store, LogId(0));
+                assert_eq!(
+                    store.stats().index_entries,
+                    1,
+                    "the tombstone is not durable"
+                );
+                make_durable();
+                settlements.settle(&store, LogId(0));
+            } else {
+                make_durable();
+                settlements.note(&store, &table, slot);
+            }
+            assert_eq!(store.stats().index_entries, 0, "SETTLE-1");
+        }
     }
 }

@@ -92,8 +92,7 @@ pub(crate) fn of_nothing(mutation: &Mutation<'_>) -> Option<Outcome> {
     }
 }
 
-/// The hash of a key, and the table that it is of: another table may have the name by the time that
-/// the hash is used.
+/// The hash of a key, and its table. Another table may have the name when the hash is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownHash {
     table: TableId,

@@ -5,8 +5,8 @@
 //! - *Done*: its reply waits for those before it.
 //! - *Held*: executed at once, and not durable yet. It is a record, not a task, and costs no
 //!   allocation and no timer.
-//! - *Running*: one of a run of commands that a future executes: it asks other servers, or waits for
-//!   something else.
+//! - *Running*: one of a run of commands that a future executes. The future asks other servers, or
+//!   waits for something else.
 //!
 //! Invariants
 //! - QUEUE-1: replies leave in the order in which their commands came, whenever they are ready.
@@ -15,9 +15,9 @@
 //! - QUEUE-3: the number of commands in the queue is bounded, and so is the number of values that a
 //!   run reads. That shrinks while replies are large, because their size is only known when they
 //!   are there.
-//! - QUEUE-4: a held outcome becomes a reply once it is durable ([`Client::open`]). When it does
-//!   not become durable in time, it is replaced by a failure: of a change, that it is not known
-//!   whether it was executed; of a read, that it is to be tried again.
+//! - QUEUE-4: a held outcome becomes a reply once it is durable ([`Client::open`]). When its time
+//!   is over before, a failure replaces it. That of a change says that it is not known whether it
+//!   was executed. That of a read says to try again.
 
 use crate::commands::{Ran, Shape};
 use crate::failure::not_durable;

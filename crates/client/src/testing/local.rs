@@ -1,8 +1,9 @@
 //! The fake master of the caller's own process.
 
 use super::{FakeCluster, State};
-use crate::LocalMaster;
-use pluvio_units::{CoreId, ServerId};
+use crate::{AtOnce, Held, LocalMaster};
+use core::task::Waker;
+use pluvio_units::{CoreId, LogId, LogPosition, SegmentId, ServerId, Waits};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
     Refusal, Results,
@@ -32,6 +33,31 @@ impl FakeLocal {
     }
 }
 
+impl FakeLocal {
+    /// Executes at once, if the cluster wants that, and holds the outcome.
+    fn at_once(
+        &self,
+        act: impl FnOnce(&mut State, ServerId) -> Result<Results, Refusal>,
+    ) -> AtOnce {
+        let mut state = self.cluster.state();
+        let Some((all, durable)) = state.held else {
+            return AtOnce::Later;
+        };
+        let Ok(mut results) = act(&mut state, self.server) else {
+            return AtOnce::Later;
+        };
+        let Some(Ok(outcome)) = results.pop() else {
+            return AtOnce::Later;
+        };
+        state.held = Some((all + 1, durable));
+        let position = LogPosition {
+            segment: SegmentId(1),
+            offset: all + 1,
+        };
+        AtOnce::Held(Held::new(Waits::new(LogId(0), position), outcome))
+    }
+}
+
 impl LocalMaster for FakeLocal {
     fn owns(&self) -> ServerId {
         self.server
@@ -48,6 +74,27 @@ impl LocalMaster for FakeLocal {
     ) -> Answer<Results> {
         let items = mutations.iter().copied();
         self.answer(|state, server| state.mutate(server, *h, items, ordered))
+    }
+    fn get_at_once(&self, _: CoreId, h: &Header, get: &Get<'_>) -> AtOnce {
+        self.at_once(|state, server| state.get(server, *h, core::iter::once(*get)))
+    }
+    fn mutate_at_once(&self, _: CoreId, h: &Header, mutation: &Mutation<'_>) -> AtOnce {
+        self.at_once(|state, server| state.mutate(server, *h, core::iter::once(*mutation), false))
+    }
+    fn is_durable(&self, waits: &Waits) -> bool {
+        let (_, durable) = self.cluster.state().held.unwrap_or_default();
+        waits.iter().all(|(_, position)| position.offset <= durable)
+    }
+    fn wake_when_durable(
+        &self,
+        (_, position): (LogId, LogPosition),
+        _: u64,
+        waker: &Waker,
+    ) -> bool {
+        let mut state = self.cluster.state();
+        let (_, durable) = state.held.unwrap_or_default();
+        state.held_wakers.push(waker.clone());
+        position.offset > durable
     }
     fn enumerate(&self, _: CoreId, h: &Header, r: &Enumerate) -> Answer<EnumerateReply> {
         self.answer(|state, server| state.enumerate(server, *h, r))

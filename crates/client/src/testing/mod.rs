@@ -93,6 +93,11 @@ struct State {
     sent: Vec<Sent>,
     reply_bytes_max: usize,
     local_waits: Option<Duration>,
+    /// Positions of outcomes that the local master holds: how many there were, and how many are
+    /// durable. `None`: it executes nothing at once.
+    held: Option<(u32, u32)>,
+    /// Those who wait for positions.
+    held_wakers: Vec<core::task::Waker>,
 }
 
 struct FakeTable {
@@ -135,6 +140,8 @@ impl FakeCluster {
             sent: Vec::new(),
             reply_bytes_max: pluvio_wire::MULTI_BYTES_MAX,
             local_waits: None,
+            held: None,
+            held_wakers: Vec::new(),
         })))
     }
 
@@ -197,6 +204,29 @@ impl FakeCluster {
     /// Lets the next `times` requests of this kind meet a fault, after those planned before.
     pub fn plan(&self, opcode: Opcode, fault: Fault, times: u32) {
         self.state().faults.push((opcode, fault, times));
+    }
+
+    /// From now on the local master executes at once, and holds outcomes until
+    /// [`FakeCluster::make_durable`].
+    pub fn hold_local(&self) {
+        self.state().held.get_or_insert((0, 0));
+    }
+
+    /// The first `count` of the outcomes that the local master holds are durable.
+    pub fn make_durable(&self, count: u32) {
+        let wakers = {
+            let mut state = self.state();
+            let (all, _) = state.held.unwrap_or_default();
+            state.held = Some((all, count));
+            core::mem::take(&mut state.held_wakers)
+        };
+        wakers.into_iter().for_each(core::task::Waker::wake);
+    }
+
+    /// How many outcomes the local master has executed at once.
+    #[must_use]
+    pub fn executed_at_once(&self) -> u32 {
+        self.state().held.map_or(0, |(all, _)| all)
     }
 
     /// All requests sent so far, in order. Requests to local masters are not sent.

@@ -142,15 +142,14 @@ impl LogSpace {
         let _first_one_counts = self.heads.log(log).durable_hook.set(hook);
     }
 
-    /// Says whether what is appended to `log` becomes durable in the foreseeable future. Replication
-    /// says it; all logs begin as not stalled.
+    /// Replication says whether `log` is stalled ([`LogSpace::is_stalled`]). No log is at first.
     pub fn set_stalled(&self, log: LogId, stalled: bool) {
         let state = self.heads.log(log);
         state.is_stalled.store(stalled, Ordering::Relaxed);
     }
 
-    /// Whether nothing that is appended to `log` becomes durable for now. While so, nothing new
-    /// should be appended: it would fill the memory. One load.
+    /// Whether nothing that is appended to `log` becomes durable before a backup has space again.
+    /// While so, nothing new should be appended: it would fill the memory. One load.
     #[must_use]
     #[inline]
     pub fn is_stalled(&self, log: LogId) -> bool {

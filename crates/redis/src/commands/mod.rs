@@ -219,7 +219,7 @@ pub(crate) fn run_own(
     }
 }
 
-/// What came of a run of commands.
+/// The result of a run of commands.
 pub(crate) struct Ran {
     /// A reply for each of them.
     pub(crate) replies: SmallVec<[Reply; 1]>,
@@ -227,8 +227,8 @@ pub(crate) struct Ran {
     pub(crate) in_doubt: bool,
 }
 
-/// Commands of the third kind, to be executed in their order. If there are several, all are reads of
-/// one key, or all are changes of one key.
+/// Commands of the third kind, to be executed in their order. If there are several, each is on one
+/// key, and all are reads or all are changes.
 pub(crate) type Commands = SmallVec<[(Data, Command); 1]>;
 
 /// Runs commands of the third kind, as far as they are not done at once.

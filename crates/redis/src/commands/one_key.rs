@@ -161,7 +161,7 @@ pub(super) fn is_deleted(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Deleted { version, .. } if *version != ObjectVersion(0))
 }
 
-/// What a command on one key borrows beside the command.
+/// Parts that a command on one key borrows, beside the command.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// Steps on bits.

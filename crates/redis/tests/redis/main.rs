@@ -6,6 +6,7 @@ mod bench;
 mod bits;
 mod docs;
 mod faults;
+mod held;
 mod needs_redis_server;
 mod parser;
 mod pipeline;
