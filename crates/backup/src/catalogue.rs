@@ -230,7 +230,7 @@ impl Catalogue {
     /// A write was done. A frame that was taken out meanwhile is no longer counted.
     pub(crate) fn applied(&mut self, frame: &Arc<Frame>, next: FrameState) {
         if self.holds(frame) {
-            self.bytes += u64::from(next.written - frame.state().written);
+            self.bytes += next.file_bytes() - frame.state().file_bytes();
             if next.closed {
                 self.open.remove(&frame.key);
             }

@@ -1,12 +1,12 @@
 //! One frame: one replica in one file.
 //!
 //! ```text
-//!  0       512     1024        4096                         4096 + certified
-//!  | slot 0 | slot 1 | (unused) | segment bytes, certified … | uncertified … |
+//!  0       512     1024        4096
+//!  | slot 0 | slot 1 | (unused) | bytes | certificate, its bytes | certificate, its bytes | …
 //! ```
 
 use pluvio_env::File;
-use pluvio_format::{FRAME_DATA_OFFSET, FrameHeader, LastWrite, SegmentKind};
+use pluvio_format::{CertificatePlace, FRAME_DATA_OFFSET, FrameHeader, LastWrite, SegmentKind};
 use pluvio_units::{ClusterId, LogId, ReplicationEpoch, SegmentId, ServerId};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -103,23 +103,29 @@ pub(crate) struct FrameState {
     pub(crate) sequence: u64,
     /// Something written was not synced.
     pub(crate) unsynced: bool,
-    /// The start of the machine in which the newest header was written without being synced,
-    /// otherwise 0.
+    /// The start of the machine in which the newest header or certificate was written without
+    /// being synced, otherwise 0.
     pub(crate) boot: u64,
     /// Replicas that the master needs for an acknowledgement.
     pub(crate) needed: u8,
-    /// What the write of the newest header brought.
-    pub(crate) last_write: LastWrite,
     /// From a former life of this server.
     pub(crate) found: bool,
-    /// A write failed in the middle: something of it may lie behind what was written.
+    /// Bytes of the file behind its header area: `written`, and the certificates.
+    pub(crate) end: u32,
+    /// From where on bytes have certificates in line; `None`: nowhere so far.
+    pub(crate) in_line_from: Option<u32>,
+    /// Where the next certificate goes. `None` where there are none, and in closed frames.
+    pub(crate) place: Option<CertificatePlace>,
+    /// A write failed in the middle: something of it may lie behind `end`. Stays so.
     pub(crate) has_remains: bool,
+    /// A header says that.
+    pub(crate) tells_remains: bool,
 }
 
 impl FrameState {
     /// Bytes of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
-        FRAME_DATA_OFFSET as u64 + u64::from(self.written)
+        FRAME_DATA_OFFSET as u64 + u64::from(self.end)
     }
 
     /// The header that says this.
@@ -138,7 +144,9 @@ impl FrameState {
             sequence: self.sequence,
             boot: self.boot,
             needed: self.needed,
-            last_write: self.last_write,
+            last_write: LastWrite::default(),
+            in_line_from: self.in_line_from,
+            has_remains: self.has_remains,
         }
     }
 
@@ -191,7 +199,9 @@ impl Frame {
 
     /// A write failed, and will be tried again; only by the holder of the turn.
     pub(crate) fn leave_remains(&self) {
-        self.lock().has_remains = true;
+        let mut state = self.lock();
+        state.has_remains = true;
+        state.tells_remains = false;
     }
 
     /// Whether it is from a former life of this server.
