@@ -3,6 +3,7 @@
 use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
 use crate::plan::created;
 use core::time::Duration;
+use pluvio_env::Moment;
 use pluvio_units::{ClusterId, SegmentId, ServerId};
 use pluvio_wire::{FatalKind, Refusal, RetryReason, ServerList, WriteReplica};
 use std::collections::{BTreeMap, BTreeSet};
@@ -294,6 +295,16 @@ impl Catalogue {
             .filter(|f| f.is_found())
             .cloned()
             .collect()
+    }
+
+    /// The frame whose write is under way longest, and for how long.
+    pub(crate) fn busiest(&self, now: Moment) -> Option<(ReplicaKey, Duration)> {
+        let open = self.open.iter();
+        let frames = open.flat_map(|key| [self.frames.get(key), self.rewrites.get(key)]);
+        let busy = frames
+            .flatten()
+            .map(|frame| (frame.key, frame.busy_for(now)));
+        busy.max_by_key(|(_, time)| *time)
     }
 
     /// Number of frames open for writing.

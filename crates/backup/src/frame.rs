@@ -5,9 +5,11 @@
 //!  | slot 0 | slot 1 | (unused) | bytes | certificate, its bytes | certificate, its bytes | …
 //! ```
 
-use pluvio_env::File;
+use core::time::Duration;
+use pluvio_env::{File, Moment};
 use pluvio_format::{CertificatePlace, FRAME_DATA_OFFSET, FrameHeader, LastWrite, SegmentKind};
 use pluvio_units::{ClusterId, LogId, ReplicationEpoch, SegmentId, ServerId};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The directory of all frames.
@@ -165,6 +167,8 @@ impl FrameState {
 pub(crate) struct Frame {
     pub(crate) key: ReplicaKey,
     state: Mutex<FrameState>,
+    /// Since when a write to it is under way, in microseconds and one more; 0: none is.
+    busy_since: AtomicU64,
     /// Held over every change of the file; holds the file while the frame is open for writing.
     pub(crate) turn: tokio::sync::Mutex<Option<Arc<dyn File>>>,
 }
@@ -174,8 +178,25 @@ impl Frame {
         Arc::new(Self {
             key,
             state: Mutex::new(state),
+            busy_since: AtomicU64::new(0),
             turn: tokio::sync::Mutex::new(None),
         })
+    }
+
+    /// A write begins now, or none is under way any more; only by the holder of the turn.
+    pub(crate) fn set_busy(&self, since: Option<Moment>) {
+        let micros = |since: Moment| u64::try_from(since.0.as_micros()).unwrap_or(u64::MAX - 1);
+        let since = since.map_or(0, |since| micros(since) + 1);
+        // Relaxed: whoever looks comes again.
+        self.busy_since.store(since, Ordering::Relaxed);
+    }
+
+    /// For how long a write is under way; zero when none is.
+    pub(crate) fn busy_for(&self, now: Moment) -> Duration {
+        match self.busy_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => now.since(Moment(Duration::from_micros(since - 1))),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, FrameState> {

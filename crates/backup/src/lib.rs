@@ -31,6 +31,8 @@
 //! - BACKUP-12: the last write to an open, synced frame is left out only when a part of it never
 //!   reached the device. A write that is complete and damaged makes the frame damaged, and so does
 //!   one that lacks a part and is not the last.
+//! - BACKUP-13: a backup whose disk hangs says so, and its server ends. So the others take it for
+//!   dead, and no master waits for it.
 //!
 //! Threads: a [`Backup`] is a cheap handle, used from every core. One lock guards the catalogue
 //! and is never held over an await; each frame has a turn (an async lock), held over its I/O. A

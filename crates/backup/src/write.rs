@@ -78,9 +78,11 @@ impl Inner {
         self.catalogue().check_fence(request.master)?;
         let state = frame.state();
         let plan = plan(&state, request)?;
+        frame.set_busy(Some(self.env.clock.now()));
         let result = self
             .execute(&frame, &mut turn, request, &state, &plan)
             .await;
+        frame.set_busy(None);
         match result {
             Ok(()) => {
                 count(&self.counters.writes, 1);
