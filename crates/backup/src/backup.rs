@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A write that takes longer will not end. Masters have left its replica behind long since, and a disk
-/// that is merely slow takes less.
+/// A write that takes longer will not end: a disk that is merely slow takes less. Masters have left
+/// its replica behind long since.
 const HANG_MAX: Duration = Duration::from_secs(20);
 /// Between two looks for such a write.
 const HANG_LOOK_PAUSE: Duration = Duration::from_secs(1);

@@ -444,8 +444,8 @@ impl ReplicatedSegment {
     }
 
     /// The servers whose replicas are late. For longer than `limit` they have not made the progress
-    /// that as many others as needed had made before. Or they took long for it `slow_max` times in a
-    /// row (REP-14).
+    /// that as many others as needed had made before. Or they took long for it `slow_max` times in
+    /// a row (REP-14).
     pub(crate) fn late(
         &mut self,
         view: &View,
@@ -476,8 +476,8 @@ impl ReplicatedSegment {
         late
     }
 
-    /// The progress that as many others as needed have made. `None` when they are not enough, or when
-    /// the backup is not to be measured.
+    /// The progress that as many others as needed have made. `None` when they are not enough, or
+    /// when the backup is not to be measured.
     fn expected_of(&self, at: usize, needed: usize) -> Option<Progress> {
         let replica = &self.replicas[at];
         if replica.full || replica.stalled {

@@ -26,8 +26,8 @@ const BACKGROUND_WRITES_MAX: usize = 12;
 /// segment takes.
 const HOLD_PAUSE: Duration = Duration::from_millis(5);
 
-/// A replica is left behind that has been behind the others for this time (REP-14). A disk that is merely
-/// busy takes less; writers wait about as long as for a server that died in silence.
+/// A replica is left behind that has been behind the others for this time (REP-14). A disk that is
+/// merely busy takes less; writers wait about as long as for a server that died in silence.
 const LATE_MAX: Duration = Duration::from_secs(3);
 /// So is one that has been behind for this time, `SLOW_MAX` times in a row.
 const SLOW: Duration = Duration::from_millis(1500);
