@@ -9,6 +9,8 @@ use crate::scan::scan;
 use crate::speed::disk_speed;
 use crate::stats::{BackupStats, Counters, read};
 use crate::syncer::Syncer;
+use core::future::poll_fn;
+use core::task::Poll;
 use pluvio_env::Env;
 use pluvio_units::{ClusterId, CoreId, SegmentId, ServerId};
 use pluvio_wire::{Refusal, RetryReason, ServerList};
@@ -16,6 +18,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// A write that takes longer will not end: a disk that is merely slow takes less. Masters have left
+/// its replica behind long since.
+const HANG_MAX: Duration = Duration::from_secs(20);
+/// Between two looks for such a write.
+const HANG_LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// The backup of one server. Cheap to clone; all clones are the same backup.
 #[derive(Clone)]
@@ -121,6 +129,20 @@ impl Backup {
         self.0.catalogue().check_fence(master).is_err()
     }
 
+    /// Ends when a write to the disk hangs, and says so. The process should then end: masters that
+    /// need this backup wait for it as long as it is there (BACKUP-13).
+    pub async fn hangs(&self) -> String {
+        loop {
+            self.0.env.clock.sleep(HANG_LOOK_PAUSE).await;
+            let busiest = self.0.catalogue().busiest(self.0.env.clock.now());
+            if let Some((key, time)) = busiest.filter(|(_, time)| *time >= HANG_MAX) {
+                pluvio_units::mark("backup-hangs");
+                let (path, seconds) = (key.path(), time.as_secs());
+                return format!("its disk hangs: a write to {path} has not ended for {seconds} s");
+            }
+        }
+    }
+
     /// What it holds and has done.
     #[must_use]
     pub fn stats(&self) -> BackupStats {
@@ -160,14 +182,19 @@ impl Backup {
         all.map(frame).collect()
     }
 
-    /// Runs `work` as a task of its own, which ends even when the caller has gone. An I/O must not
-    /// be cut off between the disk and our picture of it.
+    /// Runs `work` to its end, even when the caller has gone. An I/O must not be cut off between
+    /// the disk and our picture of it. Work that waits for something becomes a task of its own.
     pub(crate) async fn detached<T: Send + 'static>(
         &self,
         core: CoreId,
         name: &'static str,
         work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
     ) -> Result<T, Refusal> {
+        let mut work = Box::pin(work);
+        let at_once = poll_fn(|context| Poll::Ready(work.as_mut().poll(context)));
+        if let Poll::Ready(result) = at_once.await {
+            return result;
+        }
         let (done, wait) = oneshot::channel();
         self.0.env.tasks.spawn(core, name, async move {
             // The caller may have gone; the work stays done.

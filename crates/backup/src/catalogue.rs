@@ -3,6 +3,7 @@
 use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
 use crate::plan::created;
 use core::time::Duration;
+use pluvio_env::Moment;
 use pluvio_units::{ClusterId, SegmentId, ServerId};
 use pluvio_wire::{FatalKind, Refusal, RetryReason, ServerList, WriteReplica};
 use std::collections::{BTreeMap, BTreeSet};
@@ -230,7 +231,7 @@ impl Catalogue {
     /// A write was done. A frame that was taken out meanwhile is no longer counted.
     pub(crate) fn applied(&mut self, frame: &Arc<Frame>, next: FrameState) {
         if self.holds(frame) {
-            self.bytes += u64::from(next.written - frame.state().written);
+            self.bytes += next.file_bytes() - frame.state().file_bytes();
             if next.closed {
                 self.open.remove(&frame.key);
             }
@@ -294,6 +295,16 @@ impl Catalogue {
             .filter(|f| f.is_found())
             .cloned()
             .collect()
+    }
+
+    /// The frame whose write is under way longest, and for how long.
+    pub(crate) fn busiest(&self, now: Moment) -> Option<(ReplicaKey, Duration)> {
+        let open = self.open.iter();
+        let frames = open.flat_map(|key| [self.frames.get(key), self.rewrites.get(key)]);
+        let busy = frames
+            .flatten()
+            .map(|frame| (frame.key, frame.busy_for(now)));
+        busy.max_by_key(|(_, time)| *time)
     }
 
     /// Number of frames open for writing.

@@ -1,13 +1,15 @@
 //! One frame: one replica in one file.
 //!
 //! ```text
-//!  0       512     1024        4096                         4096 + certified
-//!  | slot 0 | slot 1 | (unused) | segment bytes, certified … | uncertified … |
+//!  0       512     1024        4096
+//!  | slot 0 | slot 1 | (unused) | bytes | certificate, its bytes | certificate, its bytes | …
 //! ```
 
-use pluvio_env::File;
-use pluvio_format::{FRAME_DATA_OFFSET, FrameHeader, LastWrite, SegmentKind};
+use core::time::Duration;
+use pluvio_env::{File, Moment};
+use pluvio_format::{CertificatePlace, FRAME_DATA_OFFSET, FrameHeader, LastWrite, SegmentKind};
 use pluvio_units::{ClusterId, LogId, ReplicationEpoch, SegmentId, ServerId};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The directory of all frames.
@@ -103,23 +105,29 @@ pub(crate) struct FrameState {
     pub(crate) sequence: u64,
     /// Something written was not synced.
     pub(crate) unsynced: bool,
-    /// The start of the machine in which the newest header was written without being synced,
-    /// otherwise 0.
+    /// The start of the machine in which the newest header or certificate was written without
+    /// being synced, otherwise 0.
     pub(crate) boot: u64,
     /// Replicas that the master needs for an acknowledgement.
     pub(crate) needed: u8,
-    /// What the write of the newest header brought.
-    pub(crate) last_write: LastWrite,
     /// From a former life of this server.
     pub(crate) found: bool,
-    /// A write failed in the middle: something of it may lie behind what was written.
+    /// Bytes of the file behind its header area: `written`, and the certificates.
+    pub(crate) end: u32,
+    /// From where on bytes have certificates in line; `None`: nowhere so far.
+    pub(crate) in_line_from: Option<u32>,
+    /// Where the next certificate goes. `None` where there are none, and in closed frames.
+    pub(crate) place: Option<CertificatePlace>,
+    /// A write failed in the middle: something of it may lie behind `end`. Stays so.
     pub(crate) has_remains: bool,
+    /// A header says that.
+    pub(crate) tells_remains: bool,
 }
 
 impl FrameState {
     /// Bytes of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
-        FRAME_DATA_OFFSET as u64 + u64::from(self.written)
+        FRAME_DATA_OFFSET as u64 + u64::from(self.end)
     }
 
     /// The header that says this.
@@ -138,7 +146,9 @@ impl FrameState {
             sequence: self.sequence,
             boot: self.boot,
             needed: self.needed,
-            last_write: self.last_write,
+            last_write: LastWrite::default(),
+            in_line_from: self.in_line_from,
+            has_remains: self.has_remains,
         }
     }
 
@@ -157,6 +167,8 @@ impl FrameState {
 pub(crate) struct Frame {
     pub(crate) key: ReplicaKey,
     state: Mutex<FrameState>,
+    /// Since when a write to it is under way, in microseconds and one more; 0: none is.
+    busy_since: AtomicU64,
     /// Held over every change of the file; holds the file while the frame is open for writing.
     pub(crate) turn: tokio::sync::Mutex<Option<Arc<dyn File>>>,
 }
@@ -166,8 +178,25 @@ impl Frame {
         Arc::new(Self {
             key,
             state: Mutex::new(state),
+            busy_since: AtomicU64::new(0),
             turn: tokio::sync::Mutex::new(None),
         })
+    }
+
+    /// A write begins now, or none is under way any more; only by the holder of the turn.
+    pub(crate) fn set_busy(&self, since: Option<Moment>) {
+        let micros = |since: Moment| u64::try_from(since.0.as_micros()).unwrap_or(u64::MAX - 1);
+        let since = since.map_or(0, |since| micros(since) + 1);
+        // Relaxed: whoever looks comes again.
+        self.busy_since.store(since, Ordering::Relaxed);
+    }
+
+    /// For how long a write is under way; zero when none is.
+    pub(crate) fn busy_for(&self, now: Moment) -> Duration {
+        match self.busy_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => now.since(Moment(Duration::from_micros(since - 1))),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, FrameState> {
@@ -191,7 +220,9 @@ impl Frame {
 
     /// A write failed, and will be tried again; only by the holder of the turn.
     pub(crate) fn leave_remains(&self) {
-        self.lock().has_remains = true;
+        let mut state = self.lock();
+        state.has_remains = true;
+        state.tells_remains = false;
     }
 
     /// Whether it is from a former life of this server.

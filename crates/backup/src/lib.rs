@@ -5,9 +5,9 @@
 //! entries, sorted by partition. `docs/backup.md` tells the whole story.
 //!
 //! Invariants
-//! - BACKUP-1: the certified length of a frame covers only bytes that were written before it, and
-//!   only grows. A write that fails half way, for a full disk or a crash, changes nothing that
-//!   counts.
+//! - BACKUP-1: the certified length of a frame covers only bytes that were written before or with
+//!   it, and only grows. Bytes that count are never written over. A write that fails half way, for
+//!   a full disk or a crash, changes nothing that counts.
 //! - BACKUP-2: a replica that replaces a lost one is invisible until its first write without
 //!   `rewriting`. It grows in a file of its own, which is renamed when complete and thrown away at
 //!   a restart.
@@ -22,13 +22,17 @@
 //! - BACKUP-8: whoever waits for recovery data gets it from the read it waits for, even when the
 //!   buffer is too small to keep it. So a small buffer makes recovery slow, never stuck.
 //! - BACKUP-9: open frames, frame bytes, recovery data and remembered frees are bounded.
-//! - BACKUP-10: a `synced` write is answered when data and header are on the device. A header that
-//!   closes or completes a replica is written after its data is there.
-//! - BACKUP-11: an open head is doubtful if its newest header was not synced and comes from an
+//! - BACKUP-10: a `synced` write is answered when its data is on the device, and the certificate or
+//!   header that counts it. A header that closes or completes a replica is written after its data
+//!   is there.
+//! - BACKUP-11: an open head is doubtful if what certifies its end was not synced and comes from an
 //!   earlier start of the machine. It is offered with the number of its replicas that recovery must
 //!   find.
 //! - BACKUP-12: the last write to an open, synced frame is left out only when a part of it never
-//!   reached the device. A last write that is complete and damaged makes the frame damaged.
+//!   reached the device. A write that is complete and damaged makes the frame damaged, and so does
+//!   one that lacks a part and is not the last.
+//! - BACKUP-13: a backup whose disk hangs says so, and its server ends. So the others take it for
+//!   dead, and no master waits for it.
 //!
 //! Threads: a [`Backup`] is a cheap handle, used from every core. One lock guards the catalogue
 //! and is never held over an await; each frame has a turn (an async lock), held over its I/O. A

@@ -2,7 +2,7 @@
 
 use crate::frame::{FrameState, Stage};
 use core::time::Duration;
-use pluvio_format::{LastWrite, SegmentKind};
+use pluvio_format::{CERTIFICATE_BYTES, SegmentKind};
 use pluvio_units::ReplicationEpoch;
 use pluvio_wire::{FatalKind, Refusal, RetryReason, WriteReplica};
 
@@ -11,9 +11,13 @@ use pluvio_wire::{FatalKind, Refusal, RetryReason, WriteReplica};
 pub(crate) struct Plan {
     /// This many bytes of the request's data are there already.
     pub(crate) skip: usize,
-    /// The state once everything is written.
+    /// The state once everything is written. Only the certificate's writer knows its place.
     pub(crate) next: FrameState,
-    /// Write a header.
+    /// Before all else, write a header that says this much.
+    pub(crate) header_first: Option<FrameState>,
+    /// The data, which may be none, has a certificate in line.
+    pub(crate) in_line: bool,
+    /// Write a header behind the data.
     pub(crate) header: bool,
     /// Sync the data before the header is written (BACKUP-10).
     pub(crate) sync_first: bool,
@@ -42,9 +46,12 @@ pub(crate) fn created(request: &WriteReplica) -> FrameState {
         unsynced: false,
         boot: 0,
         needed: request.needed,
-        last_write: LastWrite::default(),
         found: false,
+        end: 0,
+        in_line_from: None,
+        place: None,
         has_remains: false,
+        tells_remains: false,
     }
 }
 
@@ -160,6 +167,8 @@ fn nothing(state: &FrameState, request: &WriteReplica) -> Plan {
     Plan {
         skip: request.data.len(),
         next: state.clone(),
+        header_first: None,
+        in_line: false,
         header: false,
         sync_first: false,
         sync: request.synced && state.unsynced,
@@ -169,21 +178,24 @@ fn nothing(state: &FrameState, request: &WriteReplica) -> Plan {
 
 fn write(state: &FrameState, request: &WriteReplica, data_len: u32, end: u32) -> Plan {
     let skip = (state.written - request.offset).min(data_len);
-    let fresh = data_len > skip;
+    let fresh = data_len - skip;
     let complete = !request.rewriting && state.stage == Stage::Rewriting;
     let mut next = state.clone();
     next.epoch = request.epoch;
     next.needed = request.needed;
     next.written = end.max(state.written);
+    next.end += fresh;
     if request.rewriting {
-        // Nothing counts yet, so there is nothing for a header to say (BACKUP-2).
-        next.unsynced |= fresh;
+        // Nothing counts yet, so there is nothing to certify (BACKUP-2).
+        next.unsynced |= fresh > 0;
         return Plan {
             skip: skip as usize,
+            header_first: None,
+            in_line: false,
+            header: false,
             sync_first: false,
             sync: request.synced && next.unsynced,
             next,
-            header: false,
             complete: false,
         };
     }
@@ -191,19 +203,54 @@ fn write(state: &FrameState, request: &WriteReplica, data_len: u32, end: u32) ->
     next.closed = request.close;
     next.stage = Stage::Usable;
     next.found = false;
-    let header = complete || fresh || next != *state;
+    let changed = complete || fresh > 0 || next != *state;
+    // A side segment counts only when it is closed, so nothing certifies it before.
+    let is_head = state.kind == SegmentKind::Head;
+    let header = changed && (complete || request.close || state.sequence == 0);
+    let in_line = is_head && !complete && state.sequence > 0 && (fresh > 0 || changed && !header);
+    let header_first = (in_line && !is_told(state)).then(|| told(state));
+    if let Some(first) = &header_first {
+        next.sequence = first.sequence;
+        next.in_line_from = first.in_line_from;
+        next.tells_remains = true;
+    }
+    if in_line {
+        next.end += CERTIFICATE_BYTES as u32;
+    }
     if header {
         next.sequence += 1;
-        next.unsynced = true;
+        next.tells_remains = true;
+        if is_head && !next.closed {
+            next.in_line_from = Some(next.written);
+        }
     }
-    let data_unsynced = state.unsynced || fresh;
+    next.unsynced |= changed;
+    let data_unsynced = state.unsynced || fresh > 0;
     Plan {
         skip: skip as usize,
+        header_first,
+        in_line,
         header,
         sync_first: request.synced && data_unsynced && (complete || request.close),
         sync: request.synced && next.unsynced,
         next,
         complete,
+    }
+}
+
+/// Whether the header of an open head says all that the readers of its certificates must know.
+fn is_told(state: &FrameState) -> bool {
+    state.in_line_from.is_some() && (state.tells_remains || !state.has_remains)
+}
+
+/// The same with a header that says so. A frame of an earlier program becomes one with certificates
+/// in line thereby.
+fn told(state: &FrameState) -> FrameState {
+    FrameState {
+        sequence: state.sequence + 1,
+        in_line_from: state.in_line_from.or(Some(state.written)),
+        tells_remains: true,
+        ..state.clone()
     }
 }
 
@@ -238,6 +285,10 @@ mod tests {
         plan(&created(&first), &first).expect("opens").next
     }
 
+    fn certifies(plan: &Plan) -> bool {
+        plan.header || plan.in_line
+    }
+
     fn kind(result: Result<Plan, Refusal>) -> Option<FatalKind> {
         result.expect_err("is refused").fatal_kind()
     }
@@ -255,6 +306,8 @@ mod tests {
             Plan {
                 skip: 100,
                 next: state,
+                header_first: None,
+                in_line: false,
                 header: false,
                 sync_first: false,
                 sync: false,
@@ -281,7 +334,8 @@ mod tests {
             (plan.skip, plan.next.written, plan.next.certified),
             (60, 140, 140)
         );
-        assert!(plan.header && plan.sync && !plan.sync_first);
+        assert!(plan.in_line && plan.sync && !plan.header && !plan.sync_first);
+        assert_eq!(plan.next.end, 140 + CERTIFICATE_BYTES as u32);
     }
 
     // shows: BACKUP-1
@@ -289,7 +343,7 @@ mod tests {
     fn a_late_write_never_takes_certified_bytes_back() {
         let plan = plan(&open(100), &request(0, 50, 50)).expect("is accepted");
         assert_eq!(plan.next.certified, 100, "BACKUP-1");
-        assert!(!plan.header);
+        assert!(!certifies(&plan));
     }
 
     // shows: BACKUP-1
@@ -325,7 +379,8 @@ mod tests {
         let closing = plan(&open(100), &close).expect("closes");
         assert!(closing.sync_first, "BACKUP-10");
         let closed = closing.next;
-        assert!(!plan(&closed, &close).expect("is a repetition").header);
+        let again = plan(&closed, &close).expect("is a repetition");
+        assert!(!certifies(&again));
         assert_eq!(
             kind(plan(&closed, &request(110, 1, 111))),
             Some(FatalKind::Stale)
@@ -340,7 +395,7 @@ mod tests {
         };
         let begun = plan(&created(&part), &part).expect("begins");
         assert!(
-            !begun.header && begun.next.certified == 0 && begun.next.stage == Stage::Rewriting,
+            !certifies(&begun) && begun.next.certified == 0 && begun.next.stage == Stage::Rewriting,
             "BACKUP-2"
         );
         let last = plan(&begun.next, &request(100, 0, 100)).expect("completes");
@@ -350,6 +405,82 @@ mod tests {
             (100, Stage::Usable)
         );
         let late = plan(&last.next, &part).expect("is late");
-        assert!(!late.header && !late.complete, "BACKUP-3");
+        assert!(!certifies(&late) && !late.complete, "BACKUP-3");
+        let more = plan(&last.next, &request(100, 10, 110)).expect("goes on");
+        assert!(more.in_line && !more.header);
+    }
+
+    #[test]
+    fn an_epoch_alone_has_a_certificate_of_its_own() {
+        let epoch = WriteReplica {
+            epoch: ReplicationEpoch(2),
+            ..request(100, 0, 100)
+        };
+        let plan = plan(&open(100), &epoch).expect("is accepted");
+        assert!(plan.in_line && plan.header_first.is_none());
+        assert_eq!(plan.next.end, 100 + CERTIFICATE_BYTES as u32);
+    }
+
+    /// Recovery believes closed ones only.
+    #[test]
+    fn a_side_segment_is_certified_when_it_is_closed() {
+        let side = |request: WriteReplica| WriteReplica {
+            side: true,
+            ..request
+        };
+        let first = side(request(0, 100, 100));
+        let opened = plan(&created(&first), &first).expect("opens");
+        assert!(opened.header && opened.next.in_line_from.is_none());
+        let more = plan(&opened.next, &side(request(100, 10, 110))).expect("is accepted");
+        assert!(!certifies(&more) && more.sync);
+        assert_eq!((more.next.certified, more.next.end), (110, 110));
+        let close = WriteReplica {
+            close: true,
+            ..side(request(110, 5, 115))
+        };
+        let closed = plan(&more.next, &close).expect("closes");
+        assert!(closed.header && !closed.in_line && closed.sync_first);
+        assert_eq!((closed.next.certified, closed.next.end), (115, 115));
+    }
+
+    #[test]
+    fn a_header_tells_of_remains_before_anything_is_written_behind_them() {
+        let failed = FrameState {
+            has_remains: true,
+            ..open(100)
+        };
+        let failed = FrameState {
+            tells_remains: false,
+            ..failed
+        };
+        let again = plan(&failed, &request(100, 10, 110)).expect("is accepted");
+        let first = again.header_first.expect("is written first");
+        assert_eq!((first.sequence, first.certified), (2, 100));
+        assert!(first.has_remains && again.in_line);
+        assert_eq!(again.next.sequence, 2);
+        let more = plan(&again.next, &request(110, 10, 120)).expect("is accepted");
+        assert!(more.header_first.is_none() && more.in_line);
+    }
+
+    /// It has no certificates in line, and bytes that do not count may lie behind those that do.
+    #[test]
+    fn a_frame_of_an_earlier_program_begins_its_certificates_with_a_header() {
+        let before = FrameState {
+            in_line_from: None,
+            has_remains: true,
+            tells_remains: false,
+            found: true,
+            ..open(100)
+        };
+        let more = plan(&before, &request(100, 10, 110)).expect("is accepted");
+        let first = more.header_first.expect("is written first");
+        assert_eq!(first.in_line_from, Some(100));
+        assert_eq!(more.next.in_line_from, Some(100));
+        let close = WriteReplica {
+            close: true,
+            ..request(100, 0, 100)
+        };
+        let closed = plan(&before, &close).expect("closes");
+        assert!(closed.header && closed.header_first.is_none() && !closed.in_line);
     }
 }

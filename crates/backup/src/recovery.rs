@@ -12,8 +12,9 @@ use crate::stats::count;
 use bytes::Bytes;
 use core::fmt;
 use core::time::Duration;
+use pluvio_env::buffers::Buffer;
 use pluvio_env::{OpenMode, watch};
-use pluvio_format::{FRAME_DATA_OFFSET, FrameHeader, SegmentKind};
+use pluvio_format::{FRAME_DATA_OFFSET, FrameHeader, SegmentKind, segment_in_frame};
 use pluvio_units::{CoreId, RecoveryId, SegmentId, ServerId};
 use pluvio_wire::{
     FatalKind, GetRecoveryData, GetRecoveryDataReply, Refusal, ReplicaInfo, RetryReason,
@@ -508,15 +509,39 @@ impl Inner {
             .await
             .map_err(disk_failed)?;
         let length = state.certified as usize;
-        let image = file
-            .read_at(FRAME_DATA_OFFSET as u64, length)
-            .await
-            .map_err(disk_failed)?;
+        let there = match state.in_line_from {
+            None => length,
+            Some(_) => state.end as usize,
+        };
+        let read = file.read_at(FRAME_DATA_OFFSET as u64, there).await;
+        let mut image = read.map_err(disk_failed)?;
+        if state.in_line_from.is_some() {
+            image = self.without_certificates(header, image, length).await?;
+        }
         if image.len() < length {
             let why = format!("has {} bytes, {length} are certified", image.len());
             return Err(Unread::Damaged(Damage(why)));
         }
         Ok((image, header))
+    }
+
+    /// The bytes of the segment. Copied outside the event loops (rule D).
+    async fn without_certificates(
+        &self,
+        header: FrameHeader,
+        area: Bytes,
+        length: usize,
+    ) -> Result<Bytes, Unread> {
+        let (done, wait) = oneshot::channel();
+        let work = Box::new(move || {
+            let mut image = Buffer::with_capacity(length);
+            let put = |bytes: &[u8]| image.extend_from_slice(bytes);
+            let whole = segment_in_frame(&header, &area, length, put);
+            drop(done.send(whole.map(|()| image.freeze())));
+        });
+        self.env.tasks.run_blocking(work).await;
+        let image = wait.await.ok().flatten();
+        image.ok_or_else(|| Unread::Damaged(Damage("a certificate in line is damaged".to_owned())))
     }
 
     async fn read_and_sort(&self, key: ReplicaKey, plan: &Plan) -> Outcome {

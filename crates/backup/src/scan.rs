@@ -7,11 +7,15 @@ use crate::options::BackupOptions;
 use crate::stats::{Counters, count};
 use pluvio_env::{DiskError, Env, File, OpenMode};
 use pluvio_format::{
-    FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError, FrameHeader, LastWrite,
-    SegmentKind, newest_frame_header,
+    AtPlace, CertificatePlace, FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError,
+    FrameHeader, SegmentKind, newest_frame_header,
 };
 use pluvio_units::{ClusterId, LogId, ReplicationEpoch};
 use std::sync::Arc;
+
+/// Of a frame's file no more is read than the bytes of this number of segments. With a certificate
+/// of 48 bytes for each write of at least 7 bytes it is shorter.
+const FILE_SEGMENTS_MAX: usize = 8;
 
 /// What a former life left.
 pub(crate) struct Found {
@@ -108,21 +112,27 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
         );
         return Ok(Looked::Damaged(useless(why)));
     }
-    let older = (0..FRAME_SLOTS)
-        .filter_map(|slot| FrameHeader::decode(&area[slot * FRAME_SLOT_BYTES..]).ok())
-        .find(|other| other.sequence + 1 == header.sequence);
-    // The header was written behind what it certifies, and the machine has lost nothing since: what
-    // is missing has rotted.
-    let is_of_this_boot = header.boot != 0 && header.boot == env.disk.boot();
-    let older = older.filter(|_| !is_of_this_boot);
-    let state = match verify(&*file, &header, older.as_ref(), options).await {
-        Ok(certified) => FrameState {
-            certified,
-            written: certified,
-            ..state_of(&header, Stage::Usable)
-        },
-        Err(why) => state_of(&header, Stage::Damaged(why)),
+    let mut state = state_of(&header);
+    let checked = match CertificatePlace::first(&header) {
+        Some(first) if header.closed => bytes_of(&*file, &first, &mut state).await,
+        Some(first) => follow(env, &*file, &header, first, options, &mut state).await,
+        None => {
+            let older = (0..FRAME_SLOTS)
+                .filter_map(|slot| FrameHeader::decode(&area[slot * FRAME_SLOT_BYTES..]).ok())
+                .find(|other| other.sequence + 1 == header.sequence);
+            // The header was written behind what it certifies, and the machine has lost nothing
+            // since: what is missing has rotted.
+            let is_of_this_boot = header.boot != 0 && header.boot == env.disk.boot();
+            let older = older.filter(|_| !is_of_this_boot);
+            let certified = verify(&*file, &header, older.as_ref(), options).await;
+            certified.map(|certified| {
+                (state.certified, state.written, state.end) = (certified, certified, certified);
+            })
+        }
     };
+    if let Err(why) = checked {
+        state.stage = Stage::Damaged(why);
+    }
     Ok(Looked::Frame(header.cluster, state))
 }
 
@@ -138,8 +148,9 @@ fn rotten_slot(area: &[u8]) -> Option<usize> {
     })
 }
 
-/// How many bytes of a frame count. A closed frame is believed; recovery will check it. An open one
-/// is read: after a power loss its newest header may certify bytes that never reached the device.
+/// How many bytes of a frame without certificates in line count. A closed frame is believed;
+/// recovery will check it. An open one is read: after a power loss its newest header may certify
+/// bytes that never reached the device.
 /// The header before it, `older`, counts instead if two things hold. The bytes before the last
 /// write are whole, and a part of the last write never reached the device. Such a write was not
 /// answered as synced. A last write that is complete and damaged has rotted (BACKUP-12).
@@ -184,23 +195,112 @@ async fn verify(
     }
 }
 
-fn state_of(header: &FrameHeader, stage: Stage) -> FrameState {
+/// Puts into `state` how long the file of a closed frame is. The frame is believed.
+async fn bytes_of(
+    file: &dyn File,
+    first: &CertificatePlace,
+    state: &mut FrameState,
+) -> Result<(), String> {
+    let size = file.size().await.map_err(|e| e.to_string())?;
+    let there = size.saturating_sub(FRAME_DATA_OFFSET as u64);
+    state.end = u32::try_from(there).map_err(|_| "the file is too long".to_owned())?;
+    state.in_line_from = Some(first.at);
+    Ok(())
+}
+
+/// Follows the certificates of an open frame, and puts into `state` what they say. A write behind
+/// the last good one is left out if it was cut off. Otherwise it has rotted (BACKUP-12).
+async fn follow(
+    env: &Env,
+    file: &dyn File,
+    header: &FrameHeader,
+    first: CertificatePlace,
+    options: &BackupOptions,
+    state: &mut FrameState,
+) -> Result<(), String> {
+    let disk_error = |e: DiskError| e.to_string();
+    let size = file.size().await.map_err(disk_error)?;
+    let there = usize::try_from(size).unwrap_or(usize::MAX);
+    let length = there.min(options.segment_bytes.saturating_mul(FILE_SEGMENTS_MAX));
+    let area = file.read_at(FRAME_DATA_OFFSET as u64, length).await;
+    let area = area.map_err(disk_error)?;
+    let raw = first.at.min(header.certified_length) as usize;
+    let begin = area.get(..raw).ok_or("the file is too short")?;
+    valid_prefix(begin, options.seglet_bytes).map_err(|(_, damage)| damage.to_string())?;
+    let mut place = first;
+    let rest = loop {
+        match place.look(&area) {
+            AtPlace::Whole(certificate, next) => {
+                state.certified = certificate.certified_length;
+                state.epoch = certificate.replication_epoch;
+                state.boot = certificate.boot;
+                state.needed = certificate.needed;
+                place = next;
+            }
+            other => break other,
+        }
+    };
+    if state.certified < header.certified_length {
+        return Err(format!(
+            "only {} certified bytes are there",
+            state.certified
+        ));
+    }
+    state.written = place.written;
+    state.end = place.at;
+    state.place = Some(place);
+    if rest == AtPlace::End {
+        return Ok(());
+    }
+    let is_of_this_boot = state.boot != 0 && state.boot == env.disk.boot();
+    let cut_off = match rest {
+        AtPlace::End | AtPlace::Whole(..) => true,
+        AtPlace::Short => true,
+        _ if header.has_remains => true,
+        // The machine has lost nothing since, so what is missing has rotted.
+        AtPlace::Torn | AtPlace::Damaged if is_of_this_boot => false,
+        // Without syncs anything may be missing; such a frame is doubtful in any case (BACKUP-11).
+        AtPlace::Torn | AtPlace::Damaged if state.boot != 0 => true,
+        AtPlace::Torn => !place.is_followed(&area),
+        AtPlace::Damaged => {
+            pluvio_units::mark("backup-last-write-rotten");
+            false
+        }
+    };
+    if !cut_off {
+        return Err(format!("a write behind byte {} is damaged", place.written));
+    }
+    pluvio_units::mark("backup-last-write-cut-off");
+    tracing::info!(segment = %header.segment, master = %header.server, "the last write to a frame was cut off");
+    state.has_remains = true;
+    state.tells_remains = header.has_remains;
+    Ok(())
+}
+
+fn state_of(header: &FrameHeader) -> FrameState {
+    let length = header.certified_length;
+    let is_earlier_head =
+        header.kind == SegmentKind::Head && !header.closed && header.in_line_from.is_none();
     FrameState {
-        stage,
+        stage: Stage::Usable,
         log: header.log,
         kind: header.kind,
         primary: header.primary,
         epoch: header.replication_epoch,
         closed: header.closed,
-        certified: header.certified_length,
-        written: header.certified_length,
+        certified: length,
+        written: length,
         sequence: header.sequence,
         unsynced: true,
         boot: header.boot,
         needed: header.needed,
-        last_write: header.last_write,
         found: true,
-        has_remains: false,
+        end: length,
+        in_line_from: header.in_line_from,
+        place: None,
+        // An earlier program wrote bytes before it certified them.
+        has_remains: header.has_remains || is_earlier_head,
+        tells_remains: header.has_remains,
     }
 }
 
@@ -219,9 +319,12 @@ fn useless(why: String) -> FrameState {
         unsynced: false,
         boot: 0,
         needed: 0,
-        last_write: LastWrite::default(),
         found: true,
+        end: 0,
+        in_line_from: None,
+        place: None,
         has_remains: false,
+        tells_remains: false,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::plan::{Plan, check_shape, plan};
 use crate::stats::count;
 use bytes::Bytes;
 use pluvio_env::{DiskError, File, OpenMode};
-use pluvio_format::{FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, LastWrite};
+use pluvio_format::{CertificatePlace, Certified, FRAME_SLOT_BYTES, FrameHeader};
 use pluvio_units::{ClusterId, CoreId};
 use pluvio_wire::{FatalKind, FreeReplica, Refusal, RetryReason, WriteReplica};
 use std::sync::Arc;
@@ -78,9 +78,11 @@ impl Inner {
         self.catalogue().check_fence(request.master)?;
         let state = frame.state();
         let plan = plan(&state, request)?;
+        frame.set_busy(Some(self.env.clock.now()));
         let result = self
             .execute(&frame, &mut turn, request, &state, &plan)
             .await;
+        frame.set_busy(None);
         match result {
             Ok(()) => {
                 count(&self.counters.writes, 1);
@@ -97,8 +99,8 @@ impl Inner {
         }
     }
 
-    /// Data first, then the header that certifies it, then the sync, then our picture of it
-    /// (BACKUP-1).
+    /// Puts the data and what certifies it into the file, then syncs, then changes our picture of
+    /// it (BACKUP-1).
     async fn execute(
         &self,
         frame: &Arc<Frame>,
@@ -109,48 +111,45 @@ impl Inner {
     ) -> Result<(), DiskError> {
         let created = state.sequence == 0 && state.written == 0;
         let fresh = request.data.slice(plan.skip..);
-        if fresh.is_empty() && !plan.header && !plan.sync {
+        if fresh.is_empty() && !plan.header && !plan.in_line && !plan.sync {
             return Ok(());
         }
         let file = self.file(frame, turn, state, created).await?;
-        let added = plan.next.certified.saturating_sub(state.written) as usize;
-        let last_write = match state.has_remains {
-            // A sector that a loss of power takes from this write may hold those.
-            true => LastWrite::default(),
-            false => LastWrite::new(state.written, &fresh[..added.min(fresh.len())]),
-        };
-        if !fresh.is_empty() {
-            count(&self.counters.bytes_written, fresh.len() as u64);
-            file.write_at(FRAME_DATA_OFFSET as u64 + u64::from(state.written), fresh)
-                .await?;
+        if let Some(first) = &plan.header_first {
+            self.write_header(frame, &file, first).await?;
+            if request.synced {
+                self.sync(&file, false).await?;
+            }
         }
-        if plan.sync_first {
-            self.syncer
-                .sync(Arc::clone(&file), false)
-                .await
-                .map_err(unsyncable)?;
-        }
+        count(&self.counters.bytes_written, fresh.len() as u64);
         let mut next = plan.next.clone();
-        if plan.header {
-            next.last_write = last_write;
-            next.has_remains = false;
+        if plan.header || plan.in_line {
             // BACKUP-11
             next.boot = if request.synced {
                 0
             } else {
                 self.env.disk.boot()
             };
-            let header = next.header(self.cluster(), frame.key);
-            let at = (header.slot() * FRAME_SLOT_BYTES) as u64;
-            file.write_at(at, Bytes::copy_from_slice(&header.encode()))
-                .await?;
+        }
+        let at = state.file_bytes();
+        if plan.in_line {
+            let certificate = self.certify(frame, plan, &mut next, &fresh);
+            file.write_both_at(at, certificate, fresh).await?;
+        } else if !fresh.is_empty() {
+            file.write_at(at, fresh).await?;
+        }
+        if plan.sync_first {
+            self.sync(&file, false).await?;
+        }
+        if plan.header {
+            let header = self.write_header(frame, &file, &next).await?;
+            if next.place.is_none() && !next.closed {
+                next.place = CertificatePlace::first(&header);
+            }
         }
         if plan.sync {
             // The first sync of a file must cover its name too.
-            self.syncer
-                .sync(file, state.sequence == 0)
-                .await
-                .map_err(unsyncable)?;
+            self.sync(&file, state.sequence == 0).await?;
             next.unsynced = false;
         }
         if plan.complete {
@@ -162,6 +161,42 @@ impl Inner {
             *turn = None;
         }
         Ok(())
+    }
+
+    /// The certificate of `fresh`; `next` gets the place behind it.
+    fn certify(&self, frame: &Frame, plan: &Plan, next: &mut FrameState, fresh: &[u8]) -> Bytes {
+        let place = next.place.or_else(|| {
+            let begins = plan.header_first.as_ref()?;
+            CertificatePlace::first(&begins.header(self.cluster(), frame.key))
+        });
+        let place = place.expect("a header says where certificates begin, before there is one");
+        let says = Certified {
+            length: next.certified,
+            epoch: next.epoch,
+            boot: next.boot,
+            needed: next.needed,
+        };
+        let (certificate, behind) = place.certify(says, fresh);
+        next.place = Some(behind);
+        Bytes::copy_from_slice(&certificate)
+    }
+
+    async fn write_header(
+        &self,
+        frame: &Frame,
+        file: &Arc<dyn File>,
+        state: &FrameState,
+    ) -> Result<FrameHeader, DiskError> {
+        let header = state.header(self.cluster(), frame.key);
+        let at = (header.slot() * FRAME_SLOT_BYTES) as u64;
+        file.write_at(at, Bytes::copy_from_slice(&header.encode()))
+            .await?;
+        Ok(header)
+    }
+
+    async fn sync(&self, file: &Arc<dyn File>, directory: bool) -> Result<(), DiskError> {
+        let synced = self.syncer.sync(Arc::clone(file), directory);
+        synced.await.map_err(unsyncable)
     }
 
     /// The replacement counts from here on (BACKUP-2).

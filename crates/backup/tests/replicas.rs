@@ -7,27 +7,17 @@ use pluvio_env::{
     Address, BoxFuture, Disk, DiskError, File, Frame, Handled, OpenMode, Peer, Service,
 };
 use pluvio_format::SegmentKind::{Head, Side};
-use pluvio_format::{FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, LastWrite, newest_frame_header};
+use pluvio_format::{FRAME_SLOT_BYTES, newest_frame_header};
 use pluvio_sim::DiskFaults;
 use pluvio_units::{ClusterId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
-    Answer, FatalKind, FreeReplica, IsReplicaNeeded, IsReplicaNeededReply, Refusal, ReplicaInfo,
-    RetryReason, ServerState, StartRecovery, WriteReplica, decode, handled,
+    Answer, FatalKind, FreeReplica, IsReplicaNeeded, IsReplicaNeededReply, Refusal, RetryReason,
+    ServerState, WriteReplica, decode, handled,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use support::{CLUSTER, CORE, Image, MASTER, Node, list};
-
-fn replicas(node: &Node, backup: &pluvio_backup::Backup) -> Vec<ReplicaInfo> {
-    let backup = backup.clone();
-    let listed = node.run(async move {
-        backup
-            .start_recovery(StartRecovery { crashed: MASTER })
-            .await
-    });
-    listed.expect("lists").replicas
-}
+use support::{CLUSTER, CORE, Image, MASTER, Node, list, replicas};
 
 fn why(result: Result<(), Refusal>) -> RetryReason {
     match result {
@@ -138,127 +128,6 @@ fn a_power_loss_keeps_every_synced_write() {
     assert!(fell_back > 10, "the test reaches writes that were cut off");
 }
 
-/// Replicas that a backup offers after its process was away and `change` met an open frame.
-/// `change` gets the file and the position in it where the last write begins. Also given: the
-/// length of the writes before it.
-fn offered_after(synced: bool, change: impl FnOnce(usize, &mut [u8])) -> (Vec<ReplicaInfo>, u32) {
-    let mut node = Node::new(3);
-    let backup = node.start();
-    let image = Image::new(2, Head, 20);
-    for (from, to) in [(0, 10), (10, 20)] {
-        let request = WriteReplica {
-            synced,
-            ..image.request(2, Head, from, to)
-        };
-        node.write(&backup, request).expect("is written");
-    }
-    drop(backup);
-    let kept = image.ends[9];
-    node.rewrite("frames/0000000000000003-0000000000000002", |file| {
-        let at = FRAME_DATA_OFFSET + kept as usize;
-        change(at, file);
-    });
-    node.sim.crash(node.process);
-    node.restart();
-    let backup = node.start();
-    (replicas(&node, &backup), kept)
-}
-
-/// Zeros are what a device may give for sectors at the end of a file whose new length it has kept.
-fn lose_a_sector(last_write: usize, file: &mut [u8]) {
-    let begin = (last_write + 1).next_multiple_of(FRAME_SLOT_BYTES);
-    file[begin..begin + FRAME_SLOT_BYTES].fill(0);
-}
-
-fn flip_a_bit(last_write: usize, file: &mut [u8]) {
-    file[last_write + FRAME_SLOT_BYTES] ^= 4;
-}
-
-/// As headers of earlier programs are.
-fn forget_the_sectors(file: &mut [u8]) {
-    let mut header = newest_frame_header(file).expect("it was written");
-    header.last_write = LastWrite::default();
-    let at = header.slot() * FRAME_SLOT_BYTES;
-    file[at..at + FRAME_SLOT_BYTES].copy_from_slice(&header.encode());
-}
-
-// shows: BACKUP-12
-#[test]
-fn an_open_frame_that_lacks_a_sector_is_as_long_as_before_its_last_write() {
-    let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
-    let (found, kept) = offered_after(true, lose_a_sector);
-    assert_eq!(found[0].length, kept);
-}
-
-/// BACKUP-12: it may have been answered.
-// shows: BACKUP-12
-#[test]
-fn an_open_frame_whose_last_write_has_rotted_is_damaged() {
-    let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-rotten"]);
-    assert_eq!(offered_after(true, flip_a_bit).0, []);
-}
-
-/// Nothing tells what is missing from what has rotted.
-#[test]
-fn without_a_word_on_its_sectors_a_last_write_that_is_damaged_was_cut_off() {
-    for change in [lose_a_sector, flip_a_bit] {
-        let (found, kept) = offered_after(true, |last_write, file| {
-            forget_the_sectors(file);
-            change(last_write, file);
-        });
-        assert_eq!(found[0].length, kept);
-    }
-}
-
-/// The machine has not lost its power since the end was written, so it is no write that was cut
-/// off.
-#[test]
-fn an_open_frame_that_lost_its_end_without_a_loss_of_power_is_damaged() {
-    let _marks = pluvio_units::Marks::to_reach(&["backup-damaged-frame"]);
-    for change in [lose_a_sector, flip_a_bit] {
-        assert_eq!(offered_after(false, change).0, []);
-    }
-}
-
-/// How many replicas of an open head are asked for, after its process died or its machine lost
-/// power; `None` when it was lost.
-fn copies_after(seed: u64, synced: bool, power: bool) -> Option<u8> {
-    let mut node = Node::new(seed);
-    let backup = node.start();
-    let image = Image::new(2, Head, 3);
-    let request = WriteReplica {
-        synced,
-        ..image.request(2, Head, 0, 3)
-    };
-    node.write(&backup, request).expect("is written");
-    if power {
-        node.sim.power_loss(node.process);
-    } else {
-        node.sim.crash(node.process);
-    }
-    node.restart();
-    let backup = node.start();
-    let found = replicas(&node, &backup);
-    let head = found.first()?.head.as_ref();
-    Some(head.expect("is open").copies)
-}
-
-// shows: BACKUP-11, COORD-10
-#[test]
-fn an_open_head_that_was_not_synced_is_doubtful_after_a_power_loss() {
-    let (buffered, synced) = (false, true);
-    assert_eq!(copies_after(1, buffered, false), Some(1));
-    assert_eq!(copies_after(1, synced, true), Some(1));
-    let left: Vec<u8> = (0..40)
-        .filter_map(|seed| copies_after(seed, buffered, true))
-        .collect();
-    assert!(!left.is_empty(), "some survive");
-    assert!(
-        left.iter().all(|copies| *copies == 2),
-        "BACKUP-11: {left:?}"
-    );
-}
-
 // shows: BACKUP-1
 #[test]
 fn a_full_disk_changes_nothing_that_counts() {
@@ -303,12 +172,12 @@ fn a_full_disk_changes_nothing_that_counts() {
             .collect::<Vec<_>>(),
         [image.len(), other.len()]
     );
-    // BACKUP-12: what the first try left there could be taken for a part of the second one.
+    // BACKUP-12: what the first try left could be taken for sectors of the second one.
     let area = node
         .sim
         .file_content(node.process, "frames/0000000000000003-0000000000000002");
     let header = newest_frame_header(&area.expect("is there")).expect("is a header");
-    assert_eq!(header.last_write, LastWrite::default());
+    assert!(header.has_remains);
 }
 
 /// A disk of a process that may open no more files, or no more directories, while that is said.

@@ -14,6 +14,7 @@
 
 use crate::file::OsFile;
 use crate::runtime::own_loop;
+use crate::small_writes::SmallWrites;
 use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeSet;
@@ -34,6 +35,7 @@ pub struct OsDisk {
     root: Arc<Path>,
     lock: Arc<DirectoryLock>,
     fallback: Handle,
+    small_writes: Arc<SmallWrites>,
     boot: u64,
     /// DIR-1: directories whose sync has failed. Locked during a sync, because of two at the same
     /// time only one might get an error that concerns both.
@@ -75,6 +77,7 @@ impl OsDisk {
             root: root.into(),
             lock: Arc::new(DirectoryLock { _file: file }),
             fallback,
+            small_writes: Arc::new(SmallWrites::new()),
             boot: boot_number(),
             failed_syncs: Arc::default(),
         })
@@ -138,11 +141,13 @@ pub fn make_directory(path: &Path) -> Result<PathBuf, DiskError> {
 impl Disk for OsDisk {
     fn open(&self, path: &str, mode: OpenMode) -> BoxFuture<'_, Result<Arc<dyn File>, DiskError>> {
         let lock = Arc::clone(&self.lock);
+        let small_writes = Arc::clone(&self.small_writes);
         let fallback = self.fallback.clone();
         self.run(path, move |root, path| {
             let full = resolve(root, path)?;
             let file = open_file(root, &full, mode).map_err(|error| disk_error(path, &error))?;
-            let file: Arc<dyn File> = Arc::new(OsFile::new(file, path, lock, fallback));
+            let file: Arc<dyn File> =
+                Arc::new(OsFile::new(file, path, lock, small_writes, fallback));
             Ok(file)
         })
     }

@@ -6,19 +6,24 @@
 //!   one handle run one after the other, because the kernel tells only one of two at the same time.
 //! - FILE-2: a write whose future is dropped is either finished all the same, or has never begun.
 //!
+//! - FILE-3: at most one small write in a second waits for the device on an event loop. Where the
+//!   file system knows of writes that do not wait, none does.
+//!
 //! Which thread does the work:
 //! - A small write is copied to the page cache on the event loop. That takes microseconds, less
-//!   than handing it to another thread.
+//!   than handing it to another thread. While such writes are slow they go to blocking threads
+//!   ([`SmallWrites`]).
 //! - A small read is tried on the event loop without waiting for the device (`RWF_NOWAIT`).
 //! - Everything else runs on a blocking thread.
 
 use crate::disk::{DirectoryLock, blocking, disk_error};
+use crate::small_writes::SmallWrites;
 use bytes::{Bytes, BytesMut};
 use pluvio_env::buffers::Buffer;
 use pluvio_env::{BoxFuture, DiskError, File};
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev, pwritev2};
 use std::fs;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
@@ -42,6 +47,8 @@ struct Inner {
     sync_failed: Mutex<bool>,
     /// ENVOS-3.
     _lock: Arc<DirectoryLock>,
+    /// Of the whole data directory.
+    small_writes: Arc<SmallWrites>,
 }
 
 impl OsFile {
@@ -49,6 +56,7 @@ impl OsFile {
         file: fs::File,
         path: &str,
         lock: Arc<DirectoryLock>,
+        small_writes: Arc<SmallWrites>,
         fallback: Handle,
     ) -> Self {
         Self {
@@ -57,9 +65,22 @@ impl OsFile {
                 path: path.to_owned(),
                 sync_failed: Mutex::new(false),
                 _lock: lock,
+                small_writes,
             }),
             fallback,
         }
+    }
+
+    async fn write_parts(&self, offset: u64, first: Bytes, second: Bytes) -> Result<(), DiskError> {
+        if first.len() + second.len() >= INLINE_BYTES {
+            let write = move |inner: &Inner| inner.write(offset, [&first, &second]);
+            return self.blocking(write).await;
+        }
+        if let Some(done) = self.inner.write_here(offset, [&first, &second]) {
+            return done;
+        }
+        let write = move |inner: &Inner| inner.write_timed(offset, [&first, &second]);
+        self.blocking(write).await
     }
 
     async fn blocking<T: Send + 'static>(
@@ -110,14 +131,61 @@ impl Inner {
         Ok(buffer.freeze())
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
-        let end = offset.checked_add(data.len() as u64);
+    /// Writes one part behind the other; mostly in one call of the system.
+    fn write(&self, mut offset: u64, parts: [&[u8]; 2]) -> Result<(), DiskError> {
+        let length = parts.iter().map(|part| part.len() as u64).sum();
+        let end = offset.checked_add(length);
         if end.is_none_or(|end| i64::try_from(end).is_err()) {
             return Err(self.error(&Errno::FBIG.into()));
         }
+        let [mut first, mut second] = parts;
+        // With nothing in front the rest is one plain write.
+        while !first.is_empty() {
+            match pwritev(
+                &self.file,
+                &[IoSlice::new(first), IoSlice::new(second)],
+                offset,
+            ) {
+                Ok(0) => return Err(self.error(&io::ErrorKind::WriteZero.into())),
+                Ok(count) => {
+                    offset += count as u64;
+                    second = &second[count.saturating_sub(first.len())..];
+                    first = &first[count.min(first.len())..];
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(self.error(&error.into())),
+            }
+        }
         self.file
-            .write_all_at(data, offset)
+            .write_all_at(second, offset)
             .map_err(|error| self.error(&error))
+    }
+
+    /// Writes on the event loop. `None` when another thread has to do it: it would wait here.
+    fn write_here(&self, offset: u64, parts: [&[u8]; 2]) -> Option<Result<(), DiskError>> {
+        let small = &self.small_writes;
+        // To `pwritev2`, -1 is no position but the file's own.
+        if small.may_ask() && i64::try_from(offset).is_ok() {
+            let slices = parts.map(IoSlice::new);
+            let length: usize = parts.iter().map(|part| part.len()).sum();
+            match pwritev2(&self.file, &slices, offset, ReadWriteFlags::NOWAIT) {
+                Ok(count) if count == length => return Some(Ok(())),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => small.cannot_ask(),
+                // A full disk, for example, is found out there.
+                Ok(_) | Err(_) => return None,
+            }
+        }
+        small
+            .are_quick(small.now())
+            .then(|| self.write_timed(offset, parts))
+    }
+
+    /// Writes, and remembers whether that took long.
+    fn write_timed(&self, offset: u64, parts: [&[u8]; 2]) -> Result<(), DiskError> {
+        let began = self.small_writes.now();
+        let result = self.write(offset, parts);
+        self.small_writes.took(began, self.small_writes.now());
+        result
     }
 
     fn sync(&self) -> Result<(), DiskError> {
@@ -159,12 +227,16 @@ impl File for OsFile {
     }
 
     fn write_at(&self, offset: u64, data: Bytes) -> BoxFuture<'_, Result<(), DiskError>> {
-        Box::pin(async move {
-            if data.len() < INLINE_BYTES {
-                return self.inner.write(offset, &data);
-            }
-            self.blocking(move |inner| inner.write(offset, &data)).await
-        })
+        Box::pin(async move { self.write_parts(offset, Bytes::new(), data).await })
+    }
+
+    fn write_both_at(
+        &self,
+        offset: u64,
+        first: Bytes,
+        second: Bytes,
+    ) -> BoxFuture<'_, Result<(), DiskError>> {
+        Box::pin(async move { self.write_parts(offset, first, second).await })
     }
 
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {

@@ -9,7 +9,7 @@
 //! Invariants
 //! - ENVOS-1: a task runs only on the event loop of the core it was spawned on.
 //! - ENVOS-2: an event loop makes no system call that waits for a device. The one exception is a
-//!   small `write_at`, which copies to the page cache (see `disk`).
+//!   small write to a file, where the file system cannot say that it would wait (FILE-3).
 //! - ENVOS-3: at most one [`OsDisk`] on this machine holds a data directory. It holds it for as
 //!   long as the disk or a file of it lives.
 //! - ENVOS-4: after [`OsRuntime::shutdown`] tasks and background workers run no more. Work that was
@@ -27,6 +27,7 @@ mod parent;
 mod rng;
 mod runtime;
 mod signals;
+mod small_writes;
 mod spin;
 mod tasks;
 

@@ -21,7 +21,12 @@ const SEQUENCE_MAX: u64 = u64::MAX >> 1;
 
 const MAGIC: [u8; 8] = *b"PLUVIOFR";
 /// Bytes of a slot in use, without the checksum.
-const FIELDS_BYTES: usize = 8 + 4 + 8 + 8 + 8 + 2 + 1 + 1 + 4 + 4 + 8 + 8 + 1 + 4 + 2;
+const FIELDS_BYTES: usize = 8 + 4 + 8 + 8 + 8 + 2 + 1 + 1 + 4 + 4 + 8 + 8 + 1 + 4 + 2 + 4;
+
+const CLOSED: u8 = 1;
+const PRIMARY: u8 = 2;
+const IN_LINE: u8 = 8;
+const HAS_REMAINS: u8 = 16;
 
 /// The knowledge that a backup has of the replica in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +48,7 @@ pub struct FrameHeader {
     /// Fences stale replicas of an open segment [RAMCloud §8].
     pub replication_epoch: ReplicationEpoch,
     /// Bytes of the segment that are valid. Bytes behind it are to be ignored; so a write counts
-    /// whole or not at all.
+    /// whole or not at all. In an open frame certificates in line may say more.
     pub certified_length: u32,
     /// Grows by one with every header written to this frame; the larger one is the newer. Below
     /// 2^63.
@@ -55,8 +60,14 @@ pub struct FrameHeader {
     /// Replicas that the master needed for an acknowledgement; 0 in frames of programs that did not
     /// write it.
     pub needed: u8,
-    /// The bytes that the write of this header brought.
+    /// The bytes that the write of this header brought. Only frames of versions before 4 say it.
     pub last_write: LastWrite,
+    /// From where in the segment on the bytes have certificates in line; `None`: nowhere
+    /// ([`crate::CertificatePlace`]).
+    pub in_line_from: Option<u32>,
+    /// A write failed in the middle. Something of it may lie behind the certified bytes, where
+    /// zeros are missing sectors otherwise.
+    pub has_remains: bool,
 }
 
 /// The range that a write added to the bytes of a frame that count. It tells a write that a loss of
@@ -137,7 +148,13 @@ impl FrameHeader {
         fields.extend_from_slice(&self.segment.0.to_le_bytes());
         fields.extend_from_slice(&self.log.0.to_le_bytes());
         fields.push(self.kind.code());
-        fields.push(u8::from(self.closed) | u8::from(self.primary) << 1);
+        let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+        fields.push(
+            flag(self.closed, CLOSED)
+                | flag(self.primary, PRIMARY)
+                | flag(self.in_line_from.is_some(), IN_LINE)
+                | flag(self.has_remains, HAS_REMAINS),
+        );
         fields.extend_from_slice(&self.replication_epoch.0.to_le_bytes());
         fields.extend_from_slice(&self.certified_length.to_le_bytes());
         fields.extend_from_slice(&self.sequence.to_le_bytes());
@@ -145,6 +162,7 @@ impl FrameHeader {
         fields.push(self.needed);
         fields.extend_from_slice(&self.last_write.from.to_le_bytes());
         fields.extend_from_slice(&self.last_write.sectors.to_le_bytes());
+        fields.extend_from_slice(&self.in_line_from.unwrap_or(0).to_le_bytes());
         let mut slot = [0; FRAME_SLOT_BYTES];
         slot[..FIELDS_BYTES].copy_from_slice(&fields);
         let crc = crc32c(&[&slot[..FRAME_SLOT_BYTES - 4]]);
@@ -172,27 +190,31 @@ impl FrameHeader {
         if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
             return Err(FrameError::BadVersion(version));
         }
-        Self::decode_fields(fields).ok_or(FrameError::BadField)
+        Self::decode_fields(version, fields).ok_or(FrameError::BadField)
     }
 
-    fn decode_fields(mut fields: Fields<'_>) -> Option<Self> {
+    fn decode_fields(version: u32, mut fields: Fields<'_>) -> Option<Self> {
         let cluster = ClusterId(fields.u64()?);
         let server = ServerId(fields.u64()?);
         let segment = SegmentId(fields.u64()?);
         let log = LogId(u16::from_le_bytes([fields.u8()?, fields.u8()?]));
         let kind = SegmentKind::from_code(fields.u8()?)?;
         let flags = fields.u8()?;
-        if flags & !3 != 0 {
+        let known = match version {
+            ..4 => CLOSED | PRIMARY,
+            4.. => CLOSED | PRIMARY | IN_LINE | HAS_REMAINS,
+        };
+        if flags & !known != 0 {
             return None;
         }
-        let header = Self {
+        let mut header = Self {
             cluster,
             server,
             segment,
             log,
             kind,
-            closed: flags & 1 != 0,
-            primary: flags & 2 != 0,
+            closed: flags & CLOSED != 0,
+            primary: flags & PRIMARY != 0,
             replication_epoch: ReplicationEpoch(fields.u32()?),
             certified_length: fields.u32()?,
             sequence: fields.u64()?,
@@ -202,8 +224,16 @@ impl FrameHeader {
                 from: fields.u32()?,
                 sectors: u16::from_le_bytes([fields.u8()?, fields.u8()?]),
             },
+            in_line_from: None,
+            has_remains: flags & HAS_REMAINS != 0,
         };
+        let in_line_from = fields.u32()?;
         fields.end()?;
+        if flags & IN_LINE != 0 {
+            header.in_line_from = Some(in_line_from);
+        } else if in_line_from != 0 {
+            return None;
+        }
         (header.sequence <= SEQUENCE_MAX).then_some(header)
     }
 }
@@ -254,6 +284,8 @@ mod tests {
                 from: 0x0a0b_0c0d,
                 sectors: 0x0e0f,
             },
+            in_line_from: Some(0x0102_0304),
+            has_remains: true,
         }
     }
 
@@ -314,22 +346,37 @@ mod tests {
 
     #[test]
     fn older_versions_are_read_and_others_are_named() {
+        let before = FrameHeader {
+            in_line_from: None,
+            has_remains: false,
+            ..header(1)
+        };
         let of_version = |version: u8| {
-            let mut bytes = header(1).encode();
+            let mut bytes = before.encode();
             bytes[8] = version;
             let crc = crc32c(&[&bytes[..FRAME_SLOT_BYTES - 4]]);
             bytes[FRAME_SLOT_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
             FrameHeader::decode(&bytes)
         };
-        for version in [1, 2, 3] {
-            assert_eq!(of_version(version), Ok(header(1)), "{version}");
+        for version in [1, 2, 3, 4] {
+            assert_eq!(of_version(version), Ok(before), "{version}");
         }
-        for version in [0, 4, 99] {
+        for version in [0, 5, 99] {
             let error = of_version(version).unwrap_err();
             assert_eq!(error, FrameError::BadVersion(version.into()));
-            let words = format!("has format version {version}, this program reads 1 to 3: use ");
+            let words = format!("has format version {version}, this program reads 1 to 4: use ");
             assert!(error.to_string().contains(&words), "{error}");
         }
+    }
+
+    /// Frames of those versions have no certificates in line.
+    #[test]
+    fn flags_of_version_4_are_damage_in_earlier_ones() {
+        let mut bytes = header(1).encode();
+        bytes[8] = 3;
+        let crc = crc32c(&[&bytes[..FRAME_SLOT_BYTES - 4]]);
+        bytes[FRAME_SLOT_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(FrameHeader::decode(&bytes), Err(FrameError::BadField));
     }
 
     #[test]

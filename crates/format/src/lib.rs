@@ -15,6 +15,7 @@
 //!
 //! Everything here is a pure function or a plain value and may be used from any thread.
 
+mod certificate;
 mod completion;
 mod digest;
 mod entry;
@@ -26,6 +27,10 @@ mod segment;
 mod stats;
 mod varint;
 
+pub use certificate::{
+    AtPlace, CERTIFICATE_BYTES, Certificate, CertificatePlace, Certified, read_frame,
+    segment_in_frame,
+};
 pub use completion::Completion;
 pub use digest::LogDigest;
 pub use entry::{
@@ -43,9 +48,10 @@ pub use segment::{Group, GroupEntries, SegmentIter, check_piece};
 pub use stats::{TableStat, TableStats};
 
 /// The version of everything this crate lays out. Written to every segment and frame; a reader
-/// refuses a version it does not know. Version 2 added [`Graves`], version 3 outcomes with output.
-/// Raised with each new kind of entry, flag, outcome or field (`docs/log-format.md`).
-pub const FORMAT_VERSION: u32 = 3;
+/// refuses a version it does not know. Version 2 added [`Graves`], version 3 outcomes with output,
+/// version 4 [`Certificate`]s. Raised with each new kind of entry, flag, outcome or field
+/// (`docs/log-format.md`).
+pub const FORMAT_VERSION: u32 = 4;
 
 /// The oldest version that is read: what it lays out means the same in all since.
 pub const FORMAT_VERSION_MIN: u32 = 1;

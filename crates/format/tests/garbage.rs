@@ -349,12 +349,14 @@ fn damaged_frame_headers_with_right_checksums_are_errors_or_headers_never_panics
                 from: random.number() as u32,
                 sectors: random.number() as u16,
             },
+            in_line_from: (random.below(2) == 0).then(|| random.number() as u32),
+            has_remains: random.below(2) == 0,
         };
         let mut area = header.encode().to_vec();
         assert_eq!(FrameHeader::decode(&area), Ok(header));
         for _ in 0..random.below(4) {
             // The fields are at the front.
-            let at = random.below(72);
+            let at = random.below(76);
             area[at] = random.next() as u8;
         }
         let crc_at = FRAME_SLOT_BYTES - size_of::<u32>();

@@ -33,12 +33,16 @@
 //! - REP-13: a replica that is written anew counts only when every entry that it was sent has been
 //!   compared with its checksum. A bit that turned over in memory stops the server, and reaches no
 //!   replica beside those that are right.
+//! - REP-14: a replica is left behind that for some seconds does not make the progress that as many
+//!   others as needed have made. So a backup that hangs, or is much slower than others, holds up
+//!   writers for that time only. It gets no new replicas for a while, unless nothing else is left.
 //!
 //! Threads: the machine decides the next steps and touches nothing. It stands behind a lock that
 //! its log's task takes for short, and others take to look. The task does the rest.
 //!
-//! Not here: the log appends, closes and frees segments. The coordinator finds dead servers: a
-//! backup that does not answer is waited for until the server list drops it.
+//! Not here: the log appends, closes and frees segments. The coordinator finds dead servers. A
+//! backup that does not answer is waited for until the server list drops it, where too few others
+//! have what it lacks.
 
 mod frees;
 mod machine;

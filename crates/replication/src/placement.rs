@@ -17,6 +17,12 @@ const ANSWER_PAUSE: Duration = Duration::from_secs(1);
 /// A backup that has no space is news again when it had some for so long.
 const NEWS_PAUSE: Duration = Duration::from_secs(60);
 
+/// How long a backup that was bad gets no new replicas, at first. Each time that it is bad again
+/// soon after, this doubles. A disk that fails now and then costs a second or two each time.
+const BAD_PAUSE_MIN: Duration = Duration::from_secs(10);
+/// The longest: a disk that was repaired is of use again after this time.
+const BAD_PAUSE_MAX: Duration = Duration::from_secs(320);
+
 /// What the master knows of the others.
 #[derive(Clone)]
 pub(crate) struct View {
@@ -64,6 +70,13 @@ impl View {
 pub(crate) struct Placement {
     primaries: BTreeMap<ServerId, u32>,
     full: BTreeMap<ServerId, Moment>,
+    /// Backups that failed a replica, or were late (REP-14).
+    bad: BTreeMap<ServerId, Bad>,
+}
+
+struct Bad {
+    until: Moment,
+    pause: Duration,
 }
 
 impl Placement {
@@ -90,13 +103,31 @@ impl Placement {
         known.is_some_and(|until| now.since(*until) < ANSWER_PAUSE)
     }
 
+    /// A backup failed a replica, or was late: no new ones go there for a while, if others will do.
+    /// Gives the end of that time.
+    pub(crate) fn set_bad(&mut self, server: ServerId, now: Moment) -> Moment {
+        let pause = match self.bad.get(&server) {
+            // It failed several replicas at once.
+            Some(bad) if bad.until > now => return bad.until,
+            Some(bad) if now.since(bad.until) < bad.pause => (bad.pause * 2).min(BAD_PAUSE_MAX),
+            Some(_) | None => BAD_PAUSE_MIN,
+        };
+        let until = now + pause;
+        self.bad.insert(server, Bad { until, pause });
+        until
+    }
+
+    /// Whether a backup was bad a short time ago.
+    pub(crate) fn is_bad(&self, server: ServerId, now: Moment) -> bool {
+        self.bad.get(&server).is_some_and(|bad| bad.until > now)
+    }
+
     /// When the next backup is asked again, if any is left in peace.
     pub(crate) fn next_retry(&self, now: Moment) -> Option<Duration> {
-        self.full
-            .values()
-            .filter(|until| **until > now)
-            .min()
-            .map(|until| until.since(now))
+        let full = self.full.values().copied();
+        let bad = self.bad.values().map(|bad| bad.until);
+        let next = full.chain(bad).filter(|until| *until > now).min();
+        next.map(|until| until.since(now))
     }
 
     /// Backups of `view` that are left in peace.
@@ -120,6 +151,7 @@ impl Placement {
     /// Forgets servers that are gone.
     pub(crate) fn keep_listed(&mut self, list: &ServerList) {
         self.full.retain(|id, _| list.is_up(*id));
+        self.bad.retain(|id, _| list.is_up(*id));
         self.primaries.retain(|id, _| list.is_up(*id));
     }
 
@@ -289,6 +321,23 @@ mod tests {
             placement.choose(&view, &|_| false, &[], true, second(10), &rng),
             Some(ServerId(2))
         );
+    }
+
+    #[test]
+    fn a_backup_that_is_bad_again_and_again_is_remembered_for_longer() {
+        let mut placement = Placement::default();
+        let second = |n| Moment(Duration::from_secs(n));
+        placement.set_bad(ServerId(2), second(0));
+        // Of the same trouble.
+        placement.set_bad(ServerId(2), second(9));
+        assert!(placement.is_bad(ServerId(2), second(9)));
+        assert!(!placement.is_bad(ServerId(2), second(10)));
+        placement.set_bad(ServerId(2), second(12));
+        let next = placement.next_retry(second(12));
+        assert_eq!(next, Some(Duration::from_secs(20)));
+        placement.set_bad(ServerId(2), second(60));
+        assert_eq!(placement.next_retry(second(60)), Some(BAD_PAUSE_MIN));
+        assert!(!placement.is_bad(ServerId(3), second(60)));
     }
 
     #[test]

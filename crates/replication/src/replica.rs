@@ -17,9 +17,10 @@ pub(crate) enum ReplicaStage {
     Completing(u32),
     /// Counts.
     Current,
-    /// Its backup had no space for the rest. Its bytes are of this epoch at most, and of no use to
-    /// recovery: fenced for a head, never closed for a side segment. It may catch up under that
-    /// epoch, and gets the segment's epoch with the write that makes it complete (REP-7).
+    /// Its backup had no space for the rest, or was late. Its bytes are of this epoch at most, and of
+    /// no use to recovery: fenced for a head, closed only when whole for a side segment. It may
+    /// catch up under that epoch, and gets the segment's epoch with the write that makes it complete
+    /// (REP-7).
     Lagging(ReplicationEpoch),
 }
 
@@ -31,6 +32,26 @@ pub(crate) struct Flight {
     pub(crate) epoch: ReplicationEpoch,
     pub(crate) rewriting: bool,
     pub(crate) close: bool,
+}
+
+/// How far a replica is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// It counts, with this epoch or closed, and this number of certified bytes.
+    Counts {
+        epoch: ReplicationEpoch,
+        certified: u32,
+        closed: bool,
+    },
+    /// It has more than this number of bytes, or counts.
+    Beyond(u32),
+}
+
+/// A progress that a replica has yet to make, since some time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Owed {
+    pub(crate) since: Moment,
+    pub(crate) progress: Progress,
 }
 
 /// One replica.
@@ -53,7 +74,7 @@ pub(crate) struct Replica {
     pub(crate) flight: Option<Flight>,
     /// It counts against the limit of writes that are not for heads.
     pub(crate) background: bool,
-    /// Its backup had no space: another place may be used instead.
+    /// Its backup had no space, or was late: another place may be used instead.
     pub(crate) stalled: bool,
     /// The latest that its backup said is that it has no space, also while it is asked again.
     pub(crate) full: bool,
@@ -61,6 +82,12 @@ pub(crate) struct Replica {
     pub(crate) failures: u32,
     /// Not before then.
     pub(crate) next_try: Moment,
+    /// The progress by which it is measured (REP-14).
+    pub(crate) owed: Option<Owed>,
+    /// How many times in a row it took long to make it.
+    pub(crate) slow: u32,
+    /// It was late. A write that leaves it behind has to succeed before one that makes it count.
+    pub(crate) probes: bool,
 }
 
 /// The first pause after a failure, doubled with each further one.
@@ -92,6 +119,9 @@ impl Replica {
             full: false,
             failures: 0,
             next_try: Moment::default(),
+            owed: None,
+            slow: 0,
+            probes: false,
         }
     }
 
@@ -101,6 +131,39 @@ impl Replica {
             ReplicaStage::Opening | ReplicaStage::Completing(_) => true,
             ReplicaStage::Rewriting | ReplicaStage::Current | ReplicaStage::Lagging(_) => false,
         }
+    }
+
+    /// Whether it is as far as that.
+    pub(crate) fn has_made(&self, progress: Progress) -> bool {
+        match progress {
+            Progress::Counts {
+                epoch,
+                certified,
+                closed,
+            } => {
+                self.is_current()
+                    && self.certified >= certified
+                    && (self.closed || !closed && self.epoch >= epoch)
+            }
+            Progress::Beyond(bytes) => self.acked > bytes || self.is_current(),
+        }
+    }
+
+    /// Takes the time of the progress that it owed, if it has made it. `long` is a long time.
+    pub(crate) fn settle(&mut self, now: Moment, long: Duration) {
+        let Some(owed) = self.owed.filter(|owed| self.has_made(owed.progress)) else {
+            return;
+        };
+        self.owed = None;
+        self.slow = match now.since(owed.since) >= long {
+            true => self.slow + 1,
+            false => 0,
+        };
+    }
+
+    /// Whether its backup is expected to do a write for it.
+    pub(crate) fn awaits_its_backup(&self) -> bool {
+        self.flight.is_some() || self.failures > 0
     }
 
     /// Whether it counts.
@@ -124,6 +187,7 @@ impl Replica {
         self.failures = 0;
         self.stalled = false;
         self.full = false;
+        self.probes = false;
         self.acked = self.acked.max(flight.end);
         match self.stage {
             ReplicaStage::Rewriting | ReplicaStage::Lagging(_) => {}
@@ -145,7 +209,9 @@ impl Replica {
         self.flight = None;
         self.full = false;
         self.sent |= arrived;
-        self.next_try = now + after.unwrap_or_else(|| pause(self.failures));
+        let next_try = now + after.unwrap_or_else(|| pause(self.failures));
+        // One that was late is left in peace for longer.
+        self.next_try = self.next_try.max(next_try);
         self.failures = self.failures.saturating_add(1);
     }
 }

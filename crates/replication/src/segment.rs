@@ -2,7 +2,7 @@
 //! network.
 
 use crate::placement::View;
-use crate::replica::{Flight, Replica, ReplicaStage};
+use crate::replica::{Flight, Owed, Progress, Replica, ReplicaStage};
 use core::time::Duration;
 use pluvio_env::Moment;
 use pluvio_format::SegmentKind;
@@ -325,8 +325,10 @@ impl ReplicatedSegment {
                 (chunk, true)
             }
             ReplicaStage::Rewriting => (limit.max(from), false),
-            ReplicaStage::Lagging(old) if limit - from.min(limit) > WRITE_BYTES_MAX => {
-                return Some(self.catch_up(replica, chunk, old));
+            ReplicaStage::Lagging(old)
+                if replica.probes || limit - from.min(limit) > WRITE_BYTES_MAX =>
+            {
+                return Some(self.catch_up(replica, chunk.max(from), old));
             }
             ReplicaStage::Lagging(_) => (limit.max(from), false),
             ReplicaStage::Completing(end) => (end, false),
@@ -384,6 +386,24 @@ impl ReplicatedSegment {
 
     /// A backup has no space for the rest of a replica that it may have a part of.
     pub(crate) fn stall(&mut self, server: ServerId, until: Moment) {
+        self.put_aside(server, until);
+        if let Some(replica) = self.replica(server) {
+            replica.full = true;
+        }
+    }
+
+    /// A backup is late (REP-14). A write to it may be under way.
+    pub(crate) fn leave_behind(&mut self, server: ServerId, until: Moment) {
+        self.put_aside(server, until);
+        if let Some(replica) = self.replica(server) {
+            (replica.owed, replica.slow) = (None, 0);
+            replica.probes = true;
+        }
+    }
+
+    /// Makes a replica one on which nobody counts. It may catch up later, or another one takes its
+    /// place.
+    fn put_aside(&mut self, server: ServerId, until: Moment) {
         let old = self.epoch;
         let is_whole = self.durably_closed;
         let fence = self.kind == SegmentKind::Head && !is_whole;
@@ -391,7 +411,6 @@ impl ReplicatedSegment {
             return;
         };
         replica.stalled = true;
-        replica.full = true;
         replica.next_try = until;
         let found_open = replica.may_be_found_open();
         match replica.stage {
@@ -422,6 +441,76 @@ impl ReplicatedSegment {
             self.epoch = self.epoch.next();
         }
         Some(lost)
+    }
+
+    /// The servers whose replicas are late. For longer than `limit` they have not made the progress
+    /// that as many others as needed had made before. Or they took long for it `slow_max` times in
+    /// a row (REP-14).
+    pub(crate) fn late(
+        &mut self,
+        view: &View,
+        now: Moment,
+        limit: Duration,
+        slow_max: u32,
+    ) -> Vec<ServerId> {
+        let needed = view.needed();
+        let mut late = Vec::new();
+        for at in 0..self.replicas.len() {
+            let expected = self.expected_of(at, needed);
+            let replica = &mut self.replicas[at];
+            let Some(expected) = expected else {
+                replica.owed = None;
+                continue;
+            };
+            let owed = replica.owed.filter(|owed| !replica.has_made(owed.progress));
+            let is_late = owed.is_some_and(|owed| now.since(owed.since) >= limit);
+            if is_late || replica.slow >= slow_max {
+                late.push(replica.server);
+            }
+            let is_behind = !replica.has_made(expected);
+            replica.owed = owed.or(is_behind.then_some(Owed {
+                since: now,
+                progress: expected,
+            }));
+        }
+        late
+    }
+
+    /// The progress that as many others as needed have made. `None` when they are not enough, or
+    /// when the backup is not to be measured.
+    fn expected_of(&self, at: usize, needed: usize) -> Option<Progress> {
+        let replica = &self.replicas[at];
+        if replica.full || replica.stalled {
+            return None;
+        }
+        let others = || {
+            let others = self.replicas.iter().enumerate();
+            let current = others.filter(|(i, other)| *i != at && other.is_current());
+            current.map(|(_, other)| other)
+        };
+        let mut certified: Vec<u32> = others().map(|other| other.certified).collect();
+        certified.sort_unstable_by(|a, b| b.cmp(a));
+        let certified = *certified.get(needed.checked_sub(1)?)?;
+        match replica.stage {
+            ReplicaStage::Opening | ReplicaStage::Completing(_) | ReplicaStage::Current => {
+                let has_epoch = |other: &&Replica| other.closed || other.epoch == self.epoch;
+                let epoch = match others().filter(has_epoch).count() >= needed {
+                    true => self.epoch,
+                    false => ReplicationEpoch(0),
+                };
+                let closed = others().filter(|other| other.closed).count() >= needed;
+                Some(Progress::Counts {
+                    epoch,
+                    certified,
+                    closed,
+                })
+            }
+            ReplicaStage::Rewriting => replica
+                .awaits_its_backup()
+                .then_some(Progress::Beyond(replica.acked)),
+            // It waits for space.
+            ReplicaStage::Lagging(_) => None,
+        }
     }
 
     /// The coordinator could not be told.

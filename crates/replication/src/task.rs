@@ -434,6 +434,13 @@ impl Inner {
                 tracing::warn!(%server, %segment, %error, "another cluster's server answers in place of a backup");
                 WriteOutcome::Foreign
             }
+            RpcError::Refused(Refusal::Fatal {
+                kind: FatalKind::Corrupt,
+                ..
+            }) => {
+                tracing::warn!(%server, %segment, %error, "a backup cannot keep a replica: its disk has failed");
+                WriteOutcome::Broken
+            }
             RpcError::Refused(Refusal::Fatal { .. } | Refusal::Rejected { .. }) => {
                 tracing::warn!(%server, %segment, %error, "a backup cannot keep a replica");
                 WriteOutcome::Useless

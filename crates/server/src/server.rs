@@ -185,9 +185,18 @@ impl Server {
         self.status.readiness()
     }
 
-    /// Ends when the cluster has declared this server dead, and says why. The process should then
-    /// end: it can come back as a new server.
+    /// Ends when the cluster has declared this server dead, or when its disk hangs, and says why.
+    /// The process should then end: it can come back as a new server.
     pub async fn expelled(&self) -> String {
+        let hangs = self.backup().hangs();
+        tokio::select! {
+            biased;
+            why = self.declared_dead() => why,
+            why = hangs => why,
+        }
+    }
+
+    async fn declared_dead(&self) -> String {
         let mut standing = self.membership.watch_standing();
         loop {
             if let Standing::Expelled(why) = &*standing.borrow_and_update() {

@@ -6,7 +6,7 @@
 mod rig;
 
 use pluvio_env::OpenMode;
-use pluvio_format::{FRAME_DATA_OFFSET, SegmentKind};
+use pluvio_format::SegmentKind;
 use pluvio_sim::DiskFaults;
 use pluvio_units::{Marks, SegmentId, ServerId};
 use rig::Rig;
@@ -219,8 +219,7 @@ fn a_head_whose_last_write_has_rotted_does_not_end_the_log() {
     for i in 0..5 {
         rig.kill(i);
     }
-    let end = FRAME_DATA_OFFSET as u64 + u64::from(head.header.certified_length);
-    let (process, last_byte) = (rig.servers[weak], end - 1);
+    let (process, last_byte) = (rig.servers[weak], head.area.len() as u64 - 1);
     assert!(rig.sim.flip_bit(process, &head.path, last_byte * 8));
     waits_for_the_others(&rig, (weak, master), id, "not complete");
 }

@@ -81,9 +81,8 @@ fn a_bit_that_turned_over_reaches_no_new_replica() {
     rig.kill(owner);
     for of in (0..rig.servers.len()).filter(|of| ![owner, lost].contains(of)) {
         for frame in rig.frames(of, id) {
-            let end = pluvio_format::FRAME_DATA_OFFSET + frame.header.certified_length as usize;
-            let segment = &frame.area[pluvio_format::FRAME_DATA_OFFSET..end];
-            let groups = SegmentIter::new(segment, SEGLET_BYTES);
+            assert!(!frame.segment.is_empty(), "{}", frame.path);
+            let groups = SegmentIter::new(&frame.segment, SEGLET_BYTES);
             assert!(groups.into_iter().all(|g| g.is_ok()), "{}", frame.path);
         }
     }

@@ -6,7 +6,7 @@ mod rig;
 
 use bytes::Bytes;
 use pluvio_client::Table;
-use pluvio_format::SegmentKind;
+use pluvio_format::{FRAME_DATA_OFFSET, SegmentKind};
 use pluvio_master::{Master, TabletPhase};
 use pluvio_sim::DiskFaults;
 use pluvio_wire::{Opcode, RecoveryStatus};
@@ -103,7 +103,7 @@ impl Scene {
         let frames = servers.flat_map(|i| self.rig.frames(i, self.work().id()));
         let sides = frames.filter(|frame| frame.header.kind == SegmentKind::Side);
         sides
-            .map(|frame| u64::from(frame.header.certified_length))
+            .map(|frame| (frame.area.len() - FRAME_DATA_OFFSET) as u64)
             .sum()
     }
 

@@ -61,18 +61,30 @@ fn a_request_arrives_with_its_header_and_payload() {
 }
 
 #[test]
-fn what_is_absent_costs_nothing() {
-    let bare = encode(&header(), &write()).meta.len();
-    let all = WriteReplica {
-        side: true,
-        rewriting: true,
-        close: true,
-        synced: true,
-        ..write()
-    };
-    let names = "side rewriting close synced".len() - 3;
-    // A name has a byte for its length and one for the flag behind it.
-    assert_eq!(encode(&header(), &all).meta.len(), bare + names + 2 * 4);
+fn each_flag_of_a_write_has_a_bit_of_its_own() {
+    let flags: [fn(&mut WriteReplica) -> &mut bool; 6] = [
+        |w| &mut w.side,
+        |w| &mut w.open,
+        |w| &mut w.rewriting,
+        |w| &mut w.primary,
+        |w| &mut w.close,
+        |w| &mut w.synced,
+    ];
+    for set in 0..1_u32 << flags.len() {
+        let mut request = write();
+        for (i, flag) in flags.iter().enumerate() {
+            *flag(&mut request) = set & 1 << i != 0;
+        }
+        let mut meta = Vec::new();
+        let data = request.encode(&mut meta);
+        assert_eq!(WriteReplica::decode(&meta, data), Ok(request));
+        for wrong in [&meta[1..], &[&meta[..], &[0]].concat()] {
+            let refused = WriteReplica::decode(wrong, Bytes::new()).unwrap_err();
+            assert_eq!(refused.fatal_kind(), Some(FatalKind::Malformed));
+        }
+        *meta.last_mut().unwrap() |= 64;
+        assert!(WriteReplica::decode(&meta, Bytes::new()).is_err());
+    }
 }
 
 #[test]

@@ -511,6 +511,16 @@ impl File for SimFile {
         })))
     }
 
+    fn write_both_at(
+        &self,
+        offset: u64,
+        first: Bytes,
+        second: Bytes,
+    ) -> BoxFuture<'_, Result<(), DiskError>> {
+        let both = [first, second].concat();
+        self.write_at(offset, both.into())
+    }
+
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {
         Box::pin(done(self.run(Request::Sync {
             inode: Arc::clone(&self.inode),

@@ -15,7 +15,9 @@ use pluvio_units::{
     ClientId, ClusterId, CoreId, KeyHash, LogId, ObjectVersion, ReplicationEpoch, SegmentId,
     SequenceNumber, ServerId, ServerListVersion, TableId,
 };
-use pluvio_wire::{Refusal, ServerInfo, ServerList, ServerState, WriteReplica};
+use pluvio_wire::{
+    Refusal, ReplicaInfo, ServerInfo, ServerList, ServerState, StartRecovery, WriteReplica,
+};
 use std::future::Future;
 use std::time::Duration;
 
@@ -138,6 +140,17 @@ impl Node {
             .filter(|path| path.starts_with("frames/"))
             .collect()
     }
+}
+
+/// The replicas that a backup offers to a recovery of the master. It refuses the master then.
+pub fn replicas(node: &Node, backup: &Backup) -> Vec<ReplicaInfo> {
+    let backup = backup.clone();
+    let listed = node.run(async move {
+        backup
+            .start_recovery(StartRecovery { crashed: MASTER })
+            .await
+    });
+    listed.expect("lists").replicas
 }
 
 /// The bytes of a segment, and where its groups end.

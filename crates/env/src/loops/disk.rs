@@ -81,6 +81,13 @@ pub trait File: Send + Sync {
     /// Writes all of `data` at `offset`, growing the file. When it returns, the data is with the
     /// operating system: it survives the death of the process, not a power loss.
     fn write_at(&self, offset: u64, data: Bytes) -> BoxFuture<'_, Result<(), DiskError>>;
+    /// Writes `first` at `offset` and `second` behind it, as one write.
+    fn write_both_at(
+        &self,
+        offset: u64,
+        first: Bytes,
+        second: Bytes,
+    ) -> BoxFuture<'_, Result<(), DiskError>>;
     /// Makes everything written before the call survive a power loss.
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>>;
     /// The file's length in bytes.

@@ -26,6 +26,17 @@ const BACKGROUND_WRITES_MAX: usize = 12;
 /// segment takes.
 const HOLD_PAUSE: Duration = Duration::from_millis(5);
 
+/// A replica is left behind that has been behind the others for this time (REP-14). A disk that is
+/// merely busy takes less; writers wait about as long as for a server that died in silence.
+const LATE_MAX: Duration = Duration::from_secs(3);
+/// So is one that has been behind for this time, `SLOW_MAX` times in a row.
+const SLOW: Duration = Duration::from_millis(1500);
+const SLOW_MAX: u32 = 3;
+/// Between two looks for such replicas.
+const LATE_LOOK_PAUSE: Duration = Duration::from_millis(250);
+/// Most repairs that are looked at then.
+const LATE_REPAIRS_MAX: usize = 64;
+
 /// Something to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
@@ -58,8 +69,10 @@ pub(crate) enum WriteOutcome {
     Later(Option<Duration>),
     /// Not done, for want of space, at least until then.
     Full(Moment),
-    /// The backup does not have the replica, or cannot keep it: use another one.
+    /// The backup does not have the replica: use another one.
     Useless,
+    /// The backup's disk has failed: use another one, for other segments, too.
+    Broken,
     /// Not done: another cluster's server has the place. Use another one, and leave that replica
     /// alone.
     Foreign,
@@ -85,6 +98,8 @@ pub(crate) struct Machine {
     newest: SegmentId,
     durable: LogPosition,
     background: usize,
+    /// When to look for late replicas.
+    next_late_look: Moment,
     counters: ReplicationStatus,
 }
 
@@ -103,6 +118,7 @@ impl Machine {
             newest: SegmentId(0),
             durable: LogPosition::default(),
             background: 0,
+            next_late_look: Moment::default(),
             counters: ReplicationStatus::default(),
         }
     }
@@ -270,6 +286,7 @@ impl Machine {
                 self.counters.writes += 1;
                 self.counters.bytes_written += u64::from(flight.end - replica.acked);
                 replica.acknowledged(flight);
+                replica.settle(now, SLOW);
             }
             WriteOutcome::Unknown => {
                 self.counters.write_failures += 1;
@@ -290,7 +307,10 @@ impl Machine {
                 }
                 self.unplaced.remove(&id);
             }
-            WriteOutcome::Useless => {
+            WriteOutcome::Useless | WriteOutcome::Broken => {
+                if outcome == WriteOutcome::Broken {
+                    placement.set_bad(server, now);
+                }
                 self.counters.write_failures += 1;
                 replica.failed(now, None, true);
                 pluvio_units::mark("replica-useless");
@@ -355,6 +375,7 @@ impl Machine {
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         self.step_releases(&mut actions);
+        self.step_late(placement, now);
         self.step_heads(placement, now, rng, &mut actions);
         self.step_background(placement, now, rng, &mut actions);
         actions.extend(
@@ -376,6 +397,31 @@ impl Machine {
                 segment.held = false;
                 actions.push(Action::Release(id));
             }
+        }
+    }
+
+    /// Leaves replicas behind whose backups hang or crawl, where enough others have what they lack
+    /// (REP-14).
+    fn step_late(&mut self, placement: &mut Placement, now: Moment) {
+        if now < self.next_late_look {
+            return;
+        }
+        self.next_late_look = now + LATE_LOOK_PAUSE;
+        let heads = self.heads.iter().take(2).chain(&self.sides);
+        let watched = heads.chain(self.repairs.iter().take(LATE_REPAIRS_MAX));
+        let watched: Vec<SegmentId> = watched.copied().collect();
+        for id in watched {
+            let Some(segment) = self.segments.get_mut(&id) else {
+                continue;
+            };
+            for server in segment.late(&self.view, now, LATE_MAX, SLOW_MAX) {
+                tracing::warn!(%server, segment = %id, "a backup is late: nobody waits for its replica");
+                pluvio_units::mark("replica-late");
+                let until = placement.set_bad(server, now);
+                segment.leave_behind(server, until);
+                self.unplaced.remove(&id);
+            }
+            self.sort(id);
         }
     }
 
@@ -646,8 +692,13 @@ impl Machine {
             let primary = !segment.replicas.iter().any(|r| r.primary);
             let near: Vec<ServerId> = segment.replicas.iter().map(|r| r.server).collect();
             let taken = |server| segment.has_used(server) || frees.wants(server, id);
-            let Some(server) = placement.choose(&self.view, &taken, &near, primary, now, rng)
-            else {
+            let or_bad = |server| taken(server) || placement.is_bad(server, now);
+            let mut chosen = placement.choose(&self.view, &or_bad, &near, primary, now, rng);
+            // Without it nothing would be acknowledged.
+            if chosen.is_none() && segment.hopeful() < self.view.needed() {
+                chosen = placement.choose(&self.view, &taken, &near, primary, now, rng);
+            }
+            let Some(server) = chosen else {
                 self.unplaced.insert(id);
                 break;
             };

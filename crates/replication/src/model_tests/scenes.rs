@@ -66,6 +66,151 @@ impl World {
     }
 }
 
+impl World {
+    /// Everything arrives but that for one backup. Its messages stay where they are.
+    fn deliver_but_to(&mut self, hung: ServerId) {
+        loop {
+            self.go_on();
+            let others = |w: &mut WriteOrder| w.server != hung;
+            let writes: Vec<_> = self.writes.extract_if(.., others).collect();
+            if writes.is_empty() && self.records.is_empty() {
+                return;
+            }
+            for order in writes {
+                self.deliver_surely(&order);
+            }
+            while !self.records.is_empty() {
+                self.control();
+            }
+        }
+    }
+
+    /// The log grows for some seconds. A write to one backup takes `write_s` seconds each, or never
+    /// ends. Gives for each second whether all that was appended in it is durable at its end.
+    fn seconds_with(&mut self, slow: ServerId, write_s: Option<u64>) -> Vec<bool> {
+        let mut durable = Vec::new();
+        for second in 1..=12 {
+            self.grow(self.head);
+            self.deliver_but_to(slow);
+            self.now = self.now + Duration::from_secs(1);
+            if write_s.is_some_and(|takes| second % takes == 0) {
+                let to_slow = |w: &mut WriteOrder| w.server == slow;
+                let writes: Vec<_> = self.writes.extract_if(.., to_slow).collect();
+                writes.iter().for_each(|order| self.deliver_surely(order));
+            }
+            self.deliver_but_to(slow);
+            durable.push(self.durable == self.position(self.head));
+        }
+        durable
+    }
+}
+
+// shows: REP-14
+#[test]
+fn a_backup_that_hangs_or_crawls_is_left_behind_and_gets_no_new_replicas() {
+    for write_s in [None, Some(2)] {
+        let _marks = pluvio_units::Marks::to_reach(&["replica-late"]);
+        let mut world = world();
+        world.reliable = true;
+        let slow = world.having(world.head)[0];
+        let durable = world.seconds_with(slow, write_s);
+        assert!(!durable[0] && durable[11], "{write_s:?}: {durable:?}");
+        for _ in 0..5 {
+            world.roll();
+            world.deliver_but_to(slow);
+            world.grow(world.head);
+            world.deliver_but_to(slow);
+            assert_eq!(world.durable, world.position(world.head));
+            assert!(!world.having(world.head).contains(&slow));
+        }
+        world.settle(3);
+    }
+}
+
+/// Nothing else is left when the other backup is gone.
+// shows: REP-14
+#[test]
+fn a_replica_that_was_left_behind_catches_up_when_it_is_needed() {
+    let mut world = World::new(1, 3, 3, 2);
+    world.reliable = true;
+    world.deliver_all();
+    let slow = world.having(world.head)[0];
+    world.seconds_with(slow, None);
+    let gone = world.having(world.head)[1];
+    world.writes.retain(|w| w.server != gone);
+    world.backups.remove(&gone);
+    world.push_list(3);
+    world.grow(world.head);
+    world.deliver_but_to(slow);
+    assert!(world.durable < world.position(world.head));
+    for _ in 0..30 {
+        world.now = world.now + Duration::from_secs(1);
+        world.deliver_all();
+        while !world.records.is_empty() {
+            world.control();
+        }
+        world.deliver_all();
+    }
+    assert_eq!(world.durable, world.position(world.head));
+}
+
+/// Its write takes a second, however much is appended meanwhile.
+// shows: REP-14
+#[test]
+fn a_backup_that_is_a_little_slower_stays() {
+    let mut world = world();
+    let slow = world.having(world.head)[0];
+    world.seconds_with(slow, Some(1));
+    assert!(!world.placement.is_bad(slow, world.now));
+    let replica = &world.backups[&slow].frames[&world.head];
+    assert_eq!(replica.certified, world.segments[&world.head].length);
+}
+
+// shows: REP-14
+#[test]
+fn a_backup_that_hangs_is_waited_for_where_too_few_others_are_there() {
+    let mut world = World::new(1, 2, 2, 2);
+    world.reliable = true;
+    world.deliver_all();
+    let slow = world.having(world.head)[0];
+    let durable = world.seconds_with(slow, None);
+    assert_eq!(durable, [false; 12]);
+    world.deliver_all();
+    assert_eq!(world.durable, world.position(world.head));
+}
+
+/// As a backup answers whose disk has failed.
+#[test]
+fn a_backup_whose_disk_failed_is_remembered() {
+    let mut world = world();
+    world.reliable = true;
+    let broken = world.having(world.head)[0];
+    world.grow(world.head);
+    world.go_on();
+    let to_broken = |w: &mut WriteOrder| w.server == broken;
+    let order = world.writes.extract_if(.., to_broken).next();
+    let id = order.expect("it has a replica").segment;
+    let outcome = WriteOutcome::Broken;
+    world
+        .machine
+        .written(id, broken, outcome, &mut world.placement, world.now);
+    for _ in 0..5 {
+        world.deliver_but_to(broken);
+        world.roll();
+        world.deliver_but_to(broken);
+        assert!(!world.having(world.head).contains(&broken));
+    }
+}
+
+/// Fewer would be left than an acknowledgement needs.
+#[test]
+fn a_backup_that_was_bad_is_used_where_no_other_is_left() {
+    let mut world = World::new(1, 2, 2, 2);
+    world.placement.set_bad(ServerId(2), world.now);
+    world.deliver_all();
+    assert_eq!(world.having(world.head), [ServerId(2), ServerId(3)]);
+}
+
 #[test]
 fn what_is_in_a_head_is_acknowledged_while_its_successor_is_being_opened() {
     let mut world = world();

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pluvio_client::{Client, ClientOptions, Table};
 use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
 use pluvio_env::{Address, BoxFuture, CallError, Clock, Env, Frame, Network};
-use pluvio_format::{FrameHeader, newest_frame_header};
+use pluvio_format::{FrameHeader, newest_frame_header, read_frame};
 use pluvio_master::TabletPhase;
 use pluvio_server::{OnCorruption, Server, ServerOptions};
 use pluvio_sim::{DiskFaults, Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimOptions};
@@ -85,7 +85,10 @@ pub struct FrameOnDisk {
     pub path: String,
     /// All bytes of the file.
     pub area: Vec<u8>,
+    /// Brought up to what its newest certificate says.
     pub header: FrameHeader,
+    /// The bytes that count; none where they cannot be read.
+    pub segment: Vec<u8>,
 }
 
 pub struct Rig {
@@ -370,7 +373,13 @@ impl Rig {
         let frame = |path: String| {
             let area = self.sim.file_content(process, &path)?;
             let header = newest_frame_header(&area).ok()?;
-            Some(FrameOnDisk { path, area, header })
+            let (header, segment) = read_frame(&area).unwrap_or((header, Vec::new()));
+            Some(FrameOnDisk {
+                path,
+                area,
+                header,
+                segment,
+            })
         };
         paths
             .filter(|path| path.starts_with(&prefix))

@@ -12,7 +12,7 @@ struct Expected {
 }
 
 /// Traces that a run with faults may give.
-const EXPECTED: [Expected; 9] = [
+const EXPECTED: [Expected; 10] = [
     Expected {
         part: "no room is kept for the next start",
         why: "the disk is full, or gave an error",
@@ -44,6 +44,10 @@ const EXPECTED: [Expected; 9] = [
     Expected {
         part: "it was freed",
         why: "a write to a replica was still on its way when the segment left the log and was freed",
+    },
+    Expected {
+        part: "a backup is late",
+        why: "its disk or the network was slow, or a cut lay between, for some seconds",
     },
     Expected {
         part: "a damaged frame",

@@ -115,10 +115,11 @@ pub(super) fn rot(draw: &mut Stream, sim: &Sim, process: ProcessId) -> u64 {
         let Some(Ok(header)) = header else {
             continue;
         };
-        if header.certified_length > 0 {
+        if header.certified_length > 0 && content.len() > FRAME_DATA_OFFSET {
             let byte = match draw.below(8) {
                 0 => draw.below(area as u64),
-                _ => FRAME_DATA_OFFSET as u64 + draw.below(u64::from(header.certified_length)),
+                // Certificates in line, too, and bytes behind those that the header knows of.
+                _ => draw.between(FRAME_DATA_OFFSET as u64, content.len() as u64 - 1),
             };
             return u64::from(sim.flip_bit(process, path, byte * 8 + draw.below(8)));
         }
