@@ -18,7 +18,7 @@ use manual::{example, long, measure, porcupine, tsan};
 use std::process::ExitCode;
 
 /// The tasks, each with what it does.
-const TASKS: [(&str, &str); 12] = [
+const TASKS: [(&str, &str); 13] = [
     (
         "test",
         "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
@@ -40,6 +40,11 @@ const TASKS: [(&str, &str); 12] = [
     (
         "beside-redis",
         "measure the Redis port beside redis-server: --rounds N (3), --seconds N (1), --keys N (100000)",
+    ),
+    (
+        "server-time",
+        "measure the processor time of a server for a request beside Redis or valkey: --rounds N (3), --requests N \
+         (400000), --keys N (500000), --peer PROGRAM (redis-server)",
     ),
     (
         "long-tests",
@@ -95,6 +100,7 @@ fn run(words: &[&str]) -> Result<bool> {
         ["measure-engine", flags @ ..] => measure::run(&root, flags),
         ["soak", flags @ ..] => example::run(&root, "soak", flags),
         ["beside-redis", flags @ ..] => example::run(&root, "beside_redis", flags),
+        ["server-time", flags @ ..] => example::run(&root, "server_time", flags),
         ["long-tests", flags @ ..] => long::run(&root, flags),
         ["tsan", words @ ..] => tsan::run(&root, words),
         ["porcupine", file] => porcupine::run(&root, file),

@@ -1,4 +1,4 @@
-//! How the programs behind `cargo xtask soak` and `cargo xtask beside-redis` begin: flags with
+//! How the programs behind `cargo xtask soak`, `beside-redis` and `server-time` begin: flags with
 //! values, and an exit code.
 
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! `cargo xtask soak` and `cargo xtask beside-redis`: programs that need real clusters for minutes.
+//! `cargo xtask soak`, `beside-redis` and `server-time`: programs that need real clusters for
+//! minutes.
 //!
 //! The work is done by examples of the laboratory's binary, which use the client library or the
 //! helpers of its tests. Building them here would make `cargo xtask` slow to start. This builds
