@@ -18,6 +18,7 @@ mod operation;
 mod pace;
 mod position;
 mod size;
+mod slots;
 mod waits;
 mod xxh3;
 
@@ -38,3 +39,4 @@ pub use pace::Pace;
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};
 pub use waits::Waits;
+pub use slots::{HashKind, KeySlot, Rank, SLOTS, TableHash};

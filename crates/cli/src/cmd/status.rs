@@ -298,6 +298,7 @@ mod tests {
             id: ServerId(id),
             address: format!("127.0.0.1:{id}"),
             redis: None,
+            redis_cluster: None,
             admin: None,
             rack: None,
             pid: 7,

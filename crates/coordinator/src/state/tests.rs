@@ -4,7 +4,7 @@ use super::*;
 use crate::store::MemoryStore;
 use crate::testing;
 use futures_util::FutureExt as _;
-use pluvio_units::{HashRange, KeyHash};
+use pluvio_units::{HashKind, HashRange, KeyHash};
 
 /// A state of two servers with a table of two tablets, as it is stored.
 fn stored() -> BTreeMap<String, Bytes> {
@@ -25,6 +25,7 @@ fn stored() -> BTreeMap<String, Bytes> {
         id: TableId(1),
         name: "t".into(),
         seed: 0,
+        hash: HashKind::Seeded,
         dropping: false,
         tablets: vec![
             TabletRecord::new(HashRange::new(KeyHash(0), KeyHash(99)), ServerId(1)),
