@@ -372,7 +372,7 @@ fn keys_of_one_slot_take_no_more_than_others() {
     }
     check(&index, hash_of);
     assert!(index.bytes_per_entry() < 11.0);
-    assert!(index.longest_chain() <= 3);
+    assert!(index.longest_chain() <= 4, "as where hashes are even");
 }
 
 /// Bytes that may be on their way back to the system: pieces of 64 KiB, of lines and of heads.

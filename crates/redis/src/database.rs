@@ -23,6 +23,7 @@ use pluvio_client::{
     AtOnce, Change, Client, ClientError, CountObjectsReply, Cursor, EnumeratedObject, ErrorKind,
     Get, Mutation, Outcome, Parts, Projection, Table,
 };
+use pluvio_env::{Address, timeout};
 use pluvio_mutation::{Verdict, judge, look};
 use pluvio_units::{HashKind, HashRange, KeyHash, KeySlot, Rank, TableId};
 use smallvec::SmallVec;
@@ -487,6 +488,13 @@ impl Databases {
             tablet.range.last >= first && self.client.is_local(table, tablet.range.first)
         })?;
         Some(Cursor::before(HashKind::Slots, own.range.first.max(first)))
+    }
+
+    /// Whether a server answers within a time.
+    pub(crate) async fn answers(&self, address: &str, limit: Duration) -> bool {
+        let address = Address::from(address);
+        let ping = self.client.ping(&address);
+        matches!(timeout(&*self.parts.clock, limit, ping).await, Ok(Ok(())))
     }
 
     /// Whether this server has a slot, as far as is known.

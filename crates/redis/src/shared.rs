@@ -8,6 +8,7 @@ use core::time::Duration;
 use pluvio_client::{Client, Parts, ServerList, ServerStatus};
 use pluvio_env::{Clock, Moment};
 use pluvio_units::{CoreId, ServerId};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -68,6 +69,9 @@ impl RedisOptions {
     }
 }
 
+/// How long the answer of a server to a ping is believed.
+const PINGED_FOR: Duration = Duration::from_millis(100);
+
 /// The id of this server, 0 while it is not enlisted, and the servers it knows of.
 pub type ServersFn = Arc<dyn Fn() -> (ServerId, Arc<ServerList>) + Send + Sync>;
 
@@ -75,13 +79,16 @@ pub type ServersFn = Arc<dyn Fn() -> (ServerId, Arc<ServerList>) + Send + Sync>;
 #[derive(Clone)]
 pub struct ClusterPort {
     servers: ServersFn,
+    /// Servers that were pinged lately, when, and whether they answered.
+    pinged: Arc<Mutex<BTreeMap<ServerId, (Moment, bool)>>>,
 }
 
 impl ClusterPort {
     /// `servers` is called on any event loop and must not block.
     #[must_use]
     pub fn new(servers: ServersFn) -> Self {
-        Self { servers }
+        let pinged = Arc::default();
+        Self { servers, pinged }
     }
 
     pub(crate) fn own_id(&self) -> ServerId {
@@ -99,6 +106,19 @@ impl ClusterPort {
             .find(|info| info.id == server)?
             .redis_cluster
             .clone()
+    }
+
+    /// Whether a server answered a ping in the last while; `None` when nobody asked.
+    pub(crate) fn answered(&self, server: ServerId, now: Moment) -> Option<bool> {
+        let pinged = self.pinged.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, answered) = *pinged.get(&server)?;
+        (now.since(at) < PINGED_FOR).then_some(answered)
+    }
+
+    pub(crate) fn note_answer(&self, server: ServerId, now: Moment, answered: bool) {
+        let mut pinged = self.pinged.lock().unwrap_or_else(PoisonError::into_inner);
+        pinged.retain(|_, (at, _)| now.since(*at) < PINGED_FOR);
+        pinged.insert(server, (now, answered));
     }
 
     /// The id of a node: the same wherever it is asked for. A server that starts again is another

@@ -10,6 +10,8 @@
 //!   answered with TRYAGAIN. To clients such a slot belongs to the server they ask.
 //! - SLOT-3: every slot belongs to one node in each answer. What a server without such a port has
 //!   belongs to the server that is asked, which passes commands on.
+//! - SLOT-4: no client is sent to a server that does not answer a ping: it may have crashed, and
+//!   nobody knows yet. Its slots are treated as those that no server serves.
 //!
 //! Nothing here is needed for correctness: a command that is run by the wrong server finds its
 //! owner, as on the ordinary port.
@@ -23,9 +25,15 @@ use crate::reply::{Failure, Reply};
 use crate::shared::{ClusterPort, Core};
 use crate::table::{Keys, SPECS, resolve};
 use core::fmt::Write;
+use core::time::Duration;
+use futures_util::future::join_all;
 use pluvio_client::{ServerInfo, Table};
 use pluvio_units::{HashKind, KeySlot, SLOTS, ServerId};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+
+/// How long a server has to answer before clients are kept from it: a server that is only busy does
+/// so in a millisecond or two.
+const PING_LIMIT: Duration = Duration::from_millis(200);
 
 /// A question about the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,13 +116,31 @@ pub(super) async fn admit(
     let Ok(table) = core.databases.slots_anew(db).await else {
         return Ok(());
     };
-    match owner(&table, slot).and_then(|owner| Some((owner, port.address_of(owner)?))) {
-        Some((owner, address)) if owner != port.own_id() => {
-            Err(Failure::new(format!("MOVED {slot} {address}")))
-        }
-        // SLOT-2 and SLOT-3.
-        Some(_) | None => Ok(()),
+    let list = port.list();
+    let owner = owner(&table, slot).and_then(|owner| list.up().find(|info| info.id == owner));
+    // Otherwise SLOT-2, SLOT-3 or SLOT-4.
+    if let Some(info) = owner
+        && let Some(address) = &info.redis_cluster
+        && info.id != port.own_id()
+        && answers(core, port, info).await
+    {
+        return Err(Failure::new(format!("MOVED {slot} {address}")));
     }
+    Ok(())
+}
+
+/// Whether a server answers (SLOT-4). Each is asked ten times a second at most.
+async fn answers(core: &Core, port: &ClusterPort, info: &ServerInfo) -> bool {
+    let now = core.shared.now();
+    if info.id == port.own_id() {
+        return true;
+    }
+    if let Some(answered) = port.answered(info.id, now) {
+        return answered;
+    }
+    let answered = core.databases.answers(&info.address, PING_LIMIT).await;
+    port.note_answer(info.id, core.shared.now(), answered);
+    answered
 }
 
 /// The server that serves a slot.
@@ -209,19 +235,22 @@ impl<'a> View<'a> {
             nodes: list.up().filter(has_port).cloned().collect(),
             stretches: Vec::new(),
         };
-        view.share_out(&table);
+        let owners: BTreeSet<ServerId> = table.tablets().iter().map(|t| t.owner).collect();
+        let owners = view.nodes.iter().filter(|node| owners.contains(&node.id));
+        let asked = owners.map(async |node| answers(core, port, node).await.then_some(node.id));
+        let answering = join_all(asked).await.into_iter().flatten().collect();
+        view.share_out(&table, &answering);
         Ok(view)
     }
 
-    fn share_out(&mut self, table: &Arc<Table>) {
+    fn share_out(&mut self, table: &Table, answering: &BTreeSet<ServerId>) {
         if table.hash_kind() == HashKind::Slots {
             for tablet in table.tablets() {
-                let has_port = self.nodes.iter().any(|node| node.id == tablet.owner);
                 let [first, last] = [tablet.range.first, tablet.range.last].map(KeySlot::of_hash);
                 self.give(Stretch {
                     first: first.number(),
                     last: last.number(),
-                    node: match tablet.is_served && has_port {
+                    node: match tablet.is_served && answering.contains(&tablet.owner) {
                         true => tablet.owner,
                         false => self.own,
                     },
