@@ -183,10 +183,11 @@ impl Databases {
     }
 
     fn remember(&self, database: DatabaseId, table: &Found) {
-        let known = self.slot(database).table.lock();
-        known
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone_from(table);
+        let mut known = self.lock(database);
+        // Commands of a cluster on a table without slots are refused, so none is to find it here.
+        let may_be_used =
+            |table: &Arc<Table>| !self.own_only || table.hash_kind() == HashKind::Slots;
+        *known = table.clone().filter(may_be_used);
     }
 
     /// Forgets a handle of a table that was dropped.

@@ -38,5 +38,5 @@ pub use operation::{Acknowledged, OperationId};
 pub use pace::Pace;
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};
-pub use waits::Waits;
 pub use slots::{HashKind, KeySlot, Rank, SLOTS, TableHash};
+pub use waits::Waits;

@@ -104,7 +104,10 @@ impl State {
     fn split(&mut self, request: &SplitTablet) -> Result<TableInfo, Refusal> {
         let id = self.find(&request.table)?;
         let table = self.tables.get_mut(&id).expect("it was just found");
-        let at = request.at.unwrap_or(KeyHash(1 << 62));
+        let at = table
+            .hash
+            .kind
+            .border(request.at.unwrap_or(KeyHash(1 << 62)));
         let index = table
             .tablets
             .iter()

@@ -13,7 +13,7 @@ use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_util::future::{join, join_all};
-use pluvio_units::{KEY_MAX, KeyHash, ObjectVersion, ServerId, VALUE_MAX};
+use pluvio_units::{HashKind, KEY_MAX, KeyHash, ObjectVersion, ServerId, VALUE_MAX};
 use pluvio_wire::{Answer, Refusal, Results};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -489,7 +489,15 @@ fn a_drop_whose_reply_was_lost_leaves_a_later_table_of_the_same_name() {
 
 #[test]
 fn enumeration_gives_each_object_once_while_tablets_split_move_and_crash() {
-    let (cluster, client, table) = cluster(3);
+    for kind in [HashKind::Seeded, HashKind::Slots] {
+        enumerate_while_tablets_split_move_and_crash(kind);
+    }
+}
+
+fn enumerate_while_tablets_split_move_and_crash(kind: HashKind) {
+    let (cluster, client, _) = cluster(3);
+    let made = client.create_table_hashed("enumerated", None, kind);
+    let table = cluster.run(made).unwrap();
     let keys: Vec<_> = (0..500u32)
         .map(|n| format!("{n:03}").into_bytes())
         .collect();

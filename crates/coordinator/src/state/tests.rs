@@ -62,6 +62,44 @@ fn what_was_stored_is_read_and_holds() {
     assert!(load(BTreeMap::new()).unwrap().is_none());
 }
 
+/// A table as it was stored before there were kinds of hashes.
+#[derive(Serialize)]
+struct EarlierTable<'a> {
+    id: TableId,
+    name: &'a str,
+    seed: u64,
+    dropping: bool,
+    tablets: &'a [TabletRecord],
+    cuts: &'a [KeyHash],
+}
+
+#[test]
+fn a_table_without_a_kind_of_hash_is_seeded() {
+    let state = load(stored()).unwrap().unwrap();
+    let table = &state.tables[&TableId(1)];
+    let earlier = EarlierTable {
+        id: table.id,
+        name: &table.name,
+        seed: table.seed,
+        dropping: false,
+        tablets: &table.tablets,
+        cuts: &[],
+    };
+    let mut entries = stored();
+    let bytes = rmp_serde::to_vec_named(&earlier).unwrap();
+    entries.insert(key(TABLES, 1), bytes.into());
+    let loaded = load(entries).unwrap().unwrap();
+    assert_eq!(loaded.tables[&TableId(1)], state.tables[&TableId(1)]);
+    assert_eq!(loaded.globals.format, FORMAT);
+}
+
+#[test]
+fn a_tablet_of_a_slot_table_that_ends_within_a_slot_breaks_a_rule() {
+    let mut state = load(stored()).unwrap().unwrap();
+    state.table_mut(TableId(1)).unwrap().hash = HashKind::Slots;
+    assert!(state.holds().unwrap_err().contains("COORD-5"));
+}
+
 /// COORD-12.
 // shows: COORD-12, MASTER-6
 #[test]

@@ -73,7 +73,10 @@ fn tips(name: &str) -> &'static [&'static str] {
             &["request_policy:multi_shard", "response_policy:agg_sum"]
         }
         "mget" => &["request_policy:multi_shard"],
-        "mset" => &["request_policy:multi_shard", "response_policy:all_succeeded"],
+        "mset" => &[
+            "request_policy:multi_shard",
+            "response_policy:all_succeeded",
+        ],
         "msetnx" => &["request_policy:multi_shard", "response_policy:agg_min"],
         "randomkey" => &["request_policy:all_shards", "nondeterministic_output"],
         "scan" => &["nondeterministic_output", "request_policy:special"],
