@@ -17,14 +17,26 @@ use pluvio_wire::{
 /// How long a coordinator has to say what is wrong. It answers that at once.
 const TROUBLE_LIMIT: Duration = Duration::from_millis(500);
 
+/// How a table of this name hashes its keys unless its maker says otherwise. Those of the Redis
+/// port are for cluster clients, too.
+fn hash_kind_of(name: &str) -> HashKind {
+    let number = name.strip_prefix("redis:").unwrap_or_default();
+    match !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => HashKind::Slots,
+        false => HashKind::Seeded,
+    }
+}
+
 impl Client {
     /// Creates a table, or finds the one that has this name. `span` is the number of servers to
-    /// spread it over, all of them when `None`; it means nothing for a table that exists.
+    /// spread it over, all of them when `None`; it means nothing for a table that exists. A new
+    /// table of the Redis port, `redis:` and a number, hashes its keys by slots.
     ///
     /// # Errors
     /// See [`Client`]; [`ErrorKind::BadArgument`] for a name that is not allowed.
     pub async fn create_table(&self, name: &str, span: Option<u32>) -> Result<Table, ClientError> {
-        self.create_table_hashed(name, span, HashKind::Seeded).await
+        self.create_table_hashed(name, span, hash_kind_of(name))
+            .await
     }
 
     /// [`Client::create_table`], with the way in which the table hashes its keys. A table that

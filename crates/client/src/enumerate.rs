@@ -20,7 +20,7 @@ const RANK_BITS: u32 = NUMBER_BITS - 2 * SLOT_BITS;
 /// smaller ranks. In a seeded table ranks are hashes, so the stretch begins with the rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursor {
-    /// What is being gone through; it may reach beyond the tablet that it was when that was begun.
+    /// The hashes that are being gone through: one tablet, as it was when that began.
     pub stretch: HashRange,
     /// The next rank.
     pub rank: Rank,
@@ -184,8 +184,8 @@ impl Enumeration {
         Ok(objects)
     }
 
-    /// Of a seeded table. The next place begins a group of hashes, so that it fits a number: what a
-    /// tablet's end has cut off a group is asked for as well.
+    /// Of a seeded table. The next place begins a group of hashes, so that it fits a number. If a
+    /// tablet ends within a group, the rest of the group is asked for as well.
     async fn next_hashes(
         &self,
         cursor: Cursor,
@@ -210,8 +210,8 @@ impl Enumeration {
         }
     }
 
-    /// Of a slot table. A stretch that was a tablet when it was begun may be several by now: all of
-    /// them are asked, and it goes on behind what all of them have told.
+    /// Of a slot table. A stretch that was one tablet may be several by now. All of them are asked,
+    /// and the enumeration goes on at the smallest rank that one of them has not reached.
     async fn next_ranks(
         &self,
         Cursor { stretch, rank }: Cursor,

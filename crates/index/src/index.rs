@@ -315,9 +315,9 @@ impl Index {
         self.table.scan(&self.spread, from, slots)
     }
 
-    /// Removes the entries of `range` whose ranks are `from` or larger, a slice of at most `buckets`
-    /// buckets per call, and calls `on_removed` for each. Returns the rank to go on with, or `None`
-    /// at the end; begin with rank 0. Each bucket is unlocked before `on_removed` is called for its
+    /// Removes the entries of `range` whose ranks are `from` or larger, at most `buckets` buckets
+    /// per call, and calls `on_removed` for each. Returns the rank to go on with, or `None` at the
+    /// end; begin with rank 0. Each bucket is unlocked before `on_removed` is called for its
     /// entries. Entries inserted meanwhile behind the slice's end are removed too.
     ///
     /// A range of slots is everywhere in the index. So all of the index is walked, and keys are

@@ -476,8 +476,8 @@ impl Databases {
         }
     }
 
-    /// The place itself, or where the next tablet of this server begins if other tablets are to be
-    /// left out. What was begun is gone through to its end, also when it has moved meanwhile.
+    /// The place itself; if other servers' tablets are to be left out, where the next one of this
+    /// server begins. A tablet that was begun is gone through to its end, wherever it is by then.
     fn own_place(&self, table: &Table, place: Cursor) -> Option<Cursor> {
         let is_begun = place.rank != Rank(0);
         if !self.own_only || table.hash_kind() == HashKind::Seeded || is_begun {

@@ -35,7 +35,7 @@ pub struct RedisOptions {
     /// From this many bytes of replies that wait to be sent on, a connection starts no more
     /// commands.
     pub output_bytes_max: usize,
-    /// Of a port for cluster clients: what it needs to know of the others.
+    /// The other servers, for a port for cluster clients; `None` on an ordinary port.
     pub cluster: Option<ClusterPort>,
     /// Longest reply of one command, so that a KEYS or MGET cannot take all memory.
     pub reply_bytes_max: usize,
@@ -75,7 +75,7 @@ const PINGED_FOR: Duration = Duration::from_millis(100);
 /// The id of this server, 0 while it is not enlisted, and the servers it knows of.
 pub type ServersFn = Arc<dyn Fn() -> (ServerId, Arc<ServerList>) + Send + Sync>;
 
-/// What a port for cluster clients knows of the servers.
+/// The servers, as a port for cluster clients knows them.
 #[derive(Clone)]
 pub struct ClusterPort {
     servers: ServersFn,

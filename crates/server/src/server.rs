@@ -161,7 +161,7 @@ impl Server {
         self.redis_cluster.as_ref().map(|port| &port.address)
     }
 
-    /// What its ports for Redis clients have counted, if it has any.
+    /// The counters of its ports for Redis clients, if it has any.
     #[must_use]
     pub fn redis_totals(&self) -> Option<Totals> {
         let ports = [&self.redis, &self.redis_cluster];

@@ -1,11 +1,11 @@
 //! The indexes of one table: one for each range of hashes that was taken as a whole.
 //!
 //! An index spreads the hashes of one range over its buckets, so a tablet that comes later, with
-//! other hashes, gets an index of its own. (In a slot table that is not needed for the spread, but
-//! lets a tablet go without a walk through the keys of others.) Ranges do not overlap; splitting a tablet needs no new
-//! index. The list is small and read by every operation: readers take a snapshot, a change replaces
-//! it. A table that has no tablets (of the embedded store) has one index for all hashes instead,
-//! for as long as it lives.
+//! other hashes, gets an index of its own. (In a slot table this lets a tablet go without a walk
+//! through the keys of others.) Ranges do not overlap; splitting a tablet needs no new index. The
+//! list is small and read by every operation: readers take a snapshot, a change replaces it. A
+//! table that has no tablets (of the embedded store) has one index for all hashes instead, for as
+//! long as it lives.
 
 use arc_swap::{ArcSwap, Guard};
 use core::ops::Deref;

@@ -166,8 +166,8 @@ impl HashKind {
         }
     }
 
-    /// Ranks that differ only in so many low bits come together in an enumeration. So a cursor
-    /// needs 53 bits: of a hash, or of a rank and of the two ends of a range of slots.
+    /// Ranks that differ only in this number of low bits come together in an enumeration. So a
+    /// cursor needs 53 bits: of a hash, or of a rank and of the two ends of a range of slots.
     #[must_use]
     pub fn group_bits(self) -> u32 {
         match self {

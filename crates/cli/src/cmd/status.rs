@@ -61,6 +61,7 @@ pub fn as_json(status: &ClusterStatus) -> Value {
                 "pid": info.pid,
                 "addr": info.address,
                 "redis": info.redis,
+                "redis_cluster": info.redis_cluster,
                 "admin": info.admin,
                 "rack": info.rack,
                 "cores": info.cores,

@@ -488,6 +488,21 @@ fn a_drop_whose_reply_was_lost_leaves_a_later_table_of_the_same_name() {
 }
 
 #[test]
+fn a_table_of_the_redis_port_has_slots_whoever_makes_it() {
+    let (cluster, client, table) = cluster(1);
+    assert_eq!(table.hash_kind(), HashKind::Seeded);
+    for (name, kind) in [
+        ("redis:0", HashKind::Slots),
+        ("redis:15", HashKind::Slots),
+        ("redis:", HashKind::Seeded),
+        ("redis:x", HashKind::Seeded),
+    ] {
+        let table = cluster.run(client.create_table(name, None)).unwrap();
+        assert_eq!(table.hash_kind(), kind, "{name}");
+    }
+}
+
+#[test]
 fn enumeration_gives_each_object_once_while_tablets_split_move_and_crash() {
     for kind in [HashKind::Seeded, HashKind::Slots] {
         enumerate_while_tablets_split_move_and_crash(kind);

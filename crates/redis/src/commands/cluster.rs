@@ -8,10 +8,10 @@
 //!   by which the client came here.
 //! - SLOT-2: while no server serves a slot, the command waits as on the ordinary port, then it is
 //!   answered with TRYAGAIN. To clients such a slot belongs to the server they ask.
-//! - SLOT-3: every slot belongs to one node in each answer. What a server without such a port has
-//!   belongs to the server that is asked, which passes commands on.
-//! - SLOT-4: no client is sent to a server that does not answer a ping: it may have crashed, and
-//!   nobody knows yet. Its slots are treated as those that no server serves.
+//! - SLOT-3: every slot belongs to one node in each answer. The slots of a server without such a
+//!   port belong to the server that is asked, which passes commands on.
+//! - SLOT-4: no client is sent to a server that does not answer a ping: it may have crashed before
+//!   anybody knew. Its slots are treated as those that no server serves.
 //!
 //! Nothing here is needed for correctness: a command that is run by the wrong server finds its
 //! owner, as on the ordinary port.
@@ -31,8 +31,8 @@ use pluvio_client::{ServerInfo, Table};
 use pluvio_units::{HashKind, KeySlot, SLOTS, ServerId};
 use std::collections::BTreeSet;
 
-/// How long a server has to answer before clients are kept from it: a server that is only busy does
-/// so in a millisecond or two.
+/// How long a server has to answer before clients are kept from it. A server that is only busy
+/// takes a millisecond or two.
 const PING_LIMIT: Duration = Duration::from_millis(200);
 
 /// A question about the cluster.

@@ -61,7 +61,7 @@ fn describe(spec: &'static Spec) -> Reply {
     ])
 }
 
-/// What cluster clients need to know of commands that concern several nodes, in the words of Redis.
+/// How cluster clients are to send commands that concern several nodes, in the words of Redis.
 fn tips(name: &str) -> &'static [&'static str] {
     match name {
         "dbsize" => &["request_policy:all_shards", "response_policy:agg_sum"],
