@@ -238,18 +238,35 @@ impl Enumeration {
             }
             left.first = KeyHash(seen.last.0 + 1);
         };
-        let Some(next) = next else {
+        let Some(rank) = self.cut(&mut objects, next) else {
             let behind = last.0.checked_add(1).map(KeyHash);
             return Ok((objects, behind.map(|hash| Cursor::before(kind, hash))));
         };
-        // Those of a part that told more come again.
-        objects.retain(|object| kind.rank(self.table.hash(&object.key)) < next);
         let stretch = HashRange::new(stretch.first, last);
-        let cursor = Cursor {
-            stretch,
-            rank: next,
-        };
-        Ok((objects, Some(cursor)))
+        Ok((objects, Some(Cursor { stretch, rank })))
+    }
+
+    /// Drops objects of several parts that come again: those from `next` on, and those beyond the
+    /// size of a batch. Gives the rank to go on with, which begins a group; none at the end.
+    fn cut(&self, objects: &mut Vec<EnumeratedObject>, next: Option<Rank>) -> Option<Rank> {
+        let kind = HashKind::Slots;
+        let rank = |object: &EnumeratedObject| kind.rank(self.table.hash(&object.key));
+        let group = |rank: Rank| rank.0 >> kind.group_bits();
+        objects.sort_by_cached_key(rank);
+        if let Some(next) = next {
+            objects.truncate(objects.partition_point(|object| rank(object) < next));
+        }
+        let full = self.items as usize;
+        if objects.len() <= full {
+            return next;
+        }
+        let last = group(rank(&objects[full - 1]));
+        let there = objects.partition_point(|object| group(rank(object)) <= last);
+        if there == objects.len() {
+            return next;
+        }
+        objects.truncate(there);
+        Some(Rank((last + 1) << kind.group_bits()))
     }
 
     async fn ask(&self, stretch: HashRange, rank: Rank) -> Result<EnumerateReply, ClientError> {

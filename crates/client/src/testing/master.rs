@@ -7,12 +7,13 @@ use bytes::Bytes;
 use pluvio_env::Frame;
 use pluvio_mutation::{Current, Get, Mutation, Outcome, Verdict, judge, look};
 use pluvio_units::{
-    HashRange, KeyHash, ObjectVersion, OperationId, Rank, SequenceNumber, ServerId, TableId,
+    HashRange, KeyHash, ObjectVersion, OperationId, Rank, SequenceNumber, ServerId,
+    ServerListVersion, TableId,
 };
 use pluvio_wire::{
     CountObjects, CountObjectsReply, DataOp, Enumerate, EnumerateReply, EnumeratedObject,
-    FatalKind, Header, Opcode, Refusal, Request, Results, RetryReason, RoleOp, Seen, TabletState,
-    check_key, decode, decode_get, decode_mutate, reply, reply_outcomes,
+    FatalKind, Header, Opcode, Ping, PingReply, Refusal, Request, Results, RetryReason, RoleOp,
+    Seen, TabletState, check_key, decode, decode_get, decode_mutate, reply, reply_outcomes,
 };
 use std::time::Duration;
 
@@ -75,6 +76,14 @@ impl State {
             RoleOp::Data(DataOp::CountObjects) => {
                 answer::<CountObjects>(request, |h, r| self.count(server, h, &r))
             }
+            RoleOp::Any(_) if opcode == Opcode::Ping => answer::<Ping>(request, |_, _| {
+                Ok(PingReply {
+                    server,
+                    server_list: ServerListVersion(1),
+                    caller_is_member: true,
+                    cluster: self.cluster,
+                })
+            }),
             RoleOp::Master(_) | RoleOp::Backup(_) | RoleOp::Coordinator(_) | RoleOp::Any(_) => {
                 refuse(
                     opcode,
