@@ -245,7 +245,10 @@ pub(crate) async fn run_data(core: &Core, database: DatabaseId, mut commands: Co
             let (what, command) = commands.remove(0);
             smallvec![run_single(core, database, what, command).await]
         }
-        _ if commands.iter().all(|(what, command)| cluster::is_here(core, *what, command)) => {
+        _ if commands
+            .iter()
+            .all(|(what, command)| cluster::is_here(core, *what, command)) =>
+        {
             one_key::run_in_order(core, database, &commands).await
         }
         _ => Box::pin(run_each(core, database, commands)).await,

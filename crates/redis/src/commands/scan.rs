@@ -1,8 +1,8 @@
 //! Going through all keys: SCAN, KEYS, RANDOMKEY.
 //!
 //! A cursor of SCAN is a place in the table, as a decimal number below 2^53: some clients keep it
-//! in a double. It means the same on every server, for ever. A complete scan gives each key that was
-//! there all along exactly once.
+//! in a double. It means the same on every server, for ever. A complete scan gives each key that
+//! was there all along exactly once.
 
 use super::CommandResult;
 use crate::database::{DatabaseId, ScanFrom};
