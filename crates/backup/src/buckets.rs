@@ -53,9 +53,9 @@ impl Router {
 
     fn route(&self, from: SegmentId, table: TableId, key: &[u8]) -> Option<usize> {
         let tablets = self.tables.get(&table)?;
-        // All tablets of a table have its seed.
-        let seed = tablets.first()?.0.seed;
-        route_within(tablets, from, KeyHash::of(seed, key))
+        // All tablets of a table hash alike.
+        let hash = tablets.first()?.0.table_hash();
+        route_within(tablets, from, hash.of(key))
     }
 
     fn route_hash(&self, from: SegmentId, table: TableId, hash: KeyHash) -> Option<usize> {

@@ -18,6 +18,7 @@ fn halves() -> Vec<Vec<TabletSpec>> {
         vec![TabletSpec {
             table: TableId(1),
             seed: SEED,
+            hash: pluvio_units::HashKind::Seeded,
             range,
             since: SegmentId(0),
         }]
@@ -123,6 +124,7 @@ fn tables_that_nobody_recovers_are_left_out() {
     let other = TabletSpec {
         table: TableId(2),
         seed: SEED,
+        hash: pluvio_units::HashKind::Seeded,
         range: HashRange::ALL,
         since: SegmentId(0),
     };

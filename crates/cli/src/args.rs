@@ -129,6 +129,10 @@ pub struct Dev {
         default_value_t = 6379
     )]
     pub redis_port: u16,
+    /// Port for cluster clients of Redis of the first server; the others follow [default: any free
+    /// ones]
+    #[arg(long, value_name = "P", env = "PLUVIO_REDIS_CLUSTER_PORT")]
+    pub redis_cluster_port: Option<u16>,
     /// Port for metrics and health of the coordinator; the servers' follow [default: any free ones]
     #[arg(long, value_name = "P", env = "PLUVIO_ADMIN_PORT")]
     pub admin_port: Option<u16>,
@@ -189,6 +193,9 @@ pub struct Server {
     /// Where to listen for Redis clients [default: nowhere]
     #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS", value_parser = listen_address)]
     pub redis: Option<String>,
+    /// Where to listen for cluster clients of Redis [default: nowhere]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS_CLUSTER", value_parser = listen_address)]
+    pub redis_cluster: Option<String>,
     /// Where to answer HTTP for metrics and health [default: nowhere]
     #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN", value_parser = listen_address)]
     pub admin: Option<String>,
@@ -207,7 +214,7 @@ pub struct Server {
     /// What a write does to an object that is there
     #[arg(long, value_enum, env = "PLUVIO_UPDATE", default_value_t = Update::Append)]
     pub update: Update,
-    /// Most connections of Redis clients
+    /// Most connections of Redis clients, on each port
     #[arg(
         long,
         value_name = "N",

@@ -176,6 +176,7 @@ async fn serve(
         leads: Some(leads),
         addr: port.address.to_string(),
         redis: None,
+        redis_cluster: None,
         admin: admin.as_ref().map(|a| a.address.clone()),
     }
     .tell(json);

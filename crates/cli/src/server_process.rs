@@ -25,6 +25,7 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
     ports::check(&[
         ("--listen", Some(arguments.listen.as_str())),
         ("--redis", arguments.redis.as_deref()),
+        ("--redis-cluster", arguments.redis_cluster.as_deref()),
         ("--admin", arguments.admin.as_deref()),
     ])?;
     let there = memory_limit(|path| std::fs::read_to_string(path).ok());
@@ -42,15 +43,21 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
     }
     let (coordinator, json) = (coordinator.clone(), global.json);
     let given = arguments.clone();
-    let redis = arguments.redis.as_ref();
+    let redis = redis_ports(arguments) * arguments.redis_connections_max as usize;
     process::run(
         global,
         &arguments.process,
         0,
         Some(&arguments.data),
-        redis.map_or(0, |_| arguments.redis_connections_max as usize),
+        redis,
         move |parts| serve(parts, coordinator, given, json),
     )
+}
+
+/// How many ports there are for Redis clients.
+fn redis_ports(arguments: &Arguments) -> usize {
+    let ports = [&arguments.redis, &arguments.redis_cluster];
+    ports.into_iter().flatten().count()
 }
 
 /// Memory that this process may use: what the machine has, or what the control groups that it is in
@@ -103,7 +110,7 @@ async fn serve(
     };
     let admin_address = admin.as_ref().map(|a| a.address.clone());
     let mut options = options(&coordinator, &arguments, admin_address.clone());
-    options.redis_connections_max = connections.redis;
+    options.redis_connections_max = connections.redis / redis_ports(&arguments).max(1);
     let started = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -122,6 +129,7 @@ async fn serve(
         pid: std::process::id(),
         addr: server.address().to_string(),
         redis: server.redis_address().map(ToString::to_string),
+        redis_cluster: server.redis_cluster_address().map(ToString::to_string),
         admin: admin_address,
     }
     .tell(json);
@@ -145,6 +153,7 @@ fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> S
         ServerOptions::new(Address::default(), Address::from(arguments.listen.as_str()));
     options.coordinators = coordinator.split(',').map(Address::from).collect();
     options.redis = arguments.redis.as_deref().map(Address::from);
+    options.redis_cluster = arguments.redis_cluster.as_deref().map(Address::from);
     options.admin = admin;
     options.memory = arguments.memory;
     options.huge_pages = arguments.huge_pages == HugePages::IfPossible;
@@ -213,8 +222,7 @@ impl Subject for Pages {
         metrics.net(&self.network.counters().totals());
         if let Some(server) = self.server() {
             metrics.server(&server.status());
-            if let Some(redis) = server.redis() {
-                let t = redis.totals();
+            if let Some(t) = server.redis_totals() {
                 metrics.redis(&RedisNumbers {
                     commands_unknown: t.commands_unknown,
                     connections_open: t.connections_open(),

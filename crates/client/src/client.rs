@@ -116,6 +116,14 @@ impl Client {
         Attempts::new(&self.shared.parts, &self.shared.options)
     }
 
+    /// Whether the server that embeds this client has a hash of a table, as far as it knows.
+    #[must_use]
+    pub fn is_local(&self, table: &Table, hash: KeyHash) -> bool {
+        table
+            .owner(hash)
+            .is_some_and(|owner| self.local(owner).is_some())
+    }
+
     /// The local master, if `owner` is it.
     pub(crate) fn local(&self, owner: ServerId) -> Option<&dyn LocalMaster> {
         self.shared

@@ -6,7 +6,7 @@ use crate::retry::Attempts;
 use crate::table::Table;
 use core::time::Duration;
 use pluvio_env::{Address, CallError};
-use pluvio_units::{KeyHash, ServerId, TableId};
+use pluvio_units::{HashKind, KeyHash, ServerId, TableId};
 use pluvio_wire::{
     ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, FatalKind,
     GetClusterStatus, GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables,
@@ -17,17 +17,44 @@ use pluvio_wire::{
 /// How long a coordinator has to say what is wrong. It answers that at once.
 const TROUBLE_LIMIT: Duration = Duration::from_millis(500);
 
+/// How a table of this name hashes its keys unless its maker says otherwise. Those of the Redis
+/// port are for cluster clients, too.
+fn hash_kind_of(name: &str) -> HashKind {
+    let number = name.strip_prefix("redis:").unwrap_or_default();
+    match !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => HashKind::Slots,
+        false => HashKind::Seeded,
+    }
+}
+
 impl Client {
     /// Creates a table, or finds the one that has this name. `span` is the number of servers to
-    /// spread it over, all of them when `None`; it means nothing for a table that exists.
+    /// spread it over, all of them when `None`; it means nothing for a table that exists. A new
+    /// table of the Redis port, `redis:` and a number, hashes its keys by slots.
     ///
     /// # Errors
     /// See [`Client`]; [`ErrorKind::BadArgument`] for a name that is not allowed.
     pub async fn create_table(&self, name: &str, span: Option<u32>) -> Result<Table, ClientError> {
+        self.create_table_hashed(name, span, hash_kind_of(name))
+            .await
+    }
+
+    /// [`Client::create_table`], with the way in which the table hashes its keys. A table that
+    /// exists keeps its own.
+    ///
+    /// # Errors
+    /// As [`Client::create_table`].
+    pub async fn create_table_hashed(
+        &self,
+        name: &str,
+        span: Option<u32>,
+        hash: HashKind,
+    ) -> Result<Table, ClientError> {
         check_table_name(name).map_err(ClientError::from_final)?;
         let request = CreateTable {
             name: name.to_owned(),
             span,
+            hash,
         };
         let mut attempts = self.attempts();
         let info = self.ask_for_change(&request, &mut attempts).await?;
@@ -261,6 +288,36 @@ impl Client {
                 }
             }
             return Ok(total);
+        }
+    }
+
+    /// Number and bytes of a table's objects on the server that embeds this client; 0 elsewhere.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn count_here(&self, table: &Table) -> Result<CountObjectsReply, ClientError> {
+        let Some(master) = self.shared.local.as_deref() else {
+            return Ok(CountObjectsReply::default());
+        };
+        let mut attempts = self.attempts();
+        loop {
+            let own = master.owns();
+            if !table.tablets().iter().any(|tablet| tablet.owner == own) {
+                return Ok(CountObjectsReply::default());
+            }
+            let request = CountObjects { table: table.id() };
+            let header = Header::within(table.cluster(), own);
+            let answer = master.count(self.core(), &header, &request);
+            let counted = self.finish_local::<CountObjects>(answer, &mut attempts);
+            match counted.await? {
+                Ok(count) => return Ok(count),
+                Err(error) => {
+                    let seen = table.map().generation;
+                    let again = self.judge(error, false, &mut attempts)?;
+                    attempts.pause(again.after).await?;
+                    self.refresh(table, seen, &mut attempts).await?;
+                }
+            }
         }
     }
 

@@ -73,18 +73,18 @@ mod window;
 pub use at_once::{AtOnce, Held, HeldWait};
 pub use batch::Key;
 pub use client::Client;
-pub use enumerate::Enumeration;
+pub use enumerate::{Cursor, Enumeration};
 pub use error::{ClientError, ErrorKind};
 pub use local::LocalMaster;
 pub use objects::{
     BitsReply, DeleteReply, IncrementReply, LengthReply, Number, Object, WriteReply,
 };
 pub use options::{ClientOptions, Parts};
-pub use table::Table;
+pub use table::{KnownTablet, Table};
 
 pub use pluvio_wire::{
     Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ClusterStatus,
     CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get, MigrateTabletReply,
     MigrationStatus, Mutation, Opcode, Outcome, Output, Payload, Projection, RejectRules,
-    RetryReason, ServerList, ServerStatus, Span, TableInfo, Unfit, WhichTablet,
+    RetryReason, ServerInfo, ServerList, ServerStatus, Span, TableInfo, Unfit, WhichTablet,
 };

@@ -2,7 +2,7 @@
 
 use arc_swap::ArcSwap;
 use pluvio_env::Address;
-use pluvio_units::{ClusterId, HashRange, KeyHash, ServerId, TableId};
+use pluvio_units::{ClusterId, HashKind, HashRange, KeyHash, ServerId, TableHash, TableId};
 use pluvio_wire::{TableInfo, TabletState};
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) type TableKey = (ClusterId, TableId, u64);
 struct Shared {
     cluster: ClusterId,
     id: TableId,
-    seed: u64,
+    hash: TableHash,
     name: Box<str>,
     map: ArcSwap<TableMap>,
     refreshing: tokio::sync::Mutex<()>,
@@ -33,7 +33,7 @@ impl Table {
         Self(Arc::new(Shared {
             cluster: info.cluster,
             id: info.id,
-            seed: info.seed,
+            hash: info.table_hash(),
             name: info.name.as_str().into(),
             map: ArcSwap::from_pointee(TableMap::new(info, 1)),
             refreshing: tokio::sync::Mutex::new(()),
@@ -49,7 +49,13 @@ impl Table {
     /// The seed of its key hash.
     #[must_use]
     pub fn seed(&self) -> u64 {
-        self.0.seed
+        self.0.hash.seed
+    }
+
+    /// How it hashes keys.
+    #[must_use]
+    pub fn hash_kind(&self) -> HashKind {
+        self.0.hash.kind
     }
 
     /// Its name.
@@ -58,10 +64,10 @@ impl Table {
         &self.0.name
     }
 
-    /// The hash of a key of this table: its place in an enumeration.
+    /// The hash of a key of this table: it says which tablet has the key.
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash::of(self.0.seed, key)
+        self.0.hash.of(key)
     }
 
     /// Its cluster, which requests for its objects name.
@@ -70,7 +76,7 @@ impl Table {
     }
 
     pub(crate) fn unique_key(&self) -> TableKey {
-        (self.0.cluster, self.0.id, self.0.seed)
+        (self.0.cluster, self.0.id, self.0.hash.seed)
     }
 
     /// Whether this is said of this table, and not of one that has its id in another cluster.
@@ -86,6 +92,22 @@ impl Table {
     pub(crate) fn owner(&self, hash: KeyHash) -> Option<ServerId> {
         let map = self.0.map.load();
         map.locate(hash).map(|tablet| tablet.owner)
+    }
+
+    /// The tablet that has this hash, as far as this client knows.
+    #[must_use]
+    pub fn tablet_of(&self, hash: KeyHash) -> Option<KnownTablet> {
+        let map = self.0.map.load();
+        let at = map.tablets.partition_point(|t| t.range.last < hash);
+        let tablet = map.tablets.get(at)?;
+        tablet.range.contains(hash).then(|| tablet.known())
+    }
+
+    /// Its tablets, by ascending range, as far as this client knows.
+    #[must_use]
+    pub fn tablets(&self) -> Vec<KnownTablet> {
+        let map = self.0.map.load();
+        map.tablets.iter().map(Tablet::known).collect()
     }
 
     /// One refresh of a table's map at a time; a task that waited looks first whether it still
@@ -126,12 +148,33 @@ pub(crate) struct TableMap {
     tablets: Vec<Tablet>,
 }
 
+/// A tablet and where it is, as far as a client knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KnownTablet {
+    /// The range of hashes.
+    pub range: HashRange,
+    /// Its owner. While it is recovered: the crashed one.
+    pub owner: ServerId,
+    /// Whether the owner serves it.
+    pub is_served: bool,
+}
+
 /// One tablet of a map.
 pub(crate) struct Tablet {
     pub(crate) range: HashRange,
     pub(crate) owner: ServerId,
     pub(crate) address: Address,
     ready: bool,
+}
+
+impl Tablet {
+    fn known(&self) -> KnownTablet {
+        KnownTablet {
+            range: self.range,
+            owner: self.owner,
+            is_served: self.ready,
+        }
+    }
 }
 
 impl TableMap {

@@ -467,7 +467,7 @@ mod tests {
     use crate::store::MemoryStore;
     use pluvio_env::Address;
     use pluvio_sim::{Sim, SimOptions};
-    use pluvio_units::CoreId;
+    use pluvio_units::{CoreId, HashKind};
     use pluvio_wire::{Header, encode};
 
     #[test]
@@ -479,8 +479,8 @@ mod tests {
         let starting = Coordinator::start(process.env, store, options);
         let started = sim.block_on(process.id, starting, Duration::from_secs(10));
         let coordinator = started.expect("it ends").expect("the store is empty");
-        let (name, span) = ("t".to_owned(), None);
-        let request = encode(&Header::default(), &CreateTable { name, span });
+        let (name, span, hash) = ("t".to_owned(), None, HashKind::Seeded);
+        let request = encode(&Header::default(), &CreateTable { name, span, hash });
         let handle = || {
             let peer = Peer {
                 address: Address::from("client"),

@@ -10,6 +10,7 @@ pub(crate) fn server(id: u64, address: impl Into<String>) -> ServerInfo {
         id: ServerId(id),
         address: address.into(),
         redis: None,
+        redis_cluster: None,
         admin: None,
         rack: None,
         pid: 0,

@@ -6,7 +6,7 @@ mod common;
 use common::{Cluster, OnRecover};
 use pluvio_env::Rng;
 use pluvio_sim::{NetworkFaults, SimOptions};
-use pluvio_units::{KeyHash, ServerId};
+use pluvio_units::{HashKind, KeyHash, ServerId};
 use pluvio_wire::{CreateTable, DropTable, SplitTablet, TableRef};
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ fn act(cluster: &Cluster, rng: &dyn Rng) {
         9 => {
             let name = some_name(rng);
             let span = Some(rng.below(4) as u32 + 1);
-            cluster.try_ask(CreateTable { name, span });
+            let hash = [HashKind::Seeded, HashKind::Slots][rng.below(2) as usize];
+            cluster.try_ask(CreateTable { name, span, hash });
         }
         10 => {
             let table = TableRef::Name(some_name(rng));

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Cluster, OnRecover, enlist};
 use pluvio_sim::{NetworkFaults, SimOptions};
-use pluvio_units::{ClusterId, KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
+use pluvio_units::{ClusterId, HashKind, KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
     CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed, Ping, RecoveryStage,
     Refusal, RetryReason, RpcError, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
@@ -54,6 +54,7 @@ fn a_table_is_answered_when_its_servers_have_it() {
     let bad = CreateTable {
         name: String::new(),
         span: None,
+        hash: HashKind::Seeded,
     };
     assert_eq!(fatal(cluster.ask(bad)), FatalKind::BadTableName);
     cluster.calm_down();
@@ -356,6 +357,7 @@ fn what_a_crashed_owner_did_not_confirm_is_given_away_when_its_lease_is_over() {
     let asked = cluster.try_once(CreateTable {
         name: "t".into(),
         span: None,
+        hash: HashKind::Seeded,
     });
     assert!(asked.is_err(), "server 1 did not confirm: {asked:?}");
     cluster.sim.pause(cluster.machines[late].process);
@@ -388,6 +390,7 @@ fn living_owners_are_asked_while_a_crashed_one_is_replaced() {
     let asked = cluster.try_once(CreateTable {
         name: "t".into(),
         span: None,
+        hash: HashKind::Seeded,
     });
     assert!(asked.is_err(), "two have not confirmed: {asked:?}");
     assert!(cluster.server(2).owned.is_empty());
@@ -583,7 +586,11 @@ fn who_asks_for_a_change_is_told_that_the_store_takes_none() {
     let cluster = cluster(2);
     let create = |name: &str| {
         let name = name.to_owned();
-        let asked = cluster.try_once(CreateTable { name, span: None });
+        let asked = cluster.try_once(CreateTable {
+            name,
+            span: None,
+            hash: HashKind::Slots,
+        });
         match asked {
             Err(RpcError::Refused(Refusal::Retry { why, .. })) => why,
             other => panic!("a refusal was expected, not {other:?}"),

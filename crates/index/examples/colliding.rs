@@ -11,7 +11,7 @@
 
 use pluvio_index::{Index, IndexOptions};
 use pluvio_memory::ReclaimEpochs;
-use pluvio_units::{EntryRef, HashRange, KeyHash};
+use pluvio_units::{EntryRef, HashKind, HashRange, KeyHash};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,7 @@ impl World {
         let options = IndexOptions {
             entries_max: 2 * keys,
             expected: HashRange::ALL,
+            kind: HashKind::Seeded,
             huge_pages: true,
         };
         let mut log = vec![0; ((keys + 1) * ENTRY_WORDS) as usize];

@@ -9,7 +9,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicU64;
 use pluvio_memory::{CACHE_LINE_BYTES, EpochGuard, REGION_GRANULE_BYTES, RegionError, WordRegion};
-use pluvio_units::{EntryRef, HashRange, KeyHash};
+use pluvio_units::{EntryRef, HashKind, HashRange, KeyHash, Rank};
 
 /// Lines of a new index, and of the smallest one: one kilobyte.
 const LINES_AT_FIRST: u64 = 16;
@@ -36,6 +36,9 @@ pub struct IndexOptions {
     /// The range of the hashes: all of them, or those of a tablet. Other hashes work as well, but
     /// gather in two blocks of lines.
     pub expected: HashRange,
+    /// How they are made. In an index of a slot table ranks fill all 64 bits, whichever slots it
+    /// has.
+    pub kind: HashKind,
     /// Ask for huge pages once the index has 4 MiB: fewer TLB misses, and at most 2 MiB more than
     /// its lines take.
     pub huge_pages: bool,
@@ -109,7 +112,7 @@ impl Index {
         }
         Ok(Self {
             table,
-            spread: Spread::new(options.expected),
+            spread: Spread::new(options.expected, options.kind),
         })
     }
 
@@ -305,36 +308,41 @@ impl Index {
     }
 
     /// Appends to `slots` the entries of the bucket that covers `from`, in no order and including
-    /// hashes below `from`. Returns the last hash the bucket covers: the walk goes on behind it. An
+    /// ranks below `from`. Returns the last rank the bucket covers: the walk goes on behind it. An
     /// entry that is in the index during the whole walk is met at least once, however the index
     /// grows meanwhile.
-    pub fn scan(&self, from: KeyHash, slots: &mut Vec<Slot>) -> KeyHash {
+    pub fn scan(&self, from: Rank, slots: &mut Vec<Slot>) -> Rank {
         self.table.scan(&self.spread, from, slots)
     }
 
-    /// Removes the entries of `range`, a slice of at most `buckets` buckets per call, and calls
-    /// `on_removed` for each. Returns the rest of the range, or `None` at its end. Each bucket is
-    /// unlocked before `on_removed` is called for its entries. Entries inserted meanwhile behind
-    /// the slice's end are removed too.
+    /// Removes the entries of `range` whose ranks are `from` or larger, at most `buckets` buckets
+    /// per call, and calls `on_removed` for each. Returns the rank to go on with, or `None` at the
+    /// end; begin with rank 0. Each bucket is unlocked before `on_removed` is called for its
+    /// entries. Entries inserted meanwhile behind the slice's end are removed too.
+    ///
+    /// A range of slots is everywhere in the index. So all of the index is walked, and keys are
+    /// read unless the index has no others.
     pub fn remove_range(
         &self,
         range: HashRange,
+        from: Rank,
         buckets: u32,
         mut hash_of: impl FnMut(EntryRef) -> KeyHash,
         mut on_removed: impl FnMut(Slot),
-    ) -> Option<HashRange> {
-        let (mut left, mut removed) = (range, Vec::new());
+    ) -> Option<Rank> {
+        let (first, end) = self.spread.ranks_of(range);
+        let (mut from, mut removed) = (from.max(first), Vec::new());
         for _ in 0..buckets {
             let last =
                 self.table
-                    .remove_in_first_bucket(&self.spread, left, &mut hash_of, &mut removed);
+                    .remove_in_bucket(&self.spread, from, range, &mut hash_of, &mut removed);
             removed.drain(..).for_each(&mut on_removed);
-            if last >= left.last {
+            if last >= end {
                 return None;
             }
-            left.first = KeyHash(last.0 + 1);
+            from = Rank(last.0 + 1);
         }
-        Some(left)
+        Some(from)
     }
 }
 

@@ -17,7 +17,7 @@
 //!   line of a chain has empty slots.
 //! - X3: an entry changes its slot, or a chain its lines, only while the block's head says
 //!   *moving*. Each such change ends with a new version.
-//! - X4: a home is that of all hashes of one contiguous range and of no others.
+//! - X4: a home is that of all ranks of one contiguous range and of no others.
 //! - X5: memory behind the last line is empty. It goes back to the system only after the end of
 //!   every epoch guard that is older than the line's becoming the last.
 //!

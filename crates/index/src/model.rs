@@ -17,7 +17,7 @@ use crate::words::{Lines, Word};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use pluvio_units::{EntryRef, HashRange, KeyHash};
+use pluvio_units::{EntryRef, HashKind, HashRange, Rank};
 
 impl Word for AtomicU64 {
     fn get(&self) -> u64 {
@@ -137,12 +137,12 @@ fn finds<const SLOTS: usize>(table: &ModelTable<SLOTS>, top: u64) -> bool {
 
 /// The tops of the entries that a scan of all hashes meets.
 fn walk<const SLOTS: usize>(table: &ModelTable<SLOTS>) -> Vec<u64> {
-    let spread = Spread::new(HashRange::ALL);
-    let (mut slots, mut from) = (Vec::new(), KeyHash(0));
+    let spread = Spread::new(HashRange::ALL, HashKind::Seeded);
+    let (mut slots, mut from) = (Vec::new(), Rank(0));
     loop {
         let last = table.scan(&spread, from, &mut slots);
         match last.0.checked_add(1) {
-            Some(next) => from = KeyHash(next),
+            Some(next) => from = Rank(next),
             None => return slots.iter().map(|slot| slot.entry.offset() - 1).collect(),
         }
     }

@@ -1,7 +1,8 @@
 //! From hashes to buckets: pure arithmetic.
 //!
-//! A hash becomes a *place*: the same order, but with the expected range of hashes stretched over
-//! all 64 bits. The number of lines alone says how places map to lines.
+//! A hash becomes a *rank*, and a rank a *place*: the same order, but with the expected range
+//! stretched over all 64 bits. The ranks of a slot table fill them as they are. The number of lines
+//! alone says how places map to lines.
 //!
 //! Lines belong to *blocks* of 8 to 15. A block's number is made of the place's top bits, reversed.
 //! The bits that follow, as a fraction of the block, say which of its lines is the *home* of the
@@ -16,7 +17,7 @@
 //! anew (linear hashing with partial expansions). Removing a line is the reverse.
 
 use crate::slot::TAG_BITS;
-use pluvio_units::{HashRange, KeyHash};
+use pluvio_units::{HashKind, HashRange, KeyHash, Rank};
 
 /// A tag is refreshed from the key each time a block's address has grown by this many bits. In
 /// between, it loses a bit of its worth per split. It is a power of two. With four, one split in
@@ -28,10 +29,12 @@ const TAG_STEP: u32 = 4;
 /// the tag. With this many, the lines of a block differ by less than 1 % in the places they hold.
 const FRACTION_BITS: u32 = TAG_BITS - TAG_STEP;
 
-/// The order-preserving map from hashes to places.
+/// The map from hashes to places, which keeps the order of their ranks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spread {
-    /// Every hash is its own place.
+    kind: HashKind,
+    expected: HashRange,
+    /// Every rank is its own place.
     identity: bool,
     first: u64,
     width_less_one: u64,
@@ -75,14 +78,16 @@ pub(crate) struct Blocks {
 
 impl Spread {
     /// Stretches `expected`; hashes outside it still work, but gather in the buckets at its ends.
-    pub(crate) fn new(expected: HashRange) -> Self {
+    pub(crate) fn new(expected: HashRange, kind: HashKind) -> Self {
         let width_less_one = expected.last.0 - expected.first.0;
         let shift = width_less_one.leading_zeros().min(63);
         let whole = 1_u128 << 64;
         let shifted = (u128::from(width_less_one) + 1) << shift;
         let stretch = ((whole - shifted) << 64) / shifted;
         Self {
-            identity: expected == HashRange::ALL,
+            kind,
+            expected,
+            identity: kind == HashKind::Slots || expected == HashRange::ALL,
             first: expected.first.0,
             width_less_one,
             shift,
@@ -91,43 +96,74 @@ impl Spread {
         }
     }
 
-    /// Ascends with the hash, or stays.
-    #[inline(always)]
-    pub(crate) fn place(&self, hash: KeyHash) -> u64 {
-        if self.identity {
-            return hash.0;
-        }
-        self.stretched(hash)
+    /// The rank of a hash.
+    #[cfg(test)]
+    pub(crate) fn rank(&self, hash: KeyHash) -> Rank {
+        self.kind.rank(hash)
     }
 
-    fn stretched(&self, hash: KeyHash) -> u64 {
-        let inside = hash.0.saturating_sub(self.first).min(self.width_less_one) << self.shift;
+    /// The place of a hash.
+    #[inline(always)]
+    pub(crate) fn place(&self, hash: KeyHash) -> u64 {
+        self.place_of(self.kind.rank(hash))
+    }
+
+    /// Ascends with the rank, or stays.
+    #[inline(always)]
+    pub(crate) fn place_of(&self, rank: Rank) -> u64 {
+        if self.identity {
+            return rank.0;
+        }
+        self.stretched(rank)
+    }
+
+    fn stretched(&self, rank: Rank) -> u64 {
+        let inside = rank.0.saturating_sub(self.first).min(self.width_less_one) << self.shift;
         let more = (u128::from(inside) * u128::from(self.stretch)) >> 64;
         // No overflow: less than inside * 2^64 / shifted, with inside < shifted.
         inside + more as u64
     }
 
-    /// The largest hash whose place is at most `place`.
-    fn last_hash(&self, place: u64) -> KeyHash {
+    /// The largest rank whose place is at most `place`.
+    fn last_rank(&self, place: u64) -> Rank {
+        if self.identity {
+            return Rank(place);
+        }
         let (mut low, mut high) = (0, u64::MAX);
         while low < high {
             let middle = high - (high - low) / 2;
-            if self.place(KeyHash(middle)) <= place {
+            if self.place_of(Rank(middle)) <= place {
                 low = middle;
             } else {
                 high = middle - 1;
             }
         }
-        KeyHash(low)
+        Rank(low)
     }
 
-    /// All hashes whose places lie between these two.
-    pub(crate) fn hashes(&self, first: u64, last: u64) -> HashRange {
-        HashRange {
-            first: first.checked_sub(1).map_or(KeyHash(0), |before| {
-                KeyHash(self.last_hash(before).0.saturating_add(1))
-            }),
-            last: self.last_hash(last),
+    /// The first and the last rank whose places lie between these two.
+    pub(crate) fn ranks(&self, first: u64, last: u64) -> (Rank, Rank) {
+        let first = first.checked_sub(1).map_or(Rank(0), |before| {
+            Rank(self.last_rank(before).0.saturating_add(1))
+        });
+        (first, self.last_rank(last))
+    }
+
+    /// The first and the last rank that hashes of `range` may have.
+    pub(crate) fn ranks_of(&self, range: HashRange) -> (Rank, Rank) {
+        match self.kind {
+            HashKind::Seeded => (self.kind.rank(range.first), self.kind.rank(range.last)),
+            HashKind::Slots => (Rank(0), Rank(u64::MAX)),
+        }
+    }
+
+    /// Whether all hashes of this index with ranks from `first` to `last` lie in `range`.
+    pub(crate) fn are_within(&self, range: HashRange, (first, last): (Rank, Rank)) -> bool {
+        match self.kind {
+            HashKind::Seeded => range.first.0 <= first.0 && last.0 <= range.last.0,
+            HashKind::Slots => {
+                range.first <= self.expected.first && self.expected.last <= range.last
+            }
         }
     }
 }
@@ -336,7 +372,7 @@ mod tests {
     proptest! {
         #[test]
         fn places_keep_the_order_and_fill_the_whole(range in ranges(), a: u64, b: u64) {
-            let spread = Spread::new(range);
+            let spread = Spread::new(range, HashKind::Seeded);
             let place = |hash| spread.place(KeyHash(hash));
             prop_assert!(place(a.min(b)) <= place(a.max(b)));
             prop_assert_eq!(spread.place(range.first), 0);
@@ -354,12 +390,13 @@ mod tests {
         fn a_line_is_home_of_exactly_the_hashes_of_its_range(
             range in ranges(), hash: u64, other: u64, lines in 8_u64..50_000,
         ) {
-            let spread = Spread::new(range);
+            let spread = Spread::new(range, HashKind::Seeded);
             let address = |hash| Address::of(spread.place(hash), lines, LOG);
             let here = address(KeyHash(hash));
             prop_assert!(here.block.line(here.home) < lines);
             let (first, last) = here.places(spread.place(KeyHash(hash)));
-            let hashes = spread.hashes(first, last);
+            let (first, last) = spread.ranks(first, last);
+            let hashes = HashRange::new(KeyHash(first.0), KeyHash(last.0));
             prop_assert!(hashes.contains(KeyHash(hash)));
             let same = |hash: KeyHash| {
                 let other = address(hash);
@@ -411,7 +448,7 @@ mod tests {
 
     #[test]
     fn the_whole_range_is_not_changed() {
-        let spread = Spread::new(HashRange::ALL);
+        let spread = Spread::new(HashRange::ALL, HashKind::Seeded);
         for hash in [0, 1, u64::MAX / 3, u64::MAX] {
             assert_eq!(spread.place(KeyHash(hash)), hash);
         }

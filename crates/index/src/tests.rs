@@ -7,7 +7,7 @@ use crate::words::Word;
 use crate::{Approach, Index, IndexError, IndexFull, IndexOptions, Slot};
 use core::ops::Deref;
 use pluvio_memory::ReclaimEpochs;
-use pluvio_units::{EntryRef, HashRange, KeyHash};
+use pluvio_units::{EntryRef, HashKind, HashRange, KeyHash, KeySlot, Rank};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +16,7 @@ fn options(entries_max: u64) -> IndexOptions {
     IndexOptions {
         entries_max,
         expected: HashRange::ALL,
+        kind: HashKind::Seeded,
         huge_pages: false,
     }
 }
@@ -106,20 +107,20 @@ fn get(index: &Index, key: u64, hash: KeyHash) -> Option<EntryRef> {
 
 /// Walks the whole index. Earlier content of a line does not count: the lines may have changed.
 fn walk(index: &Index, hash_of: impl Fn(EntryRef) -> KeyHash) -> Vec<EntryRef> {
-    let (mut all, mut slots, mut from) = (Vec::new(), Vec::new(), KeyHash(0));
+    let (mut all, mut slots, mut from) = (Vec::new(), Vec::new(), Rank(0));
     loop {
         slots.clear();
         let last = index.scan(from, &mut slots);
         assert!(last >= from);
         for slot in &slots {
-            let hash = hash_of(slot.entry);
-            assert!(hash <= last, "X4: {hash} up to {last}");
-            if hash >= from {
+            let rank = index.spread.rank(hash_of(slot.entry));
+            assert!(rank <= last, "X4: {rank} up to {last}");
+            if rank >= from {
                 all.push(slot.entry);
             }
         }
         match last.0.checked_add(1) {
-            Some(next) => from = KeyHash(next),
+            Some(next) => from = Rank(next),
             None => return all,
         }
     }
@@ -268,9 +269,9 @@ fn agrees_with_a_map(ops: Vec<Op>, options: IndexOptions, hash: impl Fn(u64) -> 
             Op::RemoveRange(first, width) => {
                 let last = KeyHash(first.saturating_add(width));
                 let range = HashRange::new(KeyHash(first), last);
-                let (mut removed, mut left) = (BTreeMap::new(), Some(range));
-                while let Some(range) = left {
-                    left = index.remove_range(range, 3, hash_of, |slot| {
+                let (mut removed, mut next) = (BTreeMap::new(), Some(Rank(0)));
+                while let Some(from) = next {
+                    next = index.remove_range(range, from, 3, hash_of, |slot| {
                         assert_eq!(removed.insert(key_of(slot.entry), slot), None);
                     });
                 }
@@ -342,6 +343,36 @@ proptest! {
         };
         agrees_with_a_map(ops, IndexOptions { expected, ..options(1000) }, hash);
     }
+
+    #[test]
+    fn agrees_with_a_map_in_a_slot_table(ops in ops(500), count in 1_u64..4) {
+        let [first, last] = [7000, 7003].map(|n| KeySlot::new(n).unwrap());
+        let expected = first.hashes_to(last);
+        let hash = move |key: u64| {
+            KeyHash(expected.first.0 + (key % count << 50) + (hash_of_key(key).0 >> 14))
+        };
+        let options = IndexOptions { expected, kind: HashKind::Slots, ..options(1000) };
+        agrees_with_a_map(ops, options, hash);
+    }
+}
+
+/// Any number of keys may have one tag, and so one slot.
+#[test]
+fn keys_of_one_slot_take_no_more_than_others() {
+    let slot = KeySlot::new(7000).unwrap();
+    let index = Indexed::new(IndexOptions {
+        expected: slot.hashes_to(slot),
+        kind: HashKind::Slots,
+        ..options(1 << 20)
+    });
+    let hash = |key: u64| KeyHash(slot.hashes_to(slot).first.0 | hash_of_key(key).0 >> 14);
+    let hash_of = |entry| hash(key_of(entry));
+    for key in 0..200_000 {
+        put(&index, key, 0, hash_of);
+    }
+    check(&index, hash_of);
+    assert!(index.bytes_per_entry() < 11.0);
+    assert!(index.longest_chain() <= 4, "as where hashes are even");
 }
 
 /// Bytes that may be on their way back to the system: pieces of 64 KiB, of lines and of heads.
@@ -441,7 +472,7 @@ fn colliding_keys_cost_memory_in_proportion_and_others_nothing() {
         "{}",
         index.bytes_per_entry()
     );
-    let (mut slots, mut long, mut from) = (Vec::new(), 0, KeyHash(0));
+    let (mut slots, mut long, mut from) = (Vec::new(), 0, Rank(0));
     loop {
         slots.clear();
         let last = index.scan(from, &mut slots);
@@ -449,7 +480,7 @@ fn colliding_keys_cost_memory_in_proportion_and_others_nothing() {
         let Some(next) = last.0.checked_add(1) else {
             break;
         };
-        from = KeyHash(next);
+        from = Rank(next);
     }
     assert_eq!(long, 1, "lines with many entries");
     let longest = index.longest_chain();
@@ -517,7 +548,7 @@ fn uneven_hashes_make_the_index_split_on() {
         put(&index, key, 0, hash_of);
     }
     let mut slots = Vec::new();
-    let last = index.scan(uneven(7), &mut slots);
+    let last = index.scan(Rank(uneven(7).0), &mut slots);
     assert!(
         slots.len() < 30,
         "{} entries in one chain up to {last}",

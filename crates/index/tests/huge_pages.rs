@@ -5,12 +5,13 @@
 
 use pluvio_index::{Index, IndexOptions};
 use pluvio_memory::ReclaimEpochs;
-use pluvio_units::{EntryRef, HashRange, KeyHash};
+use pluvio_units::{EntryRef, HashKind, HashRange, KeyHash};
 
 fn index(entries_max: u64) -> Index {
     let options = IndexOptions {
         entries_max,
         expected: HashRange::ALL,
+        kind: HashKind::Seeded,
         huge_pages: true,
     };
     Index::new(options).unwrap()

@@ -26,6 +26,9 @@ pub struct Announcement {
     /// Where it speaks the Redis protocol.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redis: Option<String>,
+    /// Where it speaks the Redis protocol to cluster clients.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub redis_cluster: Option<String>,
     /// Where it answers HTTP.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub admin: Option<String>,
@@ -52,7 +55,12 @@ impl Announcement {
         if self.leads == Some(false) {
             line += ", another one leads";
         }
-        for (what, at) in [("Redis", &self.redis), ("metrics", &self.admin)] {
+        let ports = [
+            ("Redis", &self.redis),
+            ("Redis Cluster", &self.redis_cluster),
+            ("metrics", &self.admin),
+        ];
+        for (what, at) in ports {
             if let Some(at) = at {
                 line += &format!(", {what} on {at}");
             }

@@ -61,6 +61,9 @@ pub struct LocalOptions {
     pub data: PathBuf,
     /// Redis port of the first server; 0 for any.
     pub redis_port: u16,
+    /// Port for cluster clients of Redis of the first server; the others follow. 0 takes any free
+    /// ones.
+    pub redis_cluster_port: u16,
     /// HTTP port of the coordinator; any when `None`.
     pub admin_port: Option<u16>,
     /// Port of the coordinator; the usual one, or any when that is taken, when `None`.
@@ -106,6 +109,7 @@ impl LocalOptions {
             cores: None,
             data: data.to_owned(),
             redis_port: 0,
+            redis_cluster_port: 0,
             admin_port: None,
             coordinator_port: Some(0),
             coordinators: 1,
@@ -165,6 +169,7 @@ pub struct LocalCluster {
     servers: Vec<Option<Child>>,
     /// Redis ports that servers have taken, 0 before.
     redis_ports: Vec<u16>,
+    redis_cluster_ports: Vec<u16>,
     /// Numbers of servers that have data and are not started this time, in ascending order.
     left_out: Vec<u32>,
 }
@@ -194,7 +199,8 @@ impl LocalCluster {
             has_led: false,
             options,
             servers: (0..count).map(|_| None).collect(),
-            redis_ports: (0..count).map(|_| 0).collect(),
+            redis_ports: vec![0; count as usize],
+            redis_cluster_ports: vec![0; count as usize],
             left_out: there.into_iter().filter(|n| *n > count).collect(),
         };
         this.check_ports()?;
@@ -224,11 +230,13 @@ impl LocalCluster {
     fn check_ports(&self) -> Result<(), Failure> {
         let servers = u32::try_from(self.servers.len()).unwrap_or(u32::from(u16::MAX));
         let redis = u32::from(self.options.redis_port);
+        let redis_cluster = u32::from(self.options.redis_cluster_port);
         let admin = self.options.admin_port.map_or(0, u32::from);
         let coordinator = self.coordinator_addresses[0].rsplit(':').next();
         let coordinator = coordinator.and_then(|port| port.parse().ok()).unwrap_or(0);
         ports::check_ranges(&[
             ("--redis-port", redis, servers),
+            ("--redis-cluster-port", redis_cluster, servers),
             ("--admin-port", admin, servers + self.options.coordinators),
             ("--coordinator-port", coordinator, 1),
         ])
@@ -273,10 +281,15 @@ impl LocalCluster {
             .into_iter()
             .map(|r| r.cloned())
             .collect();
-        for (port, result) in self.redis_ports.iter_mut().zip(announced) {
-            let address = result?.redis.unwrap_or_default();
+        let port = |address: Option<String>| {
+            let address = address.unwrap_or_default();
             let text = address.rsplit(':').next().unwrap_or_default();
-            *port = text.parse().unwrap_or(0);
+            text.parse().unwrap_or(0)
+        };
+        for (index, result) in announced.into_iter().enumerate() {
+            let announced = result?;
+            self.redis_ports[index] = port(announced.redis);
+            self.redis_cluster_ports[index] = port(announced.redis_cluster);
         }
         self.settle(progress).await
     }
@@ -597,16 +610,19 @@ impl LocalCluster {
         let directory = format!("server-{}", index + 1);
         let mut arguments = self.common_arguments("server", &format!("{host}:0"), index + 1);
         arguments.extend(["--data".into(), options.data.join(directory).into()]);
-        let redis = match options.redis_port {
+        let port = |first: u16, taken: &[u16]| match first {
             // A free one that was taken once is kept, so that clients find a respawned server.
-            0 => self.redis_ports[index],
+            0 => taken[index],
             first => first.saturating_add(u16::try_from(index).unwrap_or(0)),
         };
+        let redis = port(options.redis_port, &self.redis_ports);
+        let redis_cluster = port(options.redis_cluster_port, &self.redis_cluster_ports);
         let machine = std::thread::available_parallelism().map_or(1, usize::from);
         let shared_out = u16::try_from((machine / self.servers.len()).max(1)).unwrap_or(1);
         let mut add = |name: &str, value: String| arguments.extend([name.into(), value.into()]);
         add("--coordinator", self.coordinator_address());
         add("--redis", format!("{host}:{redis}"));
+        add("--redis-cluster", format!("{host}:{redis_cluster}"));
         add("--memory", options.memory.bytes().to_string());
         add("--replicas", options.replicas.to_string());
         add("--durability", options.durability.name().to_owned());

@@ -295,7 +295,7 @@ impl Master {
     ) -> Result<Arc<EngineTable>, NotAdded> {
         let table = self
             .store
-            .table(spec.table, spec.seed, spec.range)
+            .table(spec.table, spec.table_hash(), spec.range)
             .map_err(|error| NotAdded::NoIndex(error.to_string()))?;
         let tablet = Tablet {
             range: spec.range,
@@ -464,13 +464,14 @@ impl Master {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pluvio_units::{HashRange, SegmentId};
+    use pluvio_units::{HashKind, HashRange, SegmentId};
 
     #[test]
     fn a_tablet_without_address_space_is_refused_as_where_memory_is_full() {
         let spec = TabletSpec {
             table: TableId(1),
             seed: 7,
+            hash: HashKind::Seeded,
             range: HashRange::ALL,
             since: SegmentId(0),
         };

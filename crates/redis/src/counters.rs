@@ -95,6 +95,24 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// These and those of another port.
+    #[must_use]
+    pub fn plus(mut self, other: Self) -> Self {
+        for (name, count) in other.commands {
+            *self.commands.entry(name).or_default() += count;
+        }
+        for (prefix, count) in other.errors {
+            *self.errors.entry(prefix).or_default() += count;
+        }
+        self.commands_unknown += other.commands_unknown;
+        self.connections += other.connections;
+        self.connections_ended += other.connections_ended;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+        self.protocol_errors += other.protocol_errors;
+        self
+    }
+
     /// Commands of all names.
     #[must_use]
     pub fn commands_total(&self) -> u64 {

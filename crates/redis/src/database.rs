@@ -15,15 +15,17 @@
 //! to look up is the one exception: it is a queue.
 
 use crate::commands::Request;
-use crate::failure::{in_part, of_client, of_table, worst};
+use crate::failure::{BAD_CURSOR, in_part, of_client, of_table, worst};
+use crate::give_way::give_way;
 use crate::reply::Failure;
 use core::time::Duration;
 use pluvio_client::{
-    AtOnce, Change, Client, ClientError, CountObjectsReply, EnumeratedObject, ErrorKind, Get,
-    Mutation, Outcome, Parts, Projection, Table,
+    AtOnce, Change, Client, ClientError, CountObjectsReply, Cursor, EnumeratedObject, ErrorKind,
+    Get, Mutation, Outcome, Parts, Projection, Table,
 };
+use pluvio_env::{Address, timeout};
 use pluvio_mutation::{Verdict, judge, look};
-use pluvio_units::{KeyHash, TableId};
+use pluvio_units::{HashKind, HashRange, KeyHash, KeySlot, Rank, TableId};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +36,9 @@ pub const DATABASES: usize = 16;
 /// How often an operation looks a name up again before it gives up. It gets so far only while a
 /// client drops and creates the table all the time.
 const TRIES_MAX: u32 = 8;
+
+/// Keys of a slot that are counted at a time.
+const COUNT_STEP: usize = 1024;
 
 /// The first pause before a name is looked up again; it doubles.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -105,6 +110,29 @@ impl KnownHash {
     }
 }
 
+/// Where to begin to go through keys.
+#[derive(Clone, Copy)]
+pub(crate) enum ScanFrom {
+    /// At the place of this number ([`Cursor::to_number`]).
+    Number(u64),
+    /// In the tablet of this hash, at this rank; both were drawn.
+    Drawn(KeyHash, Rank),
+}
+
+/// A place in the tablet of a hash.
+fn drawn_place(table: &Table, hash: KeyHash, rank: Rank) -> Cursor {
+    let kind = table.hash_kind();
+    match kind {
+        HashKind::Seeded => Cursor::before(kind, hash),
+        HashKind::Slots => {
+            let stretch = table.tablet_of(hash).map_or(HashRange::ALL, |t| t.range);
+            // Never the start, whose stretch is not said.
+            let rank = Rank(rank.0 | 1 << kind.group_bits());
+            Cursor { stretch, rank }
+        }
+    }
+}
+
 type Found = Option<Arc<Table>>;
 
 #[derive(Default)]
@@ -117,6 +145,8 @@ struct Slot {
 /// The databases as one core sees them.
 pub(crate) struct Databases {
     client: Client,
+    /// Whether only keys of this server are gone through and counted, as a node of a cluster does.
+    own_only: bool,
     parts: Parts,
     slots: [Slot; DATABASES],
     /// Numbers look-ups and those who wait for them.
@@ -124,9 +154,10 @@ pub(crate) struct Databases {
 }
 
 impl Databases {
-    pub(crate) fn new(client: Client, parts: Parts) -> Self {
+    pub(crate) fn new(client: Client, parts: Parts, own_only: bool) -> Self {
         Self {
             client,
+            own_only,
             parts,
             slots: core::array::from_fn(|_| Slot::default()),
             arrivals: AtomicU64::new(0),
@@ -152,10 +183,11 @@ impl Databases {
     }
 
     fn remember(&self, database: DatabaseId, table: &Found) {
-        let known = self.slot(database).table.lock();
-        known
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone_from(table);
+        let mut known = self.lock(database);
+        // Commands of a cluster on a table without slots are refused, so none is to find it here.
+        let may_be_used =
+            |table: &Arc<Table>| !self.own_only || table.hash_kind() == HashKind::Slots;
+        *known = table.clone().filter(may_be_used);
     }
 
     /// Forgets a handle of a table that was dropped.
@@ -196,7 +228,11 @@ impl Databases {
         if let Some(table) = self.known(database) {
             return Ok(table);
         }
-        let created = self.client.create_table(&database.table_name(), None).await;
+        let name = database.table_name();
+        let created = self
+            .client
+            .create_table_hashed(&name, None, HashKind::Slots);
+        let created = created.await;
         let table = Arc::new(created.map_err(of_table)?);
         self.remember(database, &Some(table.clone()));
         Ok(table)
@@ -404,25 +440,102 @@ impl Databases {
         }
     }
 
-    /// The next keys of the database from a hash on, perhaps none, and where to go on.
+    /// The next keys of the database from a place on, perhaps none, and where to go on; never 0.
+    ///
+    /// # Errors
+    /// Also when the number is none of a place.
     pub(crate) async fn stretch(
         &self,
         database: DatabaseId,
-        from: KeyHash,
+        from: ScanFrom,
         items: usize,
-    ) -> Result<(Vec<EnumeratedObject>, Option<KeyHash>), Failure> {
+    ) -> Result<(Vec<EnumeratedObject>, Option<u64>), Failure> {
         let mut tries = self.tries(database);
         loop {
             let Some(table) = tries.existing().await? else {
                 return Ok((Vec::new(), None));
             };
-            let enumeration = self.client.enumerate_from(&table, from);
+            let kind = table.hash_kind();
+            let cursor = match from {
+                ScanFrom::Number(number) => Cursor::of_number(kind, number).ok_or(BAD_CURSOR)?,
+                ScanFrom::Drawn(hash, rank) => drawn_place(&table, hash, rank),
+            };
+            let Some(cursor) = self.own_place(&table, cursor) else {
+                return Ok((Vec::new(), None));
+            };
+            let enumeration = self.client.enumerate_from(&table, cursor);
             let mut enumeration = enumeration.keys_only().batch_items(items);
             match enumeration.next_stretch().await {
-                Ok(objects) => return Ok((objects, enumeration.cursor())),
+                Ok(objects) => {
+                    let next = enumeration.cursor();
+                    let next = next.and_then(|next| self.own_place(&table, next));
+                    return Ok((objects, next.map(|next| next.to_number(kind))));
+                }
                 Err(error) => tries.again(&table, &error).await?,
             }
         }
+    }
+
+    /// The place itself; if other servers' tablets are to be left out, where the next one of this
+    /// server begins. A tablet that was begun is gone through to its end, wherever it is by then.
+    fn own_place(&self, table: &Table, place: Cursor) -> Option<Cursor> {
+        let is_begun = place.rank != Rank(0);
+        if !self.own_only || table.hash_kind() == HashKind::Seeded || is_begun {
+            return Some(place);
+        }
+        let first = place.stretch.first;
+        let mut tablets = table.tablets().into_iter();
+        let own = tablets.find(|tablet| {
+            tablet.range.last >= first && self.client.is_local(table, tablet.range.first)
+        })?;
+        Some(Cursor::before(HashKind::Slots, own.range.first.max(first)))
+    }
+
+    /// Whether a server answers within a time.
+    pub(crate) async fn answers(&self, address: &str, limit: Duration) -> bool {
+        let address = Address::from(address);
+        let ping = self.client.ping(&address);
+        matches!(timeout(&*self.parts.clock, limit, ping).await, Ok(Ok(())))
+    }
+
+    /// Whether this server has a slot, as far as is known.
+    pub(crate) fn is_local(&self, table: &Table, slot: KeySlot) -> bool {
+        self.client.is_local(table, slot.hashes_to(slot).first)
+    }
+
+    /// The table of a database, created if it does not exist: its slots have to be somewhere.
+    pub(crate) async fn slots(&self, database: DatabaseId) -> Result<Arc<Table>, Failure> {
+        match self.known(database) {
+            Some(table) => Ok(table),
+            None => self.slots_anew(database).await,
+        }
+    }
+
+    /// [`Databases::slots`], with its tablets as the coordinator knows them after this was called.
+    pub(crate) async fn slots_anew(&self, database: DatabaseId) -> Result<Arc<Table>, Failure> {
+        match self.look_up(database).await? {
+            Some(table) => Ok(table),
+            None => self.create(database).await,
+        }
+    }
+
+    /// The keys of one slot. Looks at all keys of its tablet.
+    pub(crate) async fn count_in_slot(&self, table: &Table, slot: KeySlot) -> Result<u64, Failure> {
+        // From the smallest rank that is not the start, because that has no end.
+        let cursor = Cursor {
+            stretch: slot.hashes_to(slot),
+            rank: Rank(1),
+        };
+        let enumeration = self.client.enumerate_from(table, cursor).keys_only();
+        let mut enumeration = enumeration.batch_items(COUNT_STEP);
+        let mut count = 0;
+        let is_in = |place: &Cursor| place.stretch.last <= cursor.stretch.last;
+        while enumeration.cursor().as_ref().is_some_and(is_in) {
+            let objects = enumeration.next_stretch().await;
+            count += objects.map_err(|error| of_client(&error))?.len() as u64;
+            give_way().await;
+        }
+        Ok(count)
     }
 
     pub(crate) async fn count(&self, database: DatabaseId) -> Result<CountObjectsReply, Failure> {
@@ -431,7 +544,11 @@ impl Databases {
             let Some(table) = tries.existing().await? else {
                 return Ok(CountObjectsReply::default());
             };
-            match self.client.count(&table).await {
+            let counted = match self.own_only {
+                true => self.client.count_here(&table).await,
+                false => self.client.count(&table).await,
+            };
+            match counted {
                 Ok(count) => return Ok(count),
                 Err(error) => tries.again(&table, &error).await?,
             }
@@ -448,11 +565,18 @@ impl Databases {
             Err(error) => return Err(of_client(&error)),
         }
         self.remember(database, &None);
+        if self.own_only {
+            // Slots have to be somewhere.
+            self.slots(database).await?;
+        }
         Ok(())
     }
 
-    /// The databases whose tables exist.
+    /// The databases whose tables exist; of a cluster, the only one that there is.
     pub(crate) async fn existing(&self) -> Result<Vec<DatabaseId>, Failure> {
+        if self.own_only {
+            return Ok(vec![DatabaseId::default()]);
+        }
         let tables = self.client.list_tables().await;
         let tables = tables.map_err(|error| of_client(&error))?;
         let is_there = |database: &DatabaseId| {

@@ -23,6 +23,15 @@ pub(crate) const OFFSET: Failure = Failure::fixed("ERR offset is out of range");
 pub(crate) const NO_SUCH_KEY: Failure = Failure::fixed("ERR no such key");
 pub(crate) const BAD_CURSOR: Failure = Failure::fixed("ERR invalid cursor");
 pub(crate) const BAD_DATABASE: Failure = Failure::fixed("ERR DB index is out of range");
+pub(crate) const CROSS_SLOT: Failure =
+    Failure::fixed("CROSSSLOT Keys in request don't hash to the same slot");
+pub(crate) const BAD_SLOT: Failure = Failure::fixed("ERR Invalid or out of range slot");
+pub(crate) const NO_SELECT: Failure = Failure::fixed("ERR SELECT is not allowed in cluster mode");
+/// A database 0 that was made when there were no slot tables.
+pub(crate) const SEEDED_DATABASE: Failure = Failure::fixed(
+    "ERR database 0 is not hashed by slots: use the ordinary Redis port, or export table redis:0, \
+     send FLUSHDB and import it",
+);
 pub(crate) const NO_CLUSTER: Failure =
     Failure::fixed("ERR This instance has cluster support disabled");
 pub(crate) const BAD_BIT: Failure = Failure::fixed("ERR bit is not an integer or out of range");

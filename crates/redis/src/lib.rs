@@ -51,5 +51,5 @@ pub use counters::Totals;
 pub use parser::{Command, Limits, Parsed, Parser, ProtocolError, TooLarge};
 pub use reply::{Failure, Protocol, Reply};
 pub use service::RedisService;
-pub use shared::{RedisOptions, StatusFn};
+pub use shared::{ClusterPort, RedisOptions, ServersFn, StatusFn};
 pub use table::{Keys, SPECS, Spec};

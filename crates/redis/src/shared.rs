@@ -5,9 +5,10 @@ use crate::counters::{Counters, Totals};
 use crate::database::Databases;
 use crate::parser::Limits;
 use core::time::Duration;
-use pluvio_client::{Client, Parts, ServerStatus};
+use pluvio_client::{Client, Parts, ServerList, ServerStatus};
 use pluvio_env::{Clock, Moment};
-use pluvio_units::CoreId;
+use pluvio_units::{CoreId, ServerId};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,6 +35,8 @@ pub struct RedisOptions {
     /// From this many bytes of replies that wait to be sent on, a connection starts no more
     /// commands.
     pub output_bytes_max: usize,
+    /// The other servers, for a port for cluster clients; `None` on an ordinary port.
+    pub cluster: Option<ClusterPort>,
     /// Longest reply of one command, so that a KEYS or MGET cannot take all memory.
     pub reply_bytes_max: usize,
 }
@@ -50,8 +53,85 @@ impl Default for RedisOptions {
             flights_max: 256,
             flight_bytes_max: 4 << 20,
             output_bytes_max: 1 << 20,
+            cluster: None,
             reply_bytes_max: 256 << 20,
         }
+    }
+}
+
+impl RedisOptions {
+    /// The word for it in HELLO and INFO.
+    pub(crate) fn mode(&self) -> &'static str {
+        match self.cluster {
+            Some(_) => "cluster",
+            None => "standalone",
+        }
+    }
+}
+
+/// How long the answer of a server to a ping is believed.
+const PINGED_FOR: Duration = Duration::from_millis(100);
+
+/// The id of this server, 0 while it is not enlisted, and the servers it knows of.
+pub type ServersFn = Arc<dyn Fn() -> (ServerId, Arc<ServerList>) + Send + Sync>;
+
+/// The servers, as a port for cluster clients knows them.
+#[derive(Clone)]
+pub struct ClusterPort {
+    servers: ServersFn,
+    /// Servers that were pinged lately, when, and whether they answered.
+    pinged: Arc<Mutex<BTreeMap<ServerId, (Moment, bool)>>>,
+}
+
+impl ClusterPort {
+    /// `servers` is called on any event loop and must not block.
+    #[must_use]
+    pub fn new(servers: ServersFn) -> Self {
+        let pinged = Arc::default();
+        Self { servers, pinged }
+    }
+
+    pub(crate) fn own_id(&self) -> ServerId {
+        (self.servers)().0
+    }
+
+    pub(crate) fn list(&self) -> Arc<ServerList> {
+        (self.servers)().1
+    }
+
+    /// Where a server has its port for cluster clients, if it is up and has one.
+    pub(crate) fn address_of(&self, server: ServerId) -> Option<String> {
+        let list = self.list();
+        list.up()
+            .find(|info| info.id == server)?
+            .redis_cluster
+            .clone()
+    }
+
+    /// Whether a server answered a ping in the last while; `None` when nobody asked.
+    pub(crate) fn answered(&self, server: ServerId, now: Moment) -> Option<bool> {
+        let pinged = self.pinged.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, answered) = *pinged.get(&server)?;
+        (now.since(at) < PINGED_FOR).then_some(answered)
+    }
+
+    pub(crate) fn note_answer(&self, server: ServerId, now: Moment, answered: bool) {
+        let mut pinged = self.pinged.lock().unwrap_or_else(PoisonError::into_inner);
+        pinged.retain(|_, (at, _)| now.since(*at) < PINGED_FOR);
+        pinged.insert(server, (now, answered));
+    }
+
+    /// The id of a node: the same wherever it is asked for. A server that starts again is another
+    /// one.
+    #[allow(clippy::unused_self)] // a cluster may come to have a say in it
+    pub(crate) fn node_id(&self, server: ServerId) -> String {
+        format!("{:040x}", server.0)
+    }
+}
+
+impl core::fmt::Debug for ClusterPort {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ClusterPort").finish_non_exhaustive()
     }
 }
 
@@ -145,7 +225,11 @@ impl Core {
     pub(crate) fn new(shared: &Arc<Shared>, client: &Client, parts: &Parts, core: u16) -> Self {
         Self {
             shared: shared.clone(),
-            databases: Databases::new(client.on_core(CoreId(core)), parts.clone()),
+            databases: Databases::new(
+                client.on_core(CoreId(core)),
+                parts.clone(),
+                shared.options.cluster.is_some(),
+            ),
             counters: shared.counters[usize::from(core)].clone(),
         }
     }

@@ -1,6 +1,6 @@
 //! The rows of the command table (`table.rs`), by name.
 
-use crate::commands::{Data, Now, Own};
+use crate::commands::{Data, Now, Own, Query};
 use crate::table::{Keys, Run, Spec};
 
 use Run::Container as BOX;
@@ -31,8 +31,8 @@ macro_rules! rows {
 rows! {
     "append" 3 data(Data::Append), "write denyoom fast", "write string fast", ONE "RW insert",
         "string" "2.0.0" "Adds bytes to the end of a value";
-    "asking" 1 now(Now::NoCluster), "fast", "fast connection", NONE "",
-        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "asking" 1 now(Now::ClusterFlag), "fast", "fast connection", NONE "",
+        "cluster" "3.0.0" "Accepted on the cluster port: slots are never half moved";
     "auth" -2 own(Own::Auth), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
         "connection" "1.0.0" "Checks a user's name and password";
     "bitcount" -2 data(Data::BitCount), "readonly", "read bitmap slow", ONE "RO access",
@@ -74,25 +74,25 @@ rows! {
     "client|unpause" 2 own(Own::ClientUnpause), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
         "connection" "6.2.0" "Accepted: connections are never paused";
     "cluster" -2 BOX, "", "slow", NONE "",
-        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
-    "cluster|countkeysinslot" 3 now(Now::NoCluster), "stale", "slow", NONE "",
-        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
-    "cluster|help" 2 now(Now::NoCluster), "loading stale", "slow", NONE "",
-        "cluster" "5.0.0" "Answers that this is no Redis Cluster";
-    "cluster|info" 2 now(Now::NoCluster), "stale", "slow", NONE "",
-        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
-    "cluster|keyslot" 3 now(Now::NoCluster), "stale", "slow", NONE "",
-        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
-    "cluster|links" 2 now(Now::NoCluster), "stale", "slow", NONE "",
-        "cluster" "7.0.0" "Answers that this is no Redis Cluster";
-    "cluster|myid" 2 now(Now::NoCluster), "stale", "slow", NONE "",
-        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
-    "cluster|nodes" 2 now(Now::NoCluster), "stale", "slow", NONE "",
-        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
-    "cluster|shards" 2 now(Now::NoCluster), "stale", "slow", NONE "",
-        "cluster" "7.0.0" "Answers that this is no Redis Cluster";
-    "cluster|slots" 2 now(Now::NoCluster), "stale", "slow", NONE "",
-        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+        "cluster" "3.0.0" "Commands about the cluster port";
+    "cluster|countkeysinslot" 3 data(Data::Cluster(Query::CountKeysInSlot)), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Counts the keys of a slot of this server";
+    "cluster|help" 2 now(Now::ClusterHelp), "loading stale", "slow", NONE "",
+        "cluster" "5.0.0" "Lists the subcommands";
+    "cluster|info" 2 data(Data::Cluster(Query::Info)), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Tells that all slots are served";
+    "cluster|keyslot" 3 now(Now::ClusterKeySlot), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Gives the slot of a key";
+    "cluster|links" 2 data(Data::Cluster(Query::Links)), "stale", "slow", NONE "",
+        "cluster" "7.0.0" "Gives nothing: there is no bus between nodes";
+    "cluster|myid" 2 data(Data::Cluster(Query::MyId)), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Gives the id of this node";
+    "cluster|nodes" 2 data(Data::Cluster(Query::Nodes)), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Lists nodes and their slots";
+    "cluster|shards" 2 data(Data::Cluster(Query::Shards)), "stale", "slow", NONE "",
+        "cluster" "7.0.0" "Lists nodes by slots";
+    "cluster|slots" 2 data(Data::Cluster(Query::Slots)), "stale", "slow", NONE "",
+        "cluster" "3.0.0" "Lists slots and their nodes";
     "command" -1 now(Now::Command), "loading stale", "slow connection", NONE "",
         "server" "2.8.13" "Describes all commands";
     "command|count" 2 now(Now::CommandCount), "loading stale", "slow connection", NONE "",
@@ -215,10 +215,10 @@ rows! {
         "connection" "1.0.0" "Closes this connection";
     "randomkey" 1 data(Data::RandomKey), "readonly", "keyspace read slow", NONE "",
         "generic" "1.0.0" "Gives one key at random";
-    "readonly" 1 now(Now::NoCluster), "loading stale fast", "fast connection", NONE "",
-        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
-    "readwrite" 1 now(Now::NoCluster), "loading stale fast", "fast connection", NONE "",
-        "cluster" "3.0.0" "Answers that this is no Redis Cluster";
+    "readonly" 1 now(Now::ClusterFlag), "loading stale fast", "fast connection", NONE "",
+        "cluster" "3.0.0" "Accepted on the cluster port: every node is a master";
+    "readwrite" 1 now(Now::ClusterFlag), "loading stale fast", "fast connection", NONE "",
+        "cluster" "3.0.0" "Accepted on the cluster port";
     "rename" 3 data(Data::Rename), "write", "keyspace write slow", TWO "RW access delete/OW update",
         "generic" "1.0.0" "Renames a key to itself; another name is refused";
     "renamenx" 3 data(Data::RenameNx), "write fast", "keyspace write fast", TWO "RW access delete/OW insert",

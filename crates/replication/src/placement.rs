@@ -224,6 +224,7 @@ mod tests {
             id: ServerId(id),
             address: format!("server-{id}"),
             redis: None,
+            redis_cluster: None,
             admin: None,
             rack: rack.map(str::to_owned),
             pid: 0,

@@ -390,6 +390,7 @@ mod tests {
             id: ServerId(id),
             address: format!("s{id}"),
             redis: None,
+            redis_cluster: None,
             admin: None,
             rack: None,
             pid: 0,

@@ -16,6 +16,8 @@ pub struct ServerOptions {
     pub listen: Address,
     /// Where to listen for the Redis protocol, if at all.
     pub redis: Option<Address>,
+    /// Where to listen for cluster clients of the Redis protocol, if at all.
+    pub redis_cluster: Option<Address>,
     /// Where this process answers HTTP, for the server list.
     pub admin: Option<String>,
     /// Log memory.
@@ -36,7 +38,7 @@ pub struct ServerOptions {
     pub in_place: bool,
     /// The rack or power domain this server stands in.
     pub rack: Option<String>,
-    /// Most connections of Redis clients.
+    /// Most connections of Redis clients, on each port.
     pub redis_connections_max: usize,
     /// How this server looks after others.
     pub pings: PingOptions,
@@ -78,6 +80,7 @@ impl ServerOptions {
             coordinators: vec![coordinator],
             listen,
             redis: None,
+            redis_cluster: None,
             admin: None,
             memory: Size::mib(256),
             huge_pages: false,

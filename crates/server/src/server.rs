@@ -16,7 +16,7 @@ use pluvio_log::{
     MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
-use pluvio_redis::{RedisOptions, RedisService};
+use pluvio_redis::{ClusterPort, RedisOptions, RedisService, Totals};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, ServerListVersion};
@@ -78,10 +78,16 @@ pub struct Server {
     membership: Arc<Membership>,
     local: Local,
     status: Arc<StatusSource>,
-    redis: Option<RedisService>,
+    redis: Option<RedisPort>,
+    redis_cluster: Option<RedisPort>,
     ports: Vec<Listening>,
-    redis_address: Option<Address>,
     tasks: Arc<Mutex<Vec<TaskHandle>>>,
+}
+
+/// A port for Redis clients.
+struct RedisPort {
+    service: RedisService,
+    address: Address,
 }
 
 /// What the parts of a starting server share.
@@ -146,13 +152,24 @@ impl Server {
     /// Where it speaks the Redis protocol, if it does.
     #[must_use]
     pub fn redis_address(&self) -> Option<&Address> {
-        self.redis_address.as_ref()
+        self.redis.as_ref().map(|port| &port.address)
     }
 
-    /// The Redis front end, for its counters.
+    /// Where it speaks the Redis protocol to cluster clients, if it does.
     #[must_use]
-    pub fn redis(&self) -> Option<&RedisService> {
-        self.redis.as_ref()
+    pub fn redis_cluster_address(&self) -> Option<&Address> {
+        self.redis_cluster.as_ref().map(|port| &port.address)
+    }
+
+    /// The counters of its ports for Redis clients, if it has any.
+    #[must_use]
+    pub fn redis_totals(&self) -> Option<Totals> {
+        let ports = [&self.redis, &self.redis_cluster];
+        let totals = ports
+            .into_iter()
+            .flatten()
+            .map(|port| port.service.totals());
+        totals.reduce(Totals::plus)
     }
 
     /// Its master, for tests and checkers.
@@ -346,13 +363,13 @@ impl Starting {
                 .listen(&self.options.listen, service)
                 .await?,
         ];
-        let redis = self.open_redis(&status, &mut ports).await?;
-        let redis_address = redis
-            .as_ref()
-            .and(ports.last())
-            .map(|port| port.address.clone());
+        let (redis, redis_cluster) = self.open_redis(&status, &mut ports).await?;
         let reply = self
-            .enlist(former, &ports[0].address, redis_address.as_ref())
+            .enlist(
+                former,
+                &ports[0].address,
+                [&redis, &redis_cluster].map(|port| Some(&port.as_ref()?.address)),
+            )
             .await?;
         // Before the directory is said to be of this cluster.
         self.backup.enlisted(reply.server, reply.cluster)?;
@@ -369,26 +386,49 @@ impl Starting {
             local: self.local,
             status,
             redis,
+            redis_cluster,
             ports,
-            redis_address,
             tasks: Arc::new(Mutex::new(tasks)),
         })
     }
 
+    /// The ordinary port and the one for cluster clients.
     async fn open_redis(
         &self,
         status: &Arc<StatusSource>,
         ports: &mut Vec<Listening>,
-    ) -> Result<Option<RedisService>, ServerError> {
-        let Some(address) = &self.options.redis else {
-            return Ok(None);
+    ) -> Result<(Option<RedisPort>, Option<RedisPort>), ServerError> {
+        let membership = Arc::clone(&self.membership);
+        let servers = move || (membership.id(), membership.list());
+        let cluster = ClusterPort::new(Arc::new(servers));
+        let redis = match &self.options.redis {
+            Some(at) => Some(self.open_redis_port(at, None, status, ports).await?),
+            None => None,
         };
+        let redis_cluster = match &self.options.redis_cluster {
+            Some(at) => Some(
+                self.open_redis_port(at, Some(cluster), status, ports)
+                    .await?,
+            ),
+            None => None,
+        };
+        Ok((redis, redis_cluster))
+    }
+
+    async fn open_redis_port(
+        &self,
+        address: &Address,
+        cluster: Option<ClusterPort>,
+        status: &Arc<StatusSource>,
+        ports: &mut Vec<Listening>,
+    ) -> Result<RedisPort, ServerError> {
         let mut client_options = ClientOptions::new(self.options.coordinators.clone());
         client_options.timeout = REDIS_PATIENCE;
         client_options.full_timeout = REDIS_FULL_PATIENCE;
         let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
         let mut options = RedisOptions::default();
         options.port = port_of(address);
+        options.cluster = cluster;
         options.process_id = self.options.pid;
         options.synced = self.options.synced;
         options.connections_max = self.options.redis_connections_max;
@@ -409,8 +449,12 @@ impl Starting {
             .listen_streams(address, most, RedisService::REFUSAL, service);
         let port = port.await?;
         redis.bound(port_of(&port.address));
+        let address = port.address.clone();
         ports.push(port);
-        Ok(Some(redis))
+        Ok(RedisPort {
+            service: redis,
+            address,
+        })
     }
 
     /// Asks to join until the coordinator answers.
@@ -418,7 +462,7 @@ impl Starting {
         &self,
         former: Option<Identity>,
         address: &Address,
-        redis: Option<&Address>,
+        [redis, redis_cluster]: [Option<&Address>; 2],
     ) -> Result<EnlistReply, ServerError> {
         let mut request = Enlist {
             protocol: PROTOCOL_VERSION,
@@ -430,6 +474,7 @@ impl Starting {
                 id: ServerId(0),
                 address: address.to_string(),
                 redis: redis.map(|redis| as_others_reach(&redis.0, address)),
+                redis_cluster: redis_cluster.map(|port| as_others_reach(&port.0, address)),
                 admin: self
                     .options
                     .admin
@@ -656,6 +701,7 @@ mod tests {
             id: ServerId(id),
             address: address.into(),
             redis: None,
+            redis_cluster: None,
             admin: None,
             rack: None,
             pid: 0,

@@ -7,7 +7,7 @@ mod rig;
 use bytes::Bytes;
 use pluvio_client::Table;
 use pluvio_env::Moment;
-use pluvio_units::{KeyHash, ServerId};
+use pluvio_units::{HashKind, KeyHash, ServerId};
 use pluvio_wire::WhichTablet;
 use rig::{LONG, Rig};
 use std::collections::BTreeMap;
@@ -109,7 +109,8 @@ fn migrate(rig: &Rig, table: &Table, hash: KeyHash) {
 fn scenario(seed: u64) {
     let rig = Rig::of(seed, 5, 2);
     rig.all_started();
-    let table = rig.fill("t", STEADY);
+    let kind = [HashKind::Seeded, HashKind::Slots][(seed % 2) as usize];
+    let table = rig.fill_hashed("t", STEADY, kind);
     let scans = scan(&rig, &table);
     change(&rig, &table);
     let mut events: BTreeMap<&str, Vec<Moment>> = BTreeMap::new();

@@ -114,6 +114,7 @@ fn take(table: &Table, version: MetadataVersion) -> TakeTablets {
     let tablet = TabletSpec {
         table: table.id(),
         seed: table.seed(),
+        hash: pluvio_units::HashKind::Seeded,
         range: HashRange::ALL,
         since: SegmentId(0),
     };

@@ -236,6 +236,7 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
         let spec = TabletSpec {
             table: TableId(77),
             seed: 1,
+            hash: pluvio_units::HashKind::Seeded,
             range: HashRange::ALL,
             since: SegmentId(0),
         };
@@ -426,6 +427,7 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
                 tablets: vec![TabletSpec {
                     table: TableId(77),
                     seed: 1,
+                    hash: pluvio_units::HashKind::Seeded,
                     range: HashRange::ALL,
                     since: SegmentId(0),
                 }],

@@ -142,6 +142,7 @@ impl Scene {
         TabletSpec {
             table: self.table.id(),
             seed: self.table.seed(),
+            hash: pluvio_units::HashKind::Seeded,
             range: HashRange::ALL,
             since: SegmentId(0),
         }

@@ -24,7 +24,8 @@ use pluvio_log::{
 };
 use pluvio_memory::EpochGuard;
 use pluvio_units::{
-    EntryRef, HashRange, KEY_MAX, KeyHash, LogId, LogPosition, OperationId, TableId, VALUE_MAX,
+    EntryRef, HashRange, KEY_MAX, KeyHash, LogId, LogPosition, OperationId, Rank, TableHash,
+    TableId, VALUE_MAX,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -213,21 +214,21 @@ impl Engine {
     }
 
     /// The table with this id, ready to hold objects whose hashes lie in `range`; made when it is
-    /// not there.
+    /// not there. `hash` says how its keys are hashed; a seed stands for a seeded table.
     ///
     /// # Errors
     /// When the address space for an index cannot be reserved; retryable after tables were dropped.
     pub fn table(
         &self,
         id: TableId,
-        seed: u64,
+        hash: impl Into<TableHash>,
         range: HashRange,
     ) -> Result<Arc<EngineTable>, IndexError> {
         let table = {
             let mut tables = self.tables.write();
             let made = || {
-                let indexes = Indexes::new(self.index_entries_max);
-                let hasher = KeyHasher::Seeded(seed);
+                let hasher = KeyHasher::Fixed(hash.into());
+                let indexes = Indexes::new(self.index_entries_max, hasher.kind());
                 Arc::new(EngineTable::new(id, hasher, indexes, self))
             };
             Arc::clone(tables.entry(id).or_insert_with(made))
@@ -269,11 +270,12 @@ impl Engine {
     pub fn forget(&self, table: &EngineTable, range: HashRange) {
         self.completions.forget_range(table.id(), range);
         for (range, index) in table.indexes.within(range) {
-            let mut left = Some(range);
-            while let Some(range) = left {
+            let mut next = Some(Rank(0));
+            while let Some(from) = next {
                 let guard = self.space.pin();
-                left = index.remove_range(
+                next = index.remove_range(
                     range,
+                    from,
                     FORGET_SLICE,
                     |entry| self.hash_of(table, entry, &guard),
                     |slot| self.forget_entry(table, slot.entry, &guard),

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::table::EngineTable;
 use pluvio_format::{Entry, EntryHead};
-use pluvio_units::{EntryRef, HashRange, KeyHash, SEGLET_BYTES};
+use pluvio_units::{EntryRef, HashRange, Rank, SEGLET_BYTES};
 
 /// Stretches of an index that are looked at until an object is found.
 const TRIES: u32 = 64;
@@ -50,11 +50,11 @@ impl Engine {
         table: &EngineTable,
         below: &mut impl FnMut(u64) -> u64,
     ) -> Option<(EntryRef, EntryHead)> {
-        let mut from = KeyHash(below(u64::MAX));
+        let mut from = Rank(below(u64::MAX));
         let guard = self.space.pin();
         for _ in 0..TRIES {
             let mut slots = Vec::new();
-            let last = table.indexes.scan(from, &mut slots);
+            let last = table.indexes.scan(HashRange::ALL, from, &mut slots);
             let durable = slots.iter().filter_map(|slot| {
                 // One that is broken already is left to others.
                 let view = self.space.entry(slot.entry, &guard).ok()?;
@@ -70,7 +70,7 @@ impl Engine {
             if !durable.is_empty() {
                 return Some(durable[below(durable.len() as u64) as usize]);
             }
-            from = KeyHash(last.0.wrapping_add(1));
+            from = Rank(last.0.wrapping_add(1));
         }
         None
     }
@@ -79,9 +79,10 @@ impl Engine {
     /// process (STORE-4). Takes long, and all the time of its thread.
     pub fn compare_checksums(&self) {
         for table in self.tables.all() {
-            let mut range = HashRange::ALL;
-            while let Some(next) = self.copy_objects(&table, range, LOOK_BYTES).next {
-                range.first = next;
+            let mut next = Some(Rank(0));
+            while let Some(from) = next {
+                let copied = self.copy_objects(&table, HashRange::ALL, from, LOOK_BYTES);
+                next = copied.next;
             }
         }
     }

@@ -1,16 +1,17 @@
 //! The indexes of one table: one for each range of hashes that was taken as a whole.
 //!
 //! An index spreads the hashes of one range over its buckets, so a tablet that comes later, with
-//! other hashes, gets an index of its own. Ranges do not overlap; splitting a tablet needs no new
-//! index. The list is small and read by every operation: readers take a snapshot, a change replaces
-//! it. A table that has no tablets (of the embedded store) has one index for all hashes instead,
-//! for as long as it lives.
+//! other hashes, gets an index of its own. (In a slot table this lets a tablet go without a walk
+//! through the keys of others.) Ranges do not overlap; splitting a tablet needs no new index. The
+//! list is small and read by every operation: readers take a snapshot, a change replaces it. A
+//! table that has no tablets (of the embedded store) has one index for all hashes instead, for as
+//! long as it lives.
 
 use arc_swap::{ArcSwap, Guard};
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_index::{Approach, Index, IndexError, IndexOptions, Slot};
-use pluvio_units::{HashRange, KeyHash};
+use pluvio_units::{HashKind, HashRange, KeyHash, Rank};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Clone)]
@@ -36,6 +37,7 @@ pub(crate) struct Indexes {
     /// Held by those who replace the list.
     changing: Mutex<()>,
     entries_max: u64,
+    kind: HashKind,
 }
 
 /// Sizes of some indexes.
@@ -85,8 +87,9 @@ fn first_not_before(parts: &[Part], hash: KeyHash) -> usize {
 }
 
 impl Indexes {
-    pub(crate) fn new(entries_max: u64) -> Self {
+    pub(crate) fn new(entries_max: u64, kind: HashKind) -> Self {
         Self {
+            kind,
             whole: None,
             closed: AtomicBool::new(false),
             parts: ArcSwap::default(),
@@ -100,12 +103,13 @@ impl Indexes {
         let options = IndexOptions {
             entries_max,
             expected: HashRange::ALL,
+            kind: HashKind::Seeded,
             huge_pages,
         };
         let index = Arc::new(Index::new(options)?);
         Ok(Self {
             whole: Some(Whole { index }),
-            ..Self::new(entries_max)
+            ..Self::new(entries_max, HashKind::Seeded)
         })
     }
 
@@ -120,6 +124,7 @@ impl Indexes {
             let options = IndexOptions {
                 entries_max: self.entries_max,
                 expected: gap,
+                kind: self.kind,
                 huge_pages: false,
             };
             let index = Arc::new(Index::new(options)?);
@@ -195,22 +200,36 @@ impl Indexes {
         found.then_some(IndexRef::Part { parts, at })
     }
 
-    /// Appends what the bucket that covers `from` holds and gives the last hash it covers, as
-    /// [`Index::scan`]. A stretch without an index is covered and empty.
-    pub(crate) fn scan(&self, from: KeyHash, slots: &mut Vec<Slot>) -> KeyHash {
+    /// Appends what the buckets of `range` that cover `from` hold and gives the last rank they all
+    /// cover, as [`Index::scan`]. A stretch without an index is covered and empty.
+    pub(crate) fn scan(&self, range: HashRange, from: Rank, slots: &mut Vec<Slot>) -> Rank {
+        match self.kind {
+            HashKind::Seeded => self.scan_hashes(KeyHash(from.0), slots),
+            HashKind::Slots => {
+                let parts = self.parts.load();
+                let parts = parts.iter().filter(|part| part.range.overlaps(&range));
+                let lasts = parts.map(|part| part.index.scan(from, slots));
+                lasts.min().unwrap_or(Rank(u64::MAX))
+            }
+        }
+    }
+
+    /// [`Self::scan`] where ranks are hashes, so that one index has them all.
+    fn scan_hashes(&self, from: KeyHash, slots: &mut Vec<Slot>) -> Rank {
         if self.whole.is_some() {
             return match self.of(from) {
-                Some(index) => index.scan(from, slots),
-                None => KeyHash(u64::MAX),
+                Some(index) => index.scan(Rank(from.0), slots),
+                None => Rank(u64::MAX),
             };
         }
         let parts = self.parts.load();
         match parts.get(first_not_before(&parts, from)) {
-            None => KeyHash(u64::MAX),
+            None => Rank(u64::MAX),
             Some(part) if part.range.contains(from) => {
-                part.index.scan(from, slots).min(part.range.last)
+                let last = part.index.scan(Rank(from.0), slots);
+                last.min(Rank(part.range.last.0))
             }
-            Some(part) => KeyHash(part.range.first.0 - 1),
+            Some(part) => Rank(part.range.first.0 - 1),
         }
     }
 
@@ -272,7 +291,7 @@ mod tests {
 
     #[test]
     fn every_hash_has_at_most_one_index_however_ranges_come_and_go() {
-        let indexes = Indexes::new(1000);
+        let indexes = Indexes::new(1000, HashKind::Seeded);
         for (first, last) in [(100, 199), (300, 399), (150, 349), (0, 99), (0, 499)] {
             indexes.cover(range(first, last)).unwrap();
         }
@@ -287,8 +306,9 @@ mod tests {
         assert!(indexes.of(KeyHash(250)).is_none());
         assert!(indexes.of(KeyHash(500)).is_none());
         let mut slots = Vec::new();
-        assert_eq!(indexes.scan(KeyHash(200), &mut slots), KeyHash(399));
-        assert_eq!(indexes.scan(KeyHash(500), &mut slots), KeyHash(u64::MAX));
+        let mut scan = |from| indexes.scan(HashRange::ALL, Rank(from), &mut slots);
+        assert_eq!(scan(200), Rank(399));
+        assert_eq!(scan(500), Rank(u64::MAX));
     }
 
     #[test]
@@ -302,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_whole_space_can_be_covered() {
-        let indexes = Indexes::new(1000);
+        let indexes = Indexes::new(1000, HashKind::Seeded);
         indexes.cover(HashRange::ALL).unwrap();
         indexes.cover(HashRange::ALL).unwrap();
         assert_eq!(indexes.within(HashRange::ALL).len(), 1);

@@ -13,52 +13,63 @@
 
 use crate::completions::LeavingResults;
 use crate::engine::{Engine, key_of, unreachable_kind};
+use crate::scan::ranks_of;
 use crate::table::EngineTable;
 use core::time::Duration;
 use pluvio_format::{Completion, Encoded, Entry, Graves, Object, Tombstone};
 use pluvio_log::EntryView;
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, HashRange, KeyHash, ObjectVersion, SegmentId};
+use pluvio_units::{EntryRef, HashRange, ObjectVersion, Rank, SegmentId};
 
 /// Entries, one after the other, and where to go on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Copied {
     /// The entries.
     pub data: Vec<u8>,
-    /// The next hash; none at the end of the range.
-    pub next: Option<KeyHash>,
+    /// The next rank; none at the end of the range.
+    pub next: Option<Rank>,
 }
 
 impl Engine {
-    /// Copies the objects of `range` from its start on, about `bytes` of them; objects with one
-    /// hash stay together.
+    /// Copies the objects of `range` from a rank on, about `bytes` of them; objects with one rank
+    /// stay together. Begin with rank 0.
     #[must_use]
-    pub fn copy_objects(&self, table: &EngineTable, range: HashRange, bytes: usize) -> Copied {
+    pub fn copy_objects(
+        &self,
+        table: &EngineTable,
+        range: HashRange,
+        from: Rank,
+        bytes: usize,
+    ) -> Copied {
+        let kind = table.hash_kind();
+        let (first, end) = ranks_of(kind, range);
         let mut copied = Copied::default();
-        let mut from = range.first;
+        let mut from = from.max(first);
         loop {
             let guard = self.space.pin();
             let mut slots = Vec::new();
-            let covered = table.indexes.scan(from, &mut slots).min(range.last);
+            let covered = table.indexes.scan(range, from, &mut slots).min(end);
             let views = slots.iter().map(|slot| self.checked(slot.entry, &guard));
             let hashes = views.map(|view| (table.hash(key_of(&view.entry())), view));
-            let mut hashes: Vec<_> = hashes
-                .filter(|(hash, _)| (from..=covered).contains(hash))
+            let mut ranks: Vec<_> = hashes
+                .filter(|(hash, _)| range.contains(*hash))
+                .map(|(hash, view)| (kind.rank(hash), view))
+                .filter(|(rank, _)| (from..=covered).contains(rank))
                 .collect();
-            hashes.sort_by_key(|(hash, _)| *hash);
+            ranks.sort_by_key(|(rank, _)| *rank);
             let mut last = from;
-            for (hash, view) in hashes {
-                if hash != last && copied.data.len() >= bytes {
-                    copied.next = Some(hash);
+            for (rank, view) in ranks {
+                if rank != last && copied.data.len() >= bytes {
+                    copied.next = Some(rank);
                     return copied;
                 }
                 copy_entry(&view, &mut copied.data);
-                last = hash;
+                last = rank;
             }
-            if covered == range.last {
+            if covered == end {
                 return copied;
             }
-            from = KeyHash(covered.0 + 1);
+            from = Rank(covered.0 + 1);
         }
     }
 

@@ -61,5 +61,5 @@ pub use pluvio_log::{
 pub use pluvio_mutation::RejectRules;
 pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};
 pub use replay::{Replay, ReplayError, ReplayLoad};
-pub use scan::{Scan, ScanItem};
+pub use scan::{Scan, ScanItem, ScanOptions};
 pub use table::EngineTable;

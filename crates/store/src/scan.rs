@@ -1,4 +1,4 @@
-//! Objects in the order of their key hashes.
+//! Objects in the order of their ranks.
 
 use crate::engine::{Engine, StoreKind, unreachable_kind};
 use crate::table::EngineTable;
@@ -6,14 +6,14 @@ use pluvio_format::Entry;
 use pluvio_index::Slot;
 use pluvio_log::Awaited;
 use pluvio_memory::EpochGuard;
-use pluvio_units::{HashRange, KeyHash, LogId, LogPosition, ObjectVersion};
+use pluvio_units::{HashKind, HashRange, LogId, LogPosition, ObjectVersion, Rank};
 use std::collections::BTreeMap;
 
 /// One object of a scan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScanItem {
-    /// Its key's hash.
-    pub hash: KeyHash,
+    /// Its key's rank.
+    pub rank: Rank,
     /// Its key.
     pub key: Vec<u8>,
     /// Its version.
@@ -25,78 +25,120 @@ pub struct ScanItem {
 /// A stretch of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scan {
-    /// All objects whose hashes lie from the start of the scan to `last`, by ascending hash.
+    /// All objects of the range whose ranks lie from the start of the scan to `last`, in their
+    /// order.
     pub items: Vec<ScanItem>,
-    /// The last hash that was covered.
-    pub last: KeyHash,
+    /// The last rank that was covered. Behind it a group of ranks begins
+    /// ([`HashKind::group_bits`]), or the range ends.
+    pub last: Rank,
+    /// Whether the range ends there.
+    pub is_end: bool,
 }
 
+/// Where a scan begins, and how much of its objects is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ScanOptions {
+    /// The first rank.
+    pub from: Rank,
+    /// About how many objects.
+    pub items: usize,
+    /// About how many bytes of keys and values.
+    pub bytes: usize,
+    /// Whether values are wanted.
+    pub values: bool,
+}
+
+/// Buckets looked at in one scan, about a millisecond's work. A range of few slots may share its
+/// index with many others, or be nearly empty.
+const BUCKETS_MAX: u32 = 4096;
+
 impl Engine {
-    /// Scans `range` from its start until about `items` objects or `bytes` of keys and values are
-    /// there; objects with one hash stay together. An index bucket is looked at as a whole, so an
-    /// object that is there all the time is found exactly once by scans that follow each other.
+    /// Scans `range` from a rank on until about as much is there as is wanted; objects of one group
+    /// of ranks stay together. An index bucket is looked at as a whole, so an object that is there
+    /// all the time is found exactly once by scans that follow each other. After
+    /// [`BUCKETS_MAX`] buckets it ends, perhaps without an object.
     pub fn scan(
         &self,
         table: &EngineTable,
         range: HashRange,
-        items: usize,
-        bytes: usize,
-        values: bool,
+        options: ScanOptions,
     ) -> Awaited<Scan> {
+        let kind = table.hash_kind();
+        let (first, end) = ranks_of(kind, range);
+        let first = first.max(options.from);
         let mut found: Vec<ScanItem> = Vec::new();
-        let mut size = 0;
+        let (mut size, mut buckets) = (0, 0);
         let mut pending: BTreeMap<LogId, LogPosition> = BTreeMap::new();
-        let mut from = range.first;
+        let mut from = first;
         let last = loop {
-            let (stretch_last, mut stretch) = self.scan_bucket(table, from, values, &mut pending);
-            stretch.retain(|item| range.contains(item.hash));
+            let at = (from, options.values);
+            let (covered, mut stretch) = self.scan_bucket(table, range, at, &mut pending);
+            let covered = covered.min(end);
+            stretch.retain(|item| item.rank <= covered);
             put_in_order(&mut stretch);
-            size += stretch
-                .iter()
-                .map(|i| i.key.len() + i.value.len())
-                .sum::<usize>();
+            size += stretch.iter().map(bytes_of).sum::<usize>();
             found.append(&mut stretch);
-            let covered = stretch_last.min(range.last);
-            if covered == range.last || found.len() >= items || size >= bytes {
-                break covered;
+            if covered == end {
+                break end;
             }
-            from = KeyHash(covered.0 + 1);
+            buckets += 1;
+            let is_enough = found.len() >= options.items || size >= options.bytes;
+            if (is_enough || buckets >= BUCKETS_MAX)
+                && let Some(whole) = last_of_whole_groups(kind, first, covered)
+            {
+                found.truncate(found.partition_point(|item| item.rank <= whole));
+                break whole;
+            }
+            from = Rank(covered.0 + 1);
         };
-        let (items, last) = cut(found, last, items, bytes);
+        let (items, last) = cut(found, last, kind, &options);
+        let is_end = last == end;
         // STORE-2.
-        self.marks.marked(pending, Scan { items, last })
+        self.marks.marked(
+            pending,
+            Scan {
+                items,
+                last,
+                is_end,
+            },
+        )
     }
 
     fn scan_bucket(
         &self,
         table: &EngineTable,
-        from: KeyHash,
-        values: bool,
+        range: HashRange,
+        (from, values): (Rank, bool),
         pending: &mut BTreeMap<LogId, LogPosition>,
-    ) -> (KeyHash, Vec<ScanItem>) {
+    ) -> (Rank, Vec<ScanItem>) {
         let guard = self.space.pin();
         let mut slots = Vec::new();
-        let last = table.indexes.scan(from, &mut slots);
+        let last = table.indexes.scan(range, from, &mut slots);
+        let wanted = Wanted {
+            range,
+            from,
+            values,
+        };
         let mut items = Vec::with_capacity(slots.len());
         for slot in slots {
             let item = match self.kind {
                 StoreKind::Replicated | StoreKind::Volatile => {
-                    self.scan_appended(table, slot, (from, values), &guard, pending)
+                    self.scan_appended(table, slot, &wanted, &guard, pending)
                 }
-                StoreKind::InPlace => self.scan_in_place(table, slot.entry, (from, values), &guard),
+                StoreKind::InPlace => self.scan_in_place(table, slot.entry, &wanted, &guard),
             };
             items.extend(item);
         }
         (last, items)
     }
 
-    /// One object of a scan, where values do not change; `None` when its hash lies before `from`,
-    /// and for tombstones. A pending entry of either kind is noted.
+    /// One object of a scan, where values do not change; `None` when it is not wanted, and for
+    /// tombstones. A pending entry of either kind is noted.
     fn scan_appended(
         &self,
         table: &EngineTable,
         slot: Slot,
-        (from, values): (KeyHash, bool),
+        wanted: &Wanted,
         guard: &EpochGuard<'_>,
         pending: &mut BTreeMap<LogId, LogPosition>,
     ) -> Option<ScanItem> {
@@ -110,12 +152,11 @@ impl Engine {
             Entry::Tombstone(_) => return None,
             other => unreachable_kind(&other),
         };
-        let hash = table.hash(object.key);
-        (hash >= from).then(|| ScanItem {
-            hash,
+        wanted.rank(table, object.key).map(|rank| ScanItem {
+            rank,
             key: object.key.to_vec(),
             version: object.version,
-            value: if values {
+            value: if wanted.values {
                 object.value.to_vec()
             } else {
                 Vec::new()
@@ -124,32 +165,69 @@ impl Engine {
     }
 }
 
-/// By ascending hash, each key once: one that is deleted and stored again while a bucket is looked
+/// What of a bucket is wanted.
+pub(crate) struct Wanted {
+    range: HashRange,
+    from: Rank,
+    /// Whether values are.
+    pub(crate) values: bool,
+}
+
+impl Wanted {
+    /// The rank of a key that is wanted.
+    pub(crate) fn rank(&self, table: &EngineTable, key: &[u8]) -> Option<Rank> {
+        let hash = table.hash(key);
+        let rank = table.hash_kind().rank(hash);
+        (self.range.contains(hash) && rank >= self.from).then_some(rank)
+    }
+}
+
+fn bytes_of(item: &ScanItem) -> usize {
+    item.key.len() + item.value.len()
+}
+
+/// The first and the last rank that hashes of `range` may have.
+pub(crate) fn ranks_of(kind: HashKind, range: HashRange) -> (Rank, Rank) {
+    match kind {
+        HashKind::Seeded => (kind.rank(range.first), kind.rank(range.last)),
+        HashKind::Slots => (Rank(0), Rank(u64::MAX)),
+    }
+}
+
+/// The last rank of the last group that ends from `first` to `covered`.
+fn last_of_whole_groups(kind: HashKind, first: Rank, covered: Rank) -> Option<Rank> {
+    let bits = kind.group_bits();
+    let last = ((covered.0 + 1) >> bits << bits).checked_sub(1)?;
+    (last >= first.0).then_some(Rank(last))
+}
+
+/// By ascending rank, each key once: one that is deleted and stored again while a bucket is looked
 /// at may be seen in both of its slots, and the newer one counts.
 fn put_in_order(stretch: &mut Vec<ScanItem>) {
     stretch.sort_by(|a, b| {
-        let (of_a, of_b) = ((a.hash, &a.key), (b.hash, &b.key));
+        let (of_a, of_b) = ((a.rank, &a.key), (b.rank, &b.key));
         of_a.cmp(&of_b).then(b.version.cmp(&a.version))
     });
     stretch.dedup_by(|older, newest| older.key == newest.key);
 }
 
-/// Drops what is beyond the limits, but never splits one hash and keeps at least one.
+/// Drops what is beyond the limits, but never splits a group of ranks and keeps at least one.
 fn cut(
     mut found: Vec<ScanItem>,
-    last: KeyHash,
-    items: usize,
-    bytes: usize,
-) -> (Vec<ScanItem>, KeyHash) {
+    last: Rank,
+    kind: HashKind,
+    options: &ScanOptions,
+) -> (Vec<ScanItem>, Rank) {
+    let group = |item: &ScanItem| item.rank.0 >> kind.group_bits();
     let mut size = 0;
     for i in 0..found.len() {
-        let new_hash = i > 0 && found[i].hash != found[i - 1].hash;
-        if new_hash && (i >= items || size >= bytes) {
-            let last = found[i - 1].hash;
+        let is_new = i > 0 && group(&found[i]) != group(&found[i - 1]);
+        if is_new && (i >= options.items || size >= options.bytes) {
+            let next = group(&found[i]) << kind.group_bits();
             found.truncate(i);
-            return (found, last);
+            return (found, Rank(next - 1));
         }
-        size += found[i].key.len() + found[i].value.len();
+        size += bytes_of(&found[i]);
     }
     (found, last)
 }

@@ -6,7 +6,7 @@ use core::hash::{BuildHasher, Hasher};
 use pluvio_format::TableStat;
 use pluvio_index::Index;
 use pluvio_log::LogSpace;
-use pluvio_units::{EntryRef, KeyHash, LogId, TableId};
+use pluvio_units::{EntryRef, HashKind, KeyHash, LogId, TableHash, TableId};
 use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 /// How keys of a table are hashed.
 pub(crate) enum KeyHasher {
     /// Stable for ever: tablets and cursors depend on it.
-    Seeded(u64),
+    Fixed(TableHash),
     /// SipHash-1-3 with a key of this process: for tables that nobody else sees.
     Keyed(RandomState),
 }
@@ -25,10 +25,17 @@ impl KeyHasher {
         Self::Keyed(RandomState::new())
     }
 
+    pub(crate) fn kind(&self) -> HashKind {
+        match self {
+            Self::Fixed(hash) => hash.kind,
+            Self::Keyed(_) => HashKind::Seeded,
+        }
+    }
+
     #[inline(always)]
     fn hash(&self, key: &[u8]) -> KeyHash {
         match self {
-            Self::Seeded(seed) => KeyHash::of(*seed, key),
+            Self::Fixed(hash) => hash.of(key),
             Self::Keyed(state) => keyed_hash(state, key),
         }
     }
@@ -124,6 +131,12 @@ impl EngineTable {
         self.hasher.hash(key)
     }
 
+    /// How its keys are hashed.
+    #[must_use]
+    pub fn hash_kind(&self) -> HashKind {
+        self.hasher.kind()
+    }
+
     /// Number of objects.
     #[must_use]
     pub fn objects(&self) -> u64 {
@@ -204,7 +217,7 @@ mod tests {
     #[test]
     fn keys_chosen_for_one_hasher_are_spread_by_every_other() {
         let hashers = || {
-            let seeded = [1, 2].map(KeyHasher::Seeded);
+            let seeded = [1, 2].map(|seed| KeyHasher::Fixed(TableHash::from(seed)));
             seeded
                 .into_iter()
                 .chain([KeyHasher::keyed(), KeyHasher::keyed()])

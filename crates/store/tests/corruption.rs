@@ -17,7 +17,7 @@ use pluvio_store::{
     Engine, EngineOptions, EngineTable, LogId, ReplicaSink, SegmentId, SinkAnswer, SinkError,
     SinkWrite, Size, Store, StoreBuilder, StoreError, Table, UpdatePolicy,
 };
-use pluvio_units::{HashRange, ObjectVersion, TableId};
+use pluvio_units::{HashRange, ObjectVersion, Rank, TableId};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
@@ -179,7 +179,7 @@ fn leaves_with(offset: usize, change: bool) {
         let mut copied = Vec::new();
         engine.copy_change(&table, LEAVING_KEY, None, 1, &mut copied);
     } else {
-        let _copied = engine.copy_objects(&table, HashRange::ALL, 1 << 20);
+        let _copied = engine.copy_objects(&table, HashRange::ALL, Rank(0), 1 << 20);
     }
 }
 

@@ -7,7 +7,7 @@ mod ops;
 
 use pluvio_log::{Awaited, CleanerOptions, Durability, LogOptions};
 use pluvio_store::{Applied, Engine, EngineError, EngineOptions, EngineTable, Replay, ReplayError};
-use pluvio_units::{HashRange, LogId, ObjectVersion, Pace, Size, TableId};
+use pluvio_units::{HashRange, LogId, ObjectVersion, Pace, Rank, Size, TableId};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
@@ -95,7 +95,9 @@ fn nothing_comes_into_a_table_that_was_dropped_before() {
     let other = open();
     let source = other.table(TableId(1), 7, HashRange::ALL).unwrap();
     let _ = put(&other, &source, "another").unwrap();
-    let object = other.copy_objects(&source, HashRange::ALL, 10_000).data;
+    let object = other
+        .copy_objects(&source, HashRange::ALL, Rank(0), 10_000)
+        .data;
     let mut tombstone = Vec::new();
     let deleted = Some(ObjectVersion(3));
     other.copy_change(&source, b"gone", deleted, 1, &mut tombstone);

@@ -8,7 +8,7 @@ mod support;
 
 use pluvio_log::{CleanerOptions, Durability, LogOptions};
 use pluvio_store::{Engine, EngineOptions, EngineTable, Replay};
-use pluvio_units::{HashRange, KeyHash, LogId, Size, TableId};
+use pluvio_units::{HashRange, LogId, Rank, Size, TableId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -51,11 +51,10 @@ fn objects_that_the_cleaner_moves_leave_exactly_once() {
     }
     let cleaner = store.cleaner(CleanerOptions::default());
     let mut parts = Vec::new();
-    let mut from = Some(KeyHash(0));
+    let mut from = Some(Rank(0));
     let mut round = 0_u32;
     while let Some(first) = from {
-        let range = HashRange::new(first, HashRange::ALL.last);
-        let copied = store.copy_objects(&table, range, PART);
+        let copied = store.copy_objects(&table, HashRange::ALL, first, PART);
         parts.push(copied.data);
         from = copied.next;
         // Garbage around what stays, so that the cleaner has to move it.

@@ -10,8 +10,10 @@ use ops::{delete, put};
 use pluvio_format::Entry;
 use pluvio_log::{Awaited, CleanerOptions, Durability, LogOptions, SideLog, Tombstones};
 use pluvio_mutation::Outcome;
-use pluvio_store::{Engine, EngineError, EngineOptions, EngineTable, Replay, ReplayError};
-use pluvio_units::{HashRange, LogId, ObjectVersion, Size, TableId};
+use pluvio_store::{
+    Engine, EngineError, EngineOptions, EngineTable, Replay, ReplayError, ScanOptions,
+};
+use pluvio_units::{HashRange, LogId, ObjectVersion, Rank, Size, TableId};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::collections::BTreeMap;
@@ -48,9 +50,15 @@ fn table(store: &Engine) -> Arc<EngineTable> {
 
 fn assert_same(store: &Engine, table: &EngineTable, model: &Model) {
     let mut found = Model::new();
-    let mut from = HashRange::ALL;
+    let mut from = Rank(0);
     loop {
-        let scan = store.scan(table, from, 50, 1 << 20, true);
+        let options = ScanOptions {
+            from,
+            items: 50,
+            bytes: 1 << 20,
+            values: true,
+        };
+        let scan = store.scan(table, HashRange::ALL, options);
         let scan = scan.into_pending();
         for item in scan.items {
             assert!(
@@ -58,10 +66,10 @@ fn assert_same(store: &Engine, table: &EngineTable, model: &Model) {
                 "met twice"
             );
         }
-        if scan.last == HashRange::ALL.last {
+        if scan.is_end {
             break;
         }
-        from = HashRange::new(pluvio_units::KeyHash(scan.last.0 + 1), HashRange::ALL.last);
+        from = Rank(scan.last.0 + 1);
     }
     assert_eq!(found.len(), model.len());
     assert!(found == *model, "contents differ");

@@ -18,6 +18,7 @@ mod operation;
 mod pace;
 mod position;
 mod size;
+mod slots;
 mod waits;
 mod xxh3;
 
@@ -37,4 +38,5 @@ pub use operation::{Acknowledged, OperationId};
 pub use pace::Pace;
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};
+pub use slots::{HashKind, KeySlot, Rank, SLOTS, TableHash};
 pub use waits::Waits;

@@ -7,8 +7,8 @@ use crate::opcode::Opcode;
 use crate::recovery::ReplayStats;
 use crate::recovery_stage::RecoveryStage;
 use pluvio_units::{
-    ClusterId, HashRange, KeyHash, LogId, MetadataVersion, RecoveryId, ReplicationEpoch, SegmentId,
-    ServerId, ServerListVersion, TableId,
+    ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, RecoveryId, ReplicationEpoch,
+    SegmentId, ServerId, ServerListVersion, TableHash, TableId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,9 @@ pub struct ServerInfo {
     pub address: String,
     /// Where it speaks the Redis protocol, if it does.
     pub redis: Option<String>,
+    /// Where it speaks the Redis protocol to cluster clients, if it does.
+    #[serde(default)]
+    pub redis_cluster: Option<String>,
     /// Where it answers HTTP for metrics and health, if it does.
     pub admin: Option<String>,
     /// The rack or power domain it stands in, if known.
@@ -87,12 +90,24 @@ pub struct TabletSpec {
     pub table: TableId,
     /// The seed of the table's key hash.
     pub seed: u64,
-    /// The range of hashes.
+    /// How the table hashes keys.
+    #[serde(default)]
+    pub hash: HashKind,
+    /// The range of hashes; in a slot table whole slots.
     pub range: HashRange,
     /// Where its owner's log of it begins: entries in earlier segments are of an earlier ownership,
     /// and do not count (`docs/migration.md`).
     #[serde(default)]
     pub since: SegmentId,
+}
+
+impl TabletSpec {
+    /// What decides the hash of a key.
+    #[must_use]
+    pub fn table_hash(&self) -> TableHash {
+        let (kind, seed) = (self.hash, self.seed);
+        TableHash { kind, seed }
+    }
 }
 
 /// Are you alive? Sent by servers to a random other one, and by the coordinator [RAMCloud §7.2].
@@ -292,12 +307,24 @@ pub struct TableInfo {
     pub name: String,
     /// The seed of its key hash.
     pub seed: u64,
+    /// How it hashes keys.
+    #[serde(default)]
+    pub hash: HashKind,
     /// Its tablets, by ascending range; together they cover every hash.
     pub tablets: Vec<TabletInfo>,
     /// The addresses of the servers that own a tablet.
     pub addresses: Vec<(ServerId, String)>,
 }
 impl Fields for TableInfo {}
+
+impl TableInfo {
+    /// What decides the hash of a key.
+    #[must_use]
+    pub fn table_hash(&self) -> TableHash {
+        let (kind, seed) = (self.hash, self.seed);
+        TableHash { kind, seed }
+    }
+}
 
 /// A tablet and where it is.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -322,13 +349,16 @@ pub enum TabletState {
     Recovering,
 }
 
-/// Create a table, or find the one that has this name already.
+/// Create a table, or find the one that has this name already, whatever its kind of hash.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CreateTable {
     /// The name.
     pub name: String,
     /// Over how many servers to spread it; all of them when `None`.
     pub span: Option<u32>,
+    /// How it is to hash keys.
+    #[serde(default)]
+    pub hash: HashKind,
 }
 impl Fields for CreateTable {}
 request!(CreateTable => TableInfo);
@@ -378,7 +408,8 @@ impl Fields for ListTablesReply {}
 pub struct SplitTablet {
     /// The table.
     pub table: TableRef,
-    /// The first hash of the upper part; the middle of the widest tablet when `None`.
+    /// The first hash of the upper part; the middle of the widest tablet when `None`. In a slot
+    /// table the tablet is cut before the slot that has it.
     pub at: Option<KeyHash>,
 }
 impl Fields for SplitTablet {}

@@ -4,7 +4,7 @@ use crate::codec::{Fields, Request};
 use crate::opcode::Opcode;
 use crate::refusal::Refusal;
 use bytes::Bytes;
-use pluvio_units::{KeyHash, ObjectVersion, TableId};
+use pluvio_units::{HashRange, KeyHash, ObjectVersion, Rank, TableId};
 use serde::{Deserialize, Serialize};
 
 macro_rules! request {
@@ -39,21 +39,32 @@ macro_rules! payload_is {
 }
 pub(crate) use payload_is;
 
-/// The next objects of a table, from a place in the order of key hashes. An enumeration from hash 0
-/// to the end sees each object that is there all along exactly once (D6). An object's hash never
-/// changes, and each hash is passed exactly once.
+/// The next objects of a stretch of a table, in the order of their ranks. An object's hash and rank
+/// never change, and an enumeration passes each pair of them exactly once. So it sees each object
+/// that is there all along exactly once.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Enumerate {
     /// The table.
     pub table: TableId,
-    /// Start with this hash.
+    /// The first hash of the stretch. The tablet that has it is looked at, to its end.
     pub from: KeyHash,
-    /// Stop after about this many objects; all objects with one hash come together.
+    /// The last hash of the stretch; the end of that tablet when it is larger.
+    #[serde(default = "last_hash")]
+    pub to: KeyHash,
+    /// Start with this rank.
+    #[serde(default)]
+    pub rank: Rank,
+    /// Stop after about this many objects. All objects of one group of ranks come together
+    /// ([`HashKind::group_bits`](pluvio_units::HashKind::group_bits)).
     pub items: u32,
     /// Whether values are wanted.
     pub values: bool,
 }
 impl Fields for Enumerate {}
+
+fn last_hash() -> KeyHash {
+    HashRange::ALL.last
+}
 request!(Enumerate => EnumerateReply);
 
 /// One object of an enumeration.
@@ -72,22 +83,47 @@ pub struct EnumeratedObject {
 /// Some objects, and where to go on.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct EnumerateReply {
-    /// The objects whose hashes lie from the request's `from` to before `next`.
+    /// The objects of the stretch whose ranks lie from that of the request to before `next`.
     pub objects: Vec<EnumeratedObject>,
     lengths: Vec<u32>,
-    /// The next hash to ask for, perhaps at another server; `None` at the end of the table.
+    /// The next hash to ask for, perhaps at another server; `None` at the end of the table. For
+    /// clients that know seeded tables only; the others look at `seen`.
     pub next: Option<KeyHash>,
+    /// What was looked at.
+    pub seen: Seen,
+}
+
+/// What of a stretch was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Seen {
+    /// The last hash. What lies behind it belongs to another tablet.
+    pub last: KeyHash,
+    /// The next rank of the hashes up to there; `None` when all were seen.
+    pub next: Option<Rank>,
+}
+
+impl Seen {
+    /// The hash to go on with, as one number: that of the next rank, or the first of the next
+    /// tablet. `None` at the end of the table.
+    #[must_use]
+    pub fn next_hash(&self) -> Option<KeyHash> {
+        match self.next {
+            Some(rank) => Some(KeyHash(rank.0)),
+            None => self.last.0.checked_add(1).map(KeyHash),
+        }
+    }
 }
 
 impl EnumerateReply {
     /// A reply with these objects.
     #[must_use]
-    pub fn new(objects: Vec<EnumeratedObject>, next: Option<KeyHash>) -> Self {
+    pub fn new(objects: Vec<EnumeratedObject>, seen: Seen) -> Self {
         let lengths = objects.iter().map(|o| length(&o.value)).collect();
         Self {
             objects,
             lengths,
-            next,
+            next: seen.next_hash(),
+            seen,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::data::{payload_is, request};
 use crate::opcode::Opcode;
 use bytes::Bytes;
 use pluvio_units::{
-    Acknowledged, ClusterId, HashRange, KeyHash, MigrationId, SegmentId, ServerId, TableId,
+    Acknowledged, ClusterId, HashRange, KeyHash, MigrationId, Rank, SegmentId, ServerId, TableId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 pub enum WhichTablet {
     /// The one that contains this hash.
     Containing(KeyHash),
-    /// This range, which lies in one tablet and is cut out of it if it is smaller.
+    /// This range, which lies in one tablet and is cut out of it if it is smaller. In a slot table
+    /// all hashes of its slots go along.
     Range(HashRange),
 }
 
@@ -122,8 +123,8 @@ impl Fields for MigrationProgress {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TabletPart {
-    /// Objects whose hashes lie here or beyond.
-    Objects(KeyHash),
+    /// Objects whose ranks lie here or beyond.
+    Objects(Rank),
     /// Changes made since the copy began that were noted behind this number; those up to it are not
     /// asked for again.
     Changes(u64),

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use pluvio_env::Frame;
 use pluvio_units::{
-    ClientId, ClusterId, LogId, ObjectVersion, OperationId, ReplicationEpoch, SegmentId,
-    SequenceNumber, ServerId,
+    ClientId, ClusterId, KeyHash, LogId, ObjectVersion, OperationId, Rank, ReplicationEpoch,
+    SegmentId, SequenceNumber, ServerId,
 };
 use pluvio_wire::*;
 use proptest::prelude::*;
@@ -30,7 +30,13 @@ fn objects() -> EnumerateReply {
         value: Bytes::from_static(value),
     };
     let objects = vec![object(b"a", b""), object(b"", b"two"), object(b"cc", b"3")];
-    EnumerateReply::new(objects, None)
+    EnumerateReply::new(
+        objects,
+        Seen {
+            last: KeyHash(7),
+            next: Some(Rank(5)),
+        },
+    )
 }
 
 fn write() -> WriteReplica {

@@ -33,6 +33,7 @@ pub fn server(id: u64, state: ServerState) -> ServerInfo {
         id: ServerId(id),
         address: format!("server-{id}"),
         redis: None,
+        redis_cluster: None,
         admin: None,
         rack: None,
         pid: 0,

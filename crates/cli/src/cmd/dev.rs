@@ -72,6 +72,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         cores: dev.cores,
         data,
         redis_port: dev.redis_port,
+        redis_cluster_port: dev.redis_cluster_port.unwrap_or(0),
         admin_port: dev.admin_port,
         coordinator_port: dev.coordinator_port,
         coordinators: dev.coordinators,
@@ -167,7 +168,18 @@ fn tell(cluster: &LocalCluster, dev: &Dev, json: bool) -> Result<(), Failure> {
     for server in cluster.servers() {
         let redis = server.redis.as_deref().unwrap_or("-");
         let id = server.id.unwrap_or_default();
-        print_line(&format!("server {id:<5} {}  Redis on {redis}", server.addr))?;
+        let cluster = server.redis_cluster.as_deref().unwrap_or("-");
+        let addr = &server.addr;
+        let line = format!("server {id:<5} {addr}  Redis on {redis}, cluster clients on {cluster}");
+        print_line(&line)?;
+    }
+    let mut ports = cluster
+        .servers()
+        .filter_map(|server| server.redis_cluster.as_deref());
+    if let Some((host, port)) = ports.next().and_then(|at| at.rsplit_once(':')) {
+        print_line(&format!(
+            "Go straight to the owners: redis-cli -c -h {host} -p {port}"
+        ))?;
     }
     let where_to = match &dev.data {
         Some(data) => format!("Data in {}", data.display()),
@@ -192,7 +204,12 @@ fn entry(announced: &Announcement) -> Value {
     }
     shown.insert("pid".into(), announced.pid.into());
     shown.insert("addr".into(), announced.addr.clone().into());
-    for (name, value) in [("redis", &announced.redis), ("admin", &announced.admin)] {
+    let ports = [
+        ("redis", &announced.redis),
+        ("redis_cluster", &announced.redis_cluster),
+        ("admin", &announced.admin),
+    ];
+    for (name, value) in ports {
         if let Some(value) = value {
             shown.insert(name.into(), value.clone().into());
         }

@@ -71,6 +71,50 @@ mod needs_redis_cli {
         run(&mut command, input.as_bytes())
     }
 
+    /// redis-cli follows where it is sent; without `-c` it shows that.
+    #[test]
+    fn redis_cli_finds_the_owner_of_a_key() {
+        let cluster = Setup::servers(3).start();
+        let text = |server: usize, arguments: &[&str]| {
+            let address = cluster.redis_cluster(server);
+            let (host, port) = address.rsplit_once(':').unwrap();
+            let mut command = Command::new("redis-cli");
+            command.args(["-h", host, "-p", port]).args(arguments);
+            run(&mut command, b"").ok().text()
+        };
+        let mut moved = 0;
+        for n in 0..30 {
+            let key = format!("key {n}");
+            assert_eq!(text(n % 3, &["-c", "SET", &key, "v"]), "OK\n");
+            moved += usize::from(text(0, &["GET", &key]).starts_with("MOVED "));
+        }
+        assert!(moved > 5, "{moved} of 30 keys are elsewhere");
+        assert!(text(1, &["CLUSTER", "INFO"]).contains("cluster_slots_ok:16384"));
+        let keys: usize = (0..3)
+            .map(|server| text(server, &["DBSIZE"]).trim().parse::<usize>().unwrap())
+            .sum();
+        assert_eq!(keys, 30);
+        let listed = cluster.run(["scan", "redis:0", "--keys-only"]).ok().text();
+        assert_eq!(
+            listed.lines().count(),
+            30,
+            "the native client sees the same"
+        );
+    }
+
+    #[test]
+    fn redis_benchmark_goes_to_all_nodes() {
+        let cluster = Setup::servers(3).start();
+        let address = cluster.redis_cluster(1);
+        let (host, port) = address.rsplit_once(':').unwrap();
+        let mut command = Command::new("redis-benchmark");
+        command.args(["--cluster", "-h", host, "-p", port, "-t", "set,get"]);
+        command.args(["-n", "3000", "-r", "3000", "-c", "30", "-q"]);
+        let said = run(&mut command, b"").ok().text();
+        assert!(said.contains("Cluster has 3 master nodes"), "{said}");
+        assert!(said.contains("GET:"), "{said}");
+    }
+
     #[test]
     fn redis_cli_talks_to_every_server() {
         let cluster = Setup::servers(3).start();
@@ -170,17 +214,77 @@ assert r.dbsize() == 0 and client(0, db=3).dbsize() == 1
 print("all held")
 "#;
 
+    /// A cluster client works while a server is killed; it is not to see more than a delay.
+    const CLUSTER_SCRIPT: &str = r#"
+import os, signal, sys, threading, time
+from redis.cluster import RedisCluster
+host, port = sys.argv[1].rsplit(":", 1)
+victim = int(sys.argv[2])
+def client():
+    return RedisCluster(host=host, port=int(port), decode_responses=True)
+r = client()
+assert len(r.get_nodes()) == 3
+for i in range(300):
+    r.set(f"k{i}", i)
+assert r.get("k7") == "7" and r.dbsize(target_nodes="primaries") == 300
+assert len(set(r.scan_iter("k*", count=20))) == 300
+assert r.mset_nonatomic({f"m{i}": i for i in range(50)})
+assert r.mget_nonatomic([f"m{i}" for i in range(50)]) == [str(i) for i in range(50)]
+assert r.mset({"{t}a": 1, "{t}b": 2}) and r.mget("{t}a", "{t}b") == ["1", "2"]
+p = r.pipeline()
+for i in range(100):
+    p.get(f"k{i}")
+assert p.execute() == [str(i) for i in range(100)]
+
+written, errors, stop = [{} for _ in range(3)], [], []
+def work(mine, name):
+    c, n = client(), 0
+    while not stop:
+        key = f"w{name}-{n % 500}"
+        try:
+            c.set(key, n)
+            mine[key] = str(n)
+            assert c.get(key) == str(n)
+        except Exception as e:
+            errors.append(repr(e))
+            return
+        n += 1
+threads = [threading.Thread(target=work, args=(w, n)) for n, w in enumerate(written)]
+[t.start() for t in threads]
+time.sleep(1)
+os.kill(victim, signal.SIGKILL)
+time.sleep(4)
+stop.append(True)
+[t.join() for t in threads]
+assert not errors, errors
+assert all(len(w) > 100 for w in written)
+r = client()
+lost = [k for w in written for k, v in w.items() if r.get(k) != v]
+assert not lost, lost
+print("all held")
+"#;
+
+    fn python() -> std::ffi::OsString {
+        std::env::var_os("PLUVIO_TEST_PYTHON").unwrap_or_else(|| {
+            let venv = "../../target/test-tools/venv/bin/python";
+            (concat!(env!("CARGO_MANIFEST_DIR"), "/").to_owned() + venv).into()
+        })
+    }
+
+    #[test]
+    fn redis_py_as_a_cluster_client_sees_a_crash_as_a_delay() {
+        let cluster = Setup::servers(3).start();
+        let mut command = Command::new(python());
+        command.args(["-c", CLUSTER_SCRIPT, &cluster.redis_cluster(0)]);
+        command.arg(cluster.pid(2).to_string());
+        let said = run(&mut command, b"").ok().text();
+        assert_eq!(said, "all held\n");
+    }
+
     #[test]
     fn redis_py_works_with_its_defaults() {
-        let python = std::env::var_os("PLUVIO_TEST_PYTHON").unwrap_or_else(|| {
-            {
-                let venv = "../../target/test-tools/venv/bin/python";
-                concat!(env!("CARGO_MANIFEST_DIR"), "/").to_owned() + venv
-            }
-            .into()
-        });
         let cluster = Setup::servers(3).start();
-        let mut command = Command::new(python);
+        let mut command = Command::new(python());
         command.args(["-c", SCRIPT]).args(cluster.all_redis());
         let said = run(&mut command, b"").ok().text();
         assert_eq!(said, "all held\n");

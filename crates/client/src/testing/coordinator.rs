@@ -3,7 +3,7 @@
 use super::master::{answer, refuse};
 use super::{FakeTable, State, is_coordinators, spread};
 use pluvio_env::Frame;
-use pluvio_units::{KeyHash, ObjectVersion, ServerId, ServerListVersion, TableId};
+use pluvio_units::{KeyHash, ObjectVersion, ServerId, ServerListVersion, TableHash, TableId};
 use pluvio_wire::{
     ClusterStatus, CreateTable, DropTable, FatalKind, GetClusterStatus, GetServerList,
     GetServerListReply, GetTable, ListTables, ListTablesReply, Opcode, Refusal, ServerInfo,
@@ -89,8 +89,11 @@ impl State {
         let id = self.table_last;
         let table = FakeTable {
             name: request.name,
-            seed: ((self.cluster.0 - 1) << 32) | id.0,
-            tablets: spread(&up, request.span),
+            hash: TableHash {
+                kind: request.hash,
+                seed: ((self.cluster.0 - 1) << 32) | id.0,
+            },
+            tablets: spread(&up, request.span, request.hash),
             objects: BTreeMap::new(),
             version_last: ObjectVersion(0),
         };
@@ -101,7 +104,10 @@ impl State {
     fn split(&mut self, request: &SplitTablet) -> Result<TableInfo, Refusal> {
         let id = self.find(&request.table)?;
         let table = self.tables.get_mut(&id).expect("it was just found");
-        let at = request.at.unwrap_or(KeyHash(1 << 62));
+        let at = table
+            .hash
+            .kind
+            .border(request.at.unwrap_or(KeyHash(1 << 62)));
         let index = table
             .tablets
             .iter()
@@ -125,7 +131,8 @@ impl State {
             cluster: self.cluster,
             id,
             name: table.name.clone(),
-            seed: table.seed,
+            seed: table.hash.seed,
+            hash: table.hash.kind,
             tablets: table.tablets.clone(),
             addresses: owners
                 .into_iter()
@@ -145,6 +152,7 @@ impl State {
             id: *id,
             address: address.to_string(),
             redis: None,
+            redis_cluster: None,
             admin: None,
             rack: None,
             pid: 0,

@@ -6,11 +6,14 @@ use super::State;
 use bytes::Bytes;
 use pluvio_env::Frame;
 use pluvio_mutation::{Current, Get, Mutation, Outcome, Verdict, judge, look};
-use pluvio_units::{KeyHash, ObjectVersion, OperationId, SequenceNumber, ServerId, TableId};
+use pluvio_units::{
+    HashRange, KeyHash, ObjectVersion, OperationId, Rank, SequenceNumber, ServerId,
+    ServerListVersion, TableId,
+};
 use pluvio_wire::{
     CountObjects, CountObjectsReply, DataOp, Enumerate, EnumerateReply, EnumeratedObject,
-    FatalKind, Header, Opcode, Refusal, Request, Results, RetryReason, RoleOp, TabletState,
-    check_key, decode, decode_get, decode_mutate, reply, reply_outcomes,
+    FatalKind, Header, Opcode, Ping, PingReply, Refusal, Request, Results, RetryReason, RoleOp,
+    Seen, TabletState, check_key, decode, decode_get, decode_mutate, reply, reply_outcomes,
 };
 use std::time::Duration;
 
@@ -73,6 +76,14 @@ impl State {
             RoleOp::Data(DataOp::CountObjects) => {
                 answer::<CountObjects>(request, |h, r| self.count(server, h, &r))
             }
+            RoleOp::Any(_) if opcode == Opcode::Ping => answer::<Ping>(request, |_, _| {
+                Ok(PingReply {
+                    server,
+                    server_list: ServerListVersion(1),
+                    caller_is_member: true,
+                    cluster: self.cluster,
+                })
+            }),
             RoleOp::Master(_) | RoleOp::Backup(_) | RoleOp::Coordinator(_) | RoleOp::Any(_) => {
                 refuse(
                     opcode,
@@ -126,8 +137,8 @@ impl State {
         known: Option<KeyHash>,
     ) -> Result<KeyHash, Refusal> {
         check_key(key)?;
-        let seed = self.tables.get(&table).ok_or_else(|| no_table(table))?.seed;
-        let hash = KeyHash::of(seed, key);
+        let hash = self.tables.get(&table).ok_or_else(|| no_table(table))?.hash;
+        let hash = hash.of(key);
         self.here(server, h, table, hash)?;
         assert_eq!(known.unwrap_or(hash), hash, "the hash belongs to the key");
         Ok(hash)
@@ -274,20 +285,27 @@ impl State {
         }
         self.here(s, h, r.table, r.from)?;
         let tablet = self.tablet(r.table, r.from).expect("it is here");
+        let last = tablet.range.last.min(r.to);
+        let range = HashRange::new(r.from, last);
+        let table = &self.tables[&r.table];
+        let kind = table.hash.kind;
+        let mut found: Vec<_> = table
+            .objects
+            .iter()
+            .filter(|((hash, _), _)| range.contains(*hash) && kind.rank(*hash) >= r.rank)
+            .map(|((hash, key), object)| (kind.rank(*hash), key, object))
+            .collect();
+        found.sort_by_key(|(rank, key, _)| (*rank, *key));
         let mut objects: Vec<EnumeratedObject> = Vec::new();
         let mut next = None;
-        let mut last_hash = None;
-        for ((hash, key), (version, value)) in
-            self.tables[&r.table].objects.range((r.from, Vec::new())..)
-        {
-            if *hash > tablet.range.last {
+        let mut last_group = None;
+        for (rank, key, (version, value)) in found {
+            let group = rank.0 >> kind.group_bits();
+            if objects.len() >= r.items as usize && last_group != Some(group) {
+                next = Some(Rank(group << kind.group_bits()));
                 break;
             }
-            if objects.len() >= r.items as usize && last_hash != Some(*hash) {
-                next = Some(*hash);
-                break;
-            }
-            last_hash = Some(*hash);
+            last_group = Some(group);
             objects.push(EnumeratedObject {
                 key: key.clone(),
                 version: *version,
@@ -298,8 +316,7 @@ impl State {
                 },
             });
         }
-        let next = next.or_else(|| tablet.range.last.0.checked_add(1).map(KeyHash));
-        Ok(EnumerateReply::new(objects, next))
+        Ok(EnumerateReply::new(objects, Seen { last, next }))
     }
 
     pub(super) fn count(

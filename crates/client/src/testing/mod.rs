@@ -31,8 +31,8 @@ use pluvio_env::{
     Service, StreamService,
 };
 use pluvio_units::{
-    ClientId, ClusterId, HashRange, KeyHash, ObjectVersion, OperationId, SequenceNumber, ServerId,
-    TableId,
+    ClientId, ClusterId, HashKind, HashRange, KeyHash, ObjectVersion, OperationId, SequenceNumber,
+    ServerId, TableHash, TableId,
 };
 use pluvio_wire::{Opcode, Refusal, Role, TabletInfo, TabletState};
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ struct State {
 
 struct FakeTable {
     name: String,
-    seed: u64,
+    hash: TableHash,
     tablets: Vec<TabletInfo>,
     objects: Objects,
     /// As on real servers, those of different tables cannot be compared.
@@ -455,12 +455,11 @@ fn is_coordinators(opcode: Opcode) -> bool {
 }
 
 /// All of a table, on servers that are up, in turn.
-fn spread(servers: &[ServerId], span: Option<u32>) -> Vec<TabletInfo> {
+fn spread(servers: &[ServerId], span: Option<u32>, kind: HashKind) -> Vec<TabletInfo> {
     let parts = span
         .map_or(servers.len(), |n| servers.len().min(n as usize))
         .max(1);
-    HashRange::ALL
-        .split(parts as u64)
+    kind.split(HashRange::ALL, parts as u64)
         .into_iter()
         .zip(servers.iter().cycle())
         .map(|(range, owner)| TabletInfo {

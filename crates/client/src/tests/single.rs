@@ -13,7 +13,7 @@ use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_util::future::{join, join_all};
-use pluvio_units::{KEY_MAX, KeyHash, ObjectVersion, ServerId, VALUE_MAX};
+use pluvio_units::{HashKind, KEY_MAX, KeyHash, ObjectVersion, ServerId, VALUE_MAX};
 use pluvio_wire::{Answer, Refusal, Results};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -488,8 +488,31 @@ fn a_drop_whose_reply_was_lost_leaves_a_later_table_of_the_same_name() {
 }
 
 #[test]
+fn a_table_of_the_redis_port_has_slots_whoever_makes_it() {
+    let (cluster, client, table) = cluster(1);
+    assert_eq!(table.hash_kind(), HashKind::Seeded);
+    for (name, kind) in [
+        ("redis:0", HashKind::Slots),
+        ("redis:15", HashKind::Slots),
+        ("redis:", HashKind::Seeded),
+        ("redis:x", HashKind::Seeded),
+    ] {
+        let table = cluster.run(client.create_table(name, None)).unwrap();
+        assert_eq!(table.hash_kind(), kind, "{name}");
+    }
+}
+
+#[test]
 fn enumeration_gives_each_object_once_while_tablets_split_move_and_crash() {
-    let (cluster, client, table) = cluster(3);
+    for kind in [HashKind::Seeded, HashKind::Slots] {
+        enumerate_while_tablets_split_move_and_crash(kind);
+    }
+}
+
+fn enumerate_while_tablets_split_move_and_crash(kind: HashKind) {
+    let (cluster, client, _) = cluster(3);
+    let made = client.create_table_hashed("enumerated", None, kind);
+    let table = cluster.run(made).unwrap();
     let keys: Vec<_> = (0..500u32)
         .map(|n| format!("{n:03}").into_bytes())
         .collect();

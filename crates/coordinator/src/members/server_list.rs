@@ -271,7 +271,7 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::state::{TableRecord, TabletRecord};
-    use pluvio_units::{ClusterId, HashRange, LogId, TableId};
+    use pluvio_units::{ClusterId, HashKind, HashRange, LogId, TableId};
 
     fn request(attempt: u64, replaces: Option<u64>) -> Enlist {
         Enlist {
@@ -283,6 +283,7 @@ mod tests {
                 id: ServerId(99),
                 address: format!("host:{attempt}"),
                 redis: None,
+                redis_cluster: None,
                 admin: None,
                 rack: None,
                 pid: 1,
@@ -332,6 +333,7 @@ mod tests {
             id: TableId(1),
             name: "t".into(),
             seed: 1,
+            hash: HashKind::Seeded,
             dropping: false,
             tablets: vec![tablet],
             cuts: Vec::new(),

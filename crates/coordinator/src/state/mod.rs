@@ -29,8 +29,11 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Version of the stored records. Another one is refused at start.
+/// Version of the stored records of a cluster without slot tables.
 const FORMAT: u16 = 1;
+/// The version from the first slot table on. A program that does not know it would hash its keys as
+/// those of a seeded table, and so is kept from leading. Later ones are refused here, too.
+pub(crate) const FORMAT_SLOTS: u16 = 2;
 
 pub(crate) const GLOBALS: &str = "globals";
 const SERVERS: &str = "server/";
@@ -112,6 +115,7 @@ impl State {
             id: table.id,
             name: table.name.clone(),
             seed: table.seed,
+            hash: table.hash,
             tablets: table
                 .tablets
                 .iter()
@@ -229,7 +233,7 @@ impl State {
             };
         };
         let globals: Globals = get(GLOBALS, &bytes)?;
-        if globals.format != FORMAT {
+        if !(FORMAT..=FORMAT_SLOTS).contains(&globals.format) {
             return Err(LoadError::Format(globals.format));
         }
         let mut servers = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! The stored records: one of globals, one for each server and for each table.
 
 use pluvio_units::{
-    ClusterId, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, RecoveryId,
+    ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, RecoveryId,
     ReplicationEpoch, SegmentId, ServerId, ServerListVersion, TableId,
 };
 use pluvio_wire::{ServerInfo, TabletSpec, TabletState};
@@ -14,7 +14,7 @@ pub(crate) const TABLETS_MAX: usize = 1024;
 /// What exists once.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Globals {
-    pub(super) format: u16,
+    pub(crate) format: u16,
     pub(crate) cluster: ClusterId,
     /// Of all that is stored (COORD-12). Stays 0 in metadata of a program that did not count: one
     /// such program may lead again, and would set it back.
@@ -62,6 +62,8 @@ pub(crate) struct TableRecord {
     pub(crate) id: TableId,
     pub(crate) name: String,
     pub(crate) seed: u64,
+    #[serde(default)]
+    pub(crate) hash: HashKind,
     /// It has no name any more; its tablets are listed until their owners have forgotten them.
     pub(crate) dropping: bool,
     /// By ascending range.
@@ -143,6 +145,7 @@ impl TableRecord {
         TabletSpec {
             table: self.id,
             seed: self.seed,
+            hash: self.hash,
             range: tablet.range,
             since: tablet.since,
         }
@@ -161,7 +164,7 @@ impl TableRecord {
         };
         let mut next = Some(0);
         for tablet in &self.tablets {
-            if next != Some(tablet.range.first.0) {
+            if next != Some(tablet.range.first.0) || !self.hash.may_be_tablet(tablet.range) {
                 return broken();
             }
             next = tablet.range.last.0.checked_add(1);

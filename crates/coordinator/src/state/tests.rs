@@ -4,7 +4,7 @@ use super::*;
 use crate::store::MemoryStore;
 use crate::testing;
 use futures_util::FutureExt as _;
-use pluvio_units::{HashRange, KeyHash};
+use pluvio_units::{HashKind, HashRange, KeyHash};
 
 /// A state of two servers with a table of two tablets, as it is stored.
 fn stored() -> BTreeMap<String, Bytes> {
@@ -25,6 +25,7 @@ fn stored() -> BTreeMap<String, Bytes> {
         id: TableId(1),
         name: "t".into(),
         seed: 0,
+        hash: HashKind::Seeded,
         dropping: false,
         tablets: vec![
             TabletRecord::new(HashRange::new(KeyHash(0), KeyHash(99)), ServerId(1)),
@@ -59,6 +60,44 @@ fn what_was_stored_is_read_and_holds() {
     assert_eq!((state.servers.len(), state.tables.len()), (2, 1));
     assert_eq!(state.holds(), Ok(()));
     assert!(load(BTreeMap::new()).unwrap().is_none());
+}
+
+/// A table as it was stored before there were kinds of hashes.
+#[derive(Serialize)]
+struct EarlierTable<'a> {
+    id: TableId,
+    name: &'a str,
+    seed: u64,
+    dropping: bool,
+    tablets: &'a [TabletRecord],
+    cuts: &'a [KeyHash],
+}
+
+#[test]
+fn a_table_without_a_kind_of_hash_is_seeded() {
+    let state = load(stored()).unwrap().unwrap();
+    let table = &state.tables[&TableId(1)];
+    let earlier = EarlierTable {
+        id: table.id,
+        name: &table.name,
+        seed: table.seed,
+        dropping: false,
+        tablets: &table.tablets,
+        cuts: &[],
+    };
+    let mut entries = stored();
+    let bytes = rmp_serde::to_vec_named(&earlier).unwrap();
+    entries.insert(key(TABLES, 1), bytes.into());
+    let loaded = load(entries).unwrap().unwrap();
+    assert_eq!(loaded.tables[&TableId(1)], state.tables[&TableId(1)]);
+    assert_eq!(loaded.globals.format, FORMAT);
+}
+
+#[test]
+fn a_tablet_of_a_slot_table_that_ends_within_a_slot_breaks_a_rule() {
+    let mut state = load(stored()).unwrap().unwrap();
+    state.table_mut(TableId(1)).unwrap().hash = HashKind::Slots;
+    assert!(state.holds().unwrap_err().contains("COORD-5"));
 }
 
 /// COORD-12.

@@ -12,11 +12,11 @@
 use super::recover::{collect, reconstruct};
 use crate::context::Context;
 use crate::refusals::{COME_AGAIN, FOLLOW_MAX};
-use crate::state::{State, TABLETS_MAX, TableRecord, TabletRecord};
+use crate::state::{FORMAT_SLOTS, State, TABLETS_MAX, TableRecord, TabletRecord};
 use core::time::Duration;
 use futures_util::future::{join, join_all};
 use pluvio_env::{CallError, Rng, timeout};
-use pluvio_units::{HashRange, ServerId, TableId};
+use pluvio_units::{HashKind, HashRange, ServerId, TableId};
 use pluvio_wire::{
     CreateTable, FatalKind, Refusal, RetryReason, RpcError, ServerInfo, TableInfo, TableRef,
     TabletSpec, TabletState, TakeTablets, check_table_name,
@@ -56,8 +56,12 @@ impl State {
         }
         let id = self.globals.last_table.next();
         self.globals.last_table = id;
-        let tablets = HashRange::ALL
-            .split(owners.len() as u64)
+        if request.hash == HashKind::Slots {
+            self.globals.format = FORMAT_SLOTS;
+        }
+        let tablets = request
+            .hash
+            .split(HashRange::ALL, owners.len() as u64)
             .into_iter()
             .zip(owners)
             .map(|(range, owner)| TabletRecord::new(range, owner))
@@ -66,6 +70,7 @@ impl State {
             id,
             name: request.name,
             seed,
+            hash: request.hash,
             dropping: false,
             tablets,
             cuts: Vec::new(),

@@ -28,8 +28,9 @@ impl State {
             .iter()
             .max_by_key(|t| t.range.last.0 - t.range.first.0)
             .expect("a table has tablets (COORD-5)");
-        let middle = widest.range.split(2).last().expect("two parts").first;
-        let at = request.at.unwrap_or(middle);
+        let halves = table.hash.split(widest.range, 2);
+        let middle = halves.last().expect("one part at least").first;
+        let at = table.hash.border(request.at.unwrap_or(middle));
         let tablet = table
             .tablets
             .iter()

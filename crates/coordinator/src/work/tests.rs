@@ -2,7 +2,7 @@
 
 use crate::state::{State, TABLETS_MAX, TableRecord};
 use crate::testing::{self, NoChoice};
-use pluvio_units::{ClusterId, KeyHash, ServerId, TableId};
+use pluvio_units::{ClusterId, HashKind, KeyHash, ServerId, TableId};
 use pluvio_wire::{
     CreateTable, Enlist, FatalKind, PROTOCOL_VERSION, Refusal, SplitTablet, TableRef, TabletState,
 };
@@ -27,7 +27,15 @@ fn cluster(servers: u64) -> State {
 
 fn create(state: &mut State, name: &str, span: Option<u32>) -> Result<TableId, Refusal> {
     let name = name.to_owned();
-    let id = state.create_table(CreateTable { name, span }, 1, &NoChoice)?;
+    let id = state.create_table(
+        CreateTable {
+            name,
+            span,
+            hash: HashKind::Seeded,
+        },
+        1,
+        &NoChoice,
+    )?;
     state.check();
     Ok(id)
 }

@@ -5,7 +5,7 @@ use super::ground::Ground;
 use super::steps::{Fate, Side, Stepped, Steps};
 use super::story::named;
 use pluvio_sim::SimOptions;
-use pluvio_units::{KeyHash, ServerId};
+use pluvio_units::{HashKind, KeyHash, ServerId};
 use pluvio_wire::{
     ClusterStatus, CreateTable, DropTable, MigrateTablet, RpcError, ServerState, SplitTablet,
     TableInfo, WhichTablet,
@@ -143,6 +143,7 @@ fn create() -> CreateTable {
     CreateTable {
         name: "new".into(),
         span: None,
+        hash: HashKind::Slots,
     }
 }
 

@@ -18,7 +18,7 @@ use ground::Ground;
 use pluvio_coordinator::{Candidate, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, Frame, Network};
 use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimHandle, SimOptions};
-use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
+use pluvio_units::{HashKind, HashRange, KeyHash, ServerId, TableId};
 use pluvio_wire::{
     ClusterStatus, Coordinators, CreateTable, Enlist, GetClusterStatus, GetTable, MigrateTablet,
     PROTOCOL_VERSION, Request, RpcError, ServerInfo, ServerState, TableInfo, TableRef, TabletState,
@@ -340,7 +340,11 @@ impl Cluster {
 
     pub fn create_table(&self, name: &str) -> TableInfo {
         let name = name.to_owned();
-        let request = CreateTable { name, span: None };
+        let request = CreateTable {
+            name,
+            span: None,
+            hash: HashKind::Seeded,
+        };
         self.ask(request).expect("the table is not refused")
     }
 
@@ -473,6 +477,7 @@ pub fn enlist(attempt: u64, address: &str) -> Enlist {
             id: ServerId(0),
             address: address.to_owned(),
             redis: None,
+            redis_cluster: None,
             admin: None,
             rack: None,
             pid: 0,

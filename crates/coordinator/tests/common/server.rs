@@ -158,6 +158,7 @@ impl Machine {
                     id: ServerId(0),
                     address: address.to_string(),
                     redis: None,
+                    redis_cluster: None,
                     admin: None,
                     rack: None,
                     pid: 1,

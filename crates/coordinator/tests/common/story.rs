@@ -1,7 +1,7 @@
 //! What the suites play while coordinators die: one story of tables and crashes.
 
 use super::Cluster;
-use pluvio_units::KeyHash;
+use pluvio_units::{HashKind, KeyHash};
 use pluvio_wire::{CreateTable, DropTable, SplitTablet, TableRef};
 use std::fmt::Debug;
 use std::time::Duration;
@@ -14,6 +14,7 @@ pub fn create(cluster: &Cluster, name: &str) -> bool {
     let request = CreateTable {
         name: name.into(),
         span: None,
+        hash: HashKind::Slots,
     };
     cluster.try_ask(request).is_some()
 }

@@ -21,7 +21,7 @@ use futures_util::future::join;
 use pluvio_env::Moment;
 use pluvio_store::{EngineTable, Replay};
 use pluvio_units::{
-    Acknowledged, CoreId, HashRange, KeyHash, LogId, MigrationId, SegmentId, ServerId,
+    Acknowledged, CoreId, HashRange, LogId, MigrationId, Rank, SegmentId, ServerId,
 };
 use pluvio_wire::{
     FatalKind, GetTabletData, GetTabletDataReply, Header, MigrationProgress, ReceiveTablet,
@@ -192,13 +192,13 @@ impl Master {
     }
 
     async fn copy(&self, arrival: &Arrival, replay: &SharedReplay) -> Result<(), ReplayFailure> {
-        let first = TabletPart::Objects(arrival.request.tablet.range.first);
+        let first = TabletPart::Objects(Rank(0));
         let mut part = Some(self.fetch_part(arrival, first).await?);
         while let Some(now) = part {
             let ahead = async {
                 match now.next {
                     Some(next) => {
-                        let next = TabletPart::Objects(KeyHash(next));
+                        let next = TabletPart::Objects(Rank(next));
                         self.fetch_part(arrival, next).await.map(Some)
                     }
                     None => Ok(None),

@@ -7,7 +7,7 @@ use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletMap, TabletPhase};
 use bytes::Bytes;
 use pluvio_mutation::Outcome;
 use pluvio_store::{Engine, EngineTable, LeavingResults};
-use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, ObjectVersion, TableId};
+use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, ObjectVersion, Rank, TableId};
 use pluvio_wire::{
     EndMigration, FatalKind, GetTabletData, GetTabletDataReply, Refusal, RetryReason, TabletPart,
 };
@@ -285,17 +285,13 @@ impl Master {
     async fn objects_of(
         &self,
         leaving: Arc<Leaving>,
-        from: KeyHash,
+        from: Rank,
     ) -> Result<GetTabletDataReply, Refusal> {
-        if !leaving.range.contains(from) {
-            return Err(Refusal::malformed("the hash is not in the tablet"));
-        }
-        let range = HashRange::new(from, leaving.range.last);
         let store = Arc::clone(self.store());
-        let copy = move || store.copy_objects(&leaving.table, range, PART_BYTES);
+        let copy = move || store.copy_objects(&leaving.table, leaving.range, from, PART_BYTES);
         let copied = self.elsewhere(copy).await.ok_or_else(Self::not_ready)?;
         Ok(GetTabletDataReply {
-            next: copied.next.map(|hash| hash.0),
+            next: copied.next.map(|rank| rank.0),
             data: Bytes::from(copied.data),
             ..GetTabletDataReply::default()
         })

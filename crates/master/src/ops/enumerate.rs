@@ -1,17 +1,18 @@
-//! The next objects of a table in the order of their hashes.
+//! The next objects of a table in the order of their ranks.
 
 use crate::master::Master;
 use bytes::Bytes;
-use pluvio_store::Scan;
-use pluvio_units::{HashRange, KeyHash};
+use pluvio_store::{Scan, ScanOptions};
+use pluvio_units::{HashRange, KeyHash, Rank};
 use pluvio_wire::{
     Answer, Enumerate, EnumerateReply, EnumeratedObject, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX,
-    Refusal,
+    Refusal, Seen,
 };
 use std::sync::Arc;
 
 impl Master {
-    /// Gives the objects from a hash on, at most to the end of the tablet that contains it.
+    /// Gives the objects of a stretch from a rank on, at most to the end of the tablet in which it
+    /// begins.
     pub fn enumerate(
         self: &Arc<Self>,
         header: &Header,
@@ -30,21 +31,29 @@ impl Master {
         if let Err(refusal) = Self::must_serve(tablet.phase) {
             return Answer::Now(Err(refusal));
         }
-        let range = HashRange::new(request.from, tablet.range.last);
-        let items = (request.items as usize).clamp(1, MULTI_ITEMS_MAX);
-        let scan = self
-            .store()
-            .scan(table, range, items, MULTI_BYTES_MAX, request.values);
-        self.answer_awaited(scan.map(reply))
+        if request.to < request.from {
+            let why = "a stretch that ends before it begins";
+            return Answer::Now(Err(Refusal::malformed(why)));
+        }
+        let last = request.to.min(tablet.range.last);
+        let range = HashRange::new(request.from, last);
+        let options = ScanOptions {
+            from: request.rank,
+            items: (request.items as usize).clamp(1, MULTI_ITEMS_MAX),
+            bytes: MULTI_BYTES_MAX,
+            values: request.values,
+        };
+        let scan = self.store().scan(table, range, options);
+        self.answer_awaited(scan.map(move |scan| reply(scan, last)))
     }
 }
 
-fn reply(scan: Scan) -> EnumerateReply {
+fn reply(scan: Scan, last: KeyHash) -> EnumerateReply {
     let objects = scan.items.into_iter().map(|item| EnumeratedObject {
         key: item.key,
         version: item.version,
         value: Bytes::from(item.value),
     });
-    let next = scan.last.0.checked_add(1).map(KeyHash);
-    EnumerateReply::new(objects.collect(), next)
+    let next = (!scan.is_end).then(|| Rank(scan.last.0 + 1));
+    EnumerateReply::new(objects.collect(), Seen { last, next })
 }

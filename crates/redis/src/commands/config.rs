@@ -20,13 +20,17 @@ fn parameters(core: &Core) -> BTreeMap<&'static str, String> {
     } else {
         "no"
     };
+    let clustered = match options.cluster {
+        Some(_) => "yes",
+        None => "no",
+    };
     BTreeMap::from([
         (
             "appendfsync",
             if options.synced { "always" } else { "no" }.to_owned(),
         ),
         ("appendonly", durable.to_owned()),
-        ("cluster-enabled", "no".to_owned()),
+        ("cluster-enabled", clustered.to_owned()),
         ("databases", DATABASES.to_string()),
         ("hz", "10".to_owned()),
         ("lazyfree-lazy-user-del", "yes".to_owned()),

@@ -81,7 +81,7 @@ pub(super) fn hello(core: &Core, session: &mut Session, command: &Command) -> Co
             Reply::Integer(session.protocol().number()),
         ),
         (Reply::Text("id"), Reply::count(session.entry().id)),
-        (Reply::Text("mode"), Reply::Text("standalone")),
+        (Reply::Text("mode"), Reply::Text(core.options().mode())),
         (Reply::Text("role"), Reply::Text("master")),
         (Reply::Text("modules"), Reply::Array(Vec::new())),
         (
@@ -91,12 +91,15 @@ pub(super) fn hello(core: &Core, session: &mut Session, command: &Command) -> Co
     ]))
 }
 
-pub(super) fn select(session: &mut Session, command: &Command) -> CommandResult {
+pub(super) fn select(core: &Core, session: &mut Session, command: &Command) -> CommandResult {
     let number = integer(command.get(1)).ok_or(failure::NOT_INTEGER)?;
     if i32::try_from(number).is_err() {
         return Err(failure::NOT_INT);
     }
     let database = DatabaseId::new(number).ok_or(failure::BAD_DATABASE)?;
+    if core.options().cluster.is_some() && database != DatabaseId::default() {
+        return Err(failure::NO_SELECT);
+    }
     session.set_database(database);
     Ok(Reply::OK)
 }

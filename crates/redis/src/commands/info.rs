@@ -60,7 +60,10 @@ pub(super) async fn info(core: &Core, command: &Command) -> CommandResult {
             "replication" => replication(core, &mut text),
             "errorstats" => error_stats(core, &mut text),
             "commandstats" => command_stats(core, &mut text),
-            "cluster" => line(&mut text, format_args!("cluster_enabled:0")),
+            "cluster" => {
+                let enabled = u8::from(core.options().cluster.is_some());
+                line(&mut text, format_args!("cluster_enabled:{enabled}"));
+            }
             _ => keyspace(core, &mut text).await,
         }
     }
@@ -81,7 +84,7 @@ fn server(core: &Core, text: &mut String) {
         ("redis_version", REDIS_VERSION.to_owned()),
         ("server_name", "pluvio".to_owned()),
         ("pluvio_version", options.version.clone()),
-        ("redis_mode", "standalone".to_owned()),
+        ("redis_mode", core.options().mode().to_owned()),
         ("arch_bits", usize::BITS.to_string()),
         ("process_id", options.process_id.to_string()),
         ("run_id", format!("{:040x}", status.id.0)),

@@ -155,7 +155,11 @@ pub(super) async fn flush_all(core: &Core, command: &Command) -> CommandResult {
     check_flush(command)?;
     // Also those that seem to be gone: others may be dropping them, and servers serve them until
     // that is done.
-    let flushes = DatabaseId::all().map(|db| core.databases.flush(db));
+    let all = match core.options().cluster {
+        Some(_) => vec![DatabaseId::default()],
+        None => DatabaseId::all().collect(),
+    };
+    let flushes = all.into_iter().map(|db| core.databases.flush(db));
     let results = join_all(flushes).await;
     let is_any_done = results.iter().any(Result::is_ok);
     match results.into_iter().find_map(Result::err) {

@@ -6,6 +6,7 @@
 
 mod bits;
 mod client;
+mod cluster;
 mod config;
 mod describe;
 mod handshake;
@@ -17,10 +18,11 @@ mod scan;
 mod server;
 mod strings;
 
+pub use cluster::Query;
 pub(crate) use one_key::{OneKey, Request, Scratch, Shape, one_key};
 
 use crate::database::DatabaseId;
-use crate::failure::leaves_doubt;
+use crate::failure::{AFTER_DOUBT, leaves_doubt};
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
@@ -56,8 +58,10 @@ pub enum Now {
     Zero,
     /// `*0`.
     EmptyList,
-    /// Anything of Redis Cluster.
-    NoCluster,
+    /// READONLY and the like.
+    ClusterFlag,
+    ClusterHelp,
+    ClusterKeySlot,
     /// A command about expiry.
     NoExpiry,
     /// SETEX and PSETEX.
@@ -98,6 +102,7 @@ pub enum Data {
     BitField,
     BitFieldRo,
     BitPos,
+    Cluster(Query),
     DbSize,
     Decr,
     DecrBy,
@@ -178,7 +183,9 @@ pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> C
         Now::Fine => Ok(Reply::OK),
         Now::Zero => Ok(Reply::Integer(0)),
         Now::EmptyList => Ok(Reply::Array(Vec::new())),
-        Now::NoCluster => Err(crate::failure::NO_CLUSTER),
+        Now::ClusterFlag => cluster::flag(core),
+        Now::ClusterHelp => cluster::flag(core).map(|_| help::lines(name)),
+        Now::ClusterKeySlot => cluster::key_slot(core, command),
         Now::NoExpiry => Err(crate::failure::no_expiry(&name.to_uppercase())),
         Now::NoExpirySet => Err(strings::no_expiry_set(name, command)),
     }
@@ -202,7 +209,7 @@ pub(crate) fn run_own(
             session.reset();
             Ok(Reply::Status("RESET"))
         }
-        Own::Select => handshake::select(session, command),
+        Own::Select => handshake::select(core, session, command),
         Own::Wait => server::wait(core, command),
         Own::ClientGetName => Ok(client::get_name(session)),
         Own::ClientGetRedirection => Ok(Reply::Integer(-1)),
@@ -238,7 +245,13 @@ pub(crate) async fn run_data(core: &Core, database: DatabaseId, mut commands: Co
             let (what, command) = commands.remove(0);
             smallvec![run_single(core, database, what, command).await]
         }
-        _ => one_key::run_in_order(core, database, &commands).await,
+        _ if commands
+            .iter()
+            .all(|(what, command)| cluster::is_here(core, *what, command)) =>
+        {
+            one_key::run_in_order(core, database, &commands).await
+        }
+        _ => Box::pin(run_each(core, database, commands)).await,
     };
     let is_doubtful =
         |reply: &Reply| matches!(reply, Reply::Error(failure) if leaves_doubt(failure));
@@ -248,7 +261,29 @@ pub(crate) async fn run_data(core: &Core, database: DatabaseId, mut commands: Co
     }
 }
 
+/// Runs commands of which some may be for another node of the cluster, each by itself. Those behind
+/// one that is in doubt are not executed.
+async fn run_each(core: &Core, database: DatabaseId, commands: Commands) -> SmallVec<[Reply; 1]> {
+    let mut replies: SmallVec<[Reply; 1]> = SmallVec::new();
+    for (what, command) in commands {
+        let reply = match replies.last() {
+            Some(Reply::Error(failure)) if leaves_doubt(failure) || *failure == AFTER_DOUBT => {
+                Reply::Error(AFTER_DOUBT)
+            }
+            Some(_) | None => run_single(core, database, what, command).await,
+        };
+        replies.push(reply);
+    }
+    replies
+}
+
 async fn run_single(core: &Core, database: DatabaseId, what: Data, command: Command) -> Reply {
+    if !cluster::is_here(core, what, &command) {
+        let admitted = Box::pin(cluster::admit(core, database, what, &command));
+        if let Err(failure) = admitted.await {
+            return Reply::Error(failure);
+        }
+    }
     let mut scratch = Scratch::default();
     match one_key(what, &command, &mut scratch) {
         Some(Ok(one)) => return one_key::run_one(core, database, one).await,
@@ -264,6 +299,7 @@ async fn run_single(core: &Core, database: DatabaseId, what: Data, command: Comm
 async fn run_other(core: &Core, db: DatabaseId, what: Data, command: Command) -> CommandResult {
     let command = &command;
     match what {
+        Data::Cluster(query) => cluster::query(core, query, command).await,
         Data::DbSize => keys::db_size(core, db).await,
         Data::Del => keys::delete(core, db, command).await,
         Data::Exists | Data::Touch => keys::exist(core, db, command).await,

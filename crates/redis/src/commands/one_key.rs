@@ -219,7 +219,8 @@ pub(crate) fn one_key<'c>(
             Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::IsThere))
         }
         Data::Type => Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::Type)),
-        Data::DbSize
+        Data::Cluster(_)
+        | Data::DbSize
         | Data::Del
         | Data::Exists
         | Data::FlushAll

@@ -1,10 +1,11 @@
 //! Going through all keys: SCAN, KEYS, RANDOMKEY.
 //!
-//! A cursor of SCAN is the hash of the next key, as a decimal number. It means the same on every
-//! server, for ever. A complete scan gives each key that was there all along exactly once.
+//! A cursor of SCAN is a place in the table, as a decimal number below 2^53: some clients keep it
+//! in a double. It means the same on every server, for ever. A complete scan gives each key that
+//! was there all along exactly once.
 
 use super::CommandResult;
-use crate::database::DatabaseId;
+use crate::database::{DatabaseId, ScanFrom};
 use crate::failure;
 use crate::give_way::give_way;
 use crate::glob;
@@ -13,7 +14,7 @@ use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use bytes::Bytes;
-use pluvio_units::KeyHash;
+use pluvio_units::{KeyHash, Rank};
 
 /// Keys looked at by a SCAN without COUNT, as in Redis.
 const COUNT_DEFAULT: usize = 10;
@@ -91,35 +92,38 @@ pub(super) async fn scan(core: &Core, db: DatabaseId, command: &Command) -> Comm
         }
         at += 2;
     }
-    let (keys, next) = some_keys(core, db, KeyHash(from), count, &filter).await?;
-    let next = next.map_or(0, |hash| hash.0);
+    let (keys, next) = some_keys(core, db, from, count, &filter).await?;
+    let next = next.unwrap_or(0);
     Ok(Reply::Array(vec![
         Reply::copy(next.to_string()),
         Reply::Array(keys),
     ]))
 }
 
-/// Looks at about `count` keys from a hash on: those that are wanted, and where to go on.
+/// Looks at about `count` keys from a place on: those that are wanted, and where to go on.
 async fn some_keys(
     core: &Core,
     db: DatabaseId,
-    from: KeyHash,
+    from: u64,
     count: usize,
     filter: &Filter<'_>,
-) -> Result<(Vec<Reply>, Option<KeyHash>), Failure> {
+) -> Result<(Vec<Reply>, Option<u64>), Failure> {
     let limit = core.options().reply_bytes_max;
     let mut keys = Vec::new();
     let mut next = Some(from);
     let (mut seen, mut bytes) = (0, 0);
     // Large empty stretches of hashes count, too: each is a request.
-    while let Some(hash) = next
+    while let Some(place) = next
         && seen < count
         && bytes < limit
     {
         if seen > 0 {
             give_way().await;
         }
-        let (objects, after) = core.databases.stretch(db, hash, count - seen).await?;
+        let (objects, after) = core
+            .databases
+            .stretch(db, ScanFrom::Number(place), count - seen)
+            .await?;
         seen += objects.len().max(1);
         next = after;
         for object in objects.into_iter().filter(|o| filter.wants(&o.key)) {
@@ -139,9 +143,9 @@ pub(super) async fn keys(core: &Core, db: DatabaseId, command: &Command) -> Comm
     };
     let mut all = Vec::new();
     let mut bytes = 0;
-    let mut next = Some(KeyHash(0));
-    while let Some(hash) = next {
-        let (some, after) = some_keys(core, db, hash, STEP_KEYS, &filter).await?;
+    let mut next = Some(0);
+    while let Some(place) = next {
+        let (some, after) = some_keys(core, db, place, STEP_KEYS, &filter).await?;
         bytes += some.iter().map(Reply::size).sum::<usize>();
         if bytes > limit {
             return Err(failure::reply_too_long(limit));
@@ -157,19 +161,19 @@ pub(super) async fn keys(core: &Core, db: DatabaseId, command: &Command) -> Comm
 
 pub(super) async fn random_key(core: &Core, db: DatabaseId) -> CommandResult {
     let rng = &core.databases.parts().rng;
-    let start = KeyHash(rng.next_u64());
+    let start = ScanFrom::Drawn(KeyHash(rng.next_u64()), Rank(rng.next_u64()));
     // From a random place to the end, then from the beginning.
-    for from in [start, KeyHash(0)] {
+    for from in [start, ScanFrom::Number(0)] {
         let mut next = Some(from);
-        while let Some(hash) = next {
-            let (mut objects, after) = core.databases.stretch(db, hash, DRAW_KEYS).await?;
+        while let Some(place) = next {
+            let (mut objects, after) = core.databases.stretch(db, place, DRAW_KEYS).await?;
             if !objects.is_empty() {
                 let drawn = rng.below(objects.len() as u64);
                 let drawn = usize::try_from(drawn).expect("below the length of a list");
                 let key = objects.swap_remove(drawn).key;
                 return Ok(Reply::Bulk(Bytes::from(key)));
             }
-            next = after;
+            next = after.map(ScanFrom::Number);
             give_way().await;
         }
     }

@@ -4,6 +4,7 @@
 
 mod bench;
 mod bits;
+mod cluster;
 mod docs;
 mod faults;
 mod held;

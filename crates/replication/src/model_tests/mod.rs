@@ -132,6 +132,7 @@ impl World {
             id,
             address: String::new(),
             redis: None,
+            redis_cluster: None,
             admin: None,
             rack: None,
             pid: 0,

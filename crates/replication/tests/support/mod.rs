@@ -223,6 +223,7 @@ fn info(id: ServerId) -> ServerInfo {
         id,
         address: format!("server-{id}"),
         redis: None,
+        redis_cluster: None,
         admin: None,
         rack: None,
         pid: 0,
@@ -374,6 +375,7 @@ impl Cluster {
         let tablet = TabletSpec {
             table: TableId(1),
             seed: 3,
+            hash: pluvio_units::HashKind::Seeded,
             range: HashRange::ALL,
             since: SegmentId(0),
         };

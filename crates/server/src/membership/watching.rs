@@ -80,6 +80,7 @@ fn info(id: u64) -> ServerInfo {
         id: ServerId(id),
         address: format!("server-{id}"),
         redis: None,
+        redis_cluster: None,
         admin: None,
         rack: None,
         pid: 0,

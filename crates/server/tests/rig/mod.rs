@@ -12,7 +12,7 @@ use pluvio_format::{FrameHeader, newest_frame_header, read_frame};
 use pluvio_master::TabletPhase;
 use pluvio_server::{OnCorruption, Server, ServerOptions};
 use pluvio_sim::{DiskFaults, Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimOptions};
-use pluvio_units::{KeyHash, ServerId, Size};
+use pluvio_units::{HashKind, KeyHash, ServerId, Size};
 use pluvio_wire::{ClusterStatus, Opcode, WhichTablet};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -316,10 +316,15 @@ impl Rig {
 
     /// Makes a table and writes `key i` = `value i`.
     pub fn fill(&self, name: &'static str, count: u32) -> Table {
+        self.fill_hashed(name, count, HashKind::Seeded)
+    }
+
+    /// [`Rig::fill`] with the way in which the table hashes keys.
+    pub fn fill_hashed(&self, name: &'static str, count: u32, kind: HashKind) -> Table {
         let client = self.connect(&self.client);
         self.run(&self.client, async move {
             let table = client
-                .create_table(name, None)
+                .create_table_hashed(name, None, kind)
                 .await
                 .expect("a table can be made");
             for i in 0..count {

@@ -1,8 +1,8 @@
 //! Walking a table, some hundred objects at a time.
 
 use crate::embedded::table::Table;
-use crate::scan::ScanItem;
-use pluvio_units::{HashRange, KeyHash};
+use crate::scan::{ScanItem, ScanOptions};
+use pluvio_units::{HashRange, Rank};
 
 /// Objects and bytes fetched at a time: a reclaim guard is held for one index bucket only, and this
 /// bounds the iterator's memory.
@@ -12,8 +12,8 @@ const BYTES_PER_FETCH: usize = 1 << 20;
 /// See [`Table::iter`].
 pub struct Iter {
     table: Table,
-    /// What is left of the hashes.
-    left: Option<HashRange>,
+    /// The next rank.
+    next: Option<Rank>,
     fetched: std::vec::IntoIter<ScanItem>,
 }
 
@@ -21,7 +21,7 @@ impl Iter {
     pub(crate) fn new(table: Table) -> Self {
         Self {
             table,
-            left: Some(HashRange::ALL),
+            next: Some(Rank(0)),
             fetched: Vec::new().into_iter(),
         }
     }
@@ -35,20 +35,17 @@ impl Iterator for Iter {
             if let Some(item) = self.fetched.next() {
                 return Some((item.key, item.value));
             }
-            let range = self.left?;
+            let from = self.next?;
             let engine = &self.table.shared.engine;
-            let scan = engine.scan(
-                &self.table.table,
-                range,
-                OBJECTS_PER_FETCH,
-                BYTES_PER_FETCH,
-                true,
-            );
+            let options = ScanOptions {
+                from,
+                items: OBJECTS_PER_FETCH,
+                bytes: BYTES_PER_FETCH,
+                values: true,
+            };
+            let scan = engine.scan(&self.table.table, HashRange::ALL, options);
             let scan = scan.into_pending();
-            let next = scan.last.0.checked_add(1).map(KeyHash);
-            self.left = next
-                .filter(|next| *next <= range.last)
-                .map(|next| HashRange::new(next, range.last));
+            self.next = (!scan.is_end).then(|| Rank(scan.last.0 + 1));
             self.fetched = scan.items.into_iter();
         }
     }
@@ -57,7 +54,7 @@ impl Iterator for Iter {
 impl core::fmt::Debug for Iter {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Iter")
-            .field("left", &self.left)
+            .field("next", &self.next)
             .finish_non_exhaustive()
     }
 }

@@ -172,7 +172,7 @@ impl Store {
         }
         let id = TableId(names.last_id + 1);
         let hasher = match self.shared.limits.hashing {
-            KeyHashing::Fast => KeyHasher::Seeded(self.shared.host.random()),
+            KeyHashing::Fast => KeyHasher::Fixed(self.shared.host.random().into()),
             KeyHashing::Keyed => KeyHasher::keyed(),
         };
         let engine_table = self.shared.engine.create_whole_table(id, hasher)?;

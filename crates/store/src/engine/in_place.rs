@@ -21,7 +21,7 @@ use super::apply::{Applied, Write};
 use super::read::{PREFETCH_LINES, Seen};
 use super::{Engine, EngineError, key_of};
 use crate::completions::Execution;
-use crate::scan::ScanItem;
+use crate::scan::{ScanItem, Wanted};
 use crate::table::{EngineTable, Growth};
 use core::cell::Cell;
 use pluvio_format::{EntryKind, Object, ParseErrorKind};
@@ -153,23 +153,21 @@ impl Engine {
         &self,
         table: &EngineTable,
         entry: EntryRef,
-        (from, values): (KeyHash, bool),
+        wanted: &Wanted,
         guard: &EpochGuard<'_>,
     ) -> Option<ScanItem> {
         let key = self.key_in_place(entry, guard);
+        let rank = wanted.rank(table, &key)?;
         let hash = table.hash(&key);
-        if hash < from {
-            return None;
-        }
         let mut value = Vec::new();
-        let version = match values {
+        let version = match wanted.values {
             true => self.copy_slow(table, hash, &key, &mut value, guard),
             false => self.read_stable(table, hash, &key, guard, |object| {
                 Some(ValueHead::of(object).version)
             }),
         };
         Some(ScanItem {
-            hash,
+            rank,
             key,
             version: version?,
             value,

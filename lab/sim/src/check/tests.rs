@@ -406,6 +406,7 @@ fn a_table_with_a_gap_is_found() {
         id: TableId(1),
         name: "t".into(),
         seed: 0,
+        hash: pluvio_units::HashKind::Seeded,
         tablets: ranges
             .iter()
             .map(|range| TabletInfo {
@@ -581,6 +582,7 @@ fn a_cluster_that_is_not_healthy_is_found() {
         id: ServerId(id),
         address: format!("server-{id}:1"),
         redis: None,
+        redis_cluster: None,
         admin: None,
         rack: None,
         pid: 1,
@@ -601,6 +603,7 @@ fn a_cluster_that_is_not_healthy_is_found() {
         id: TableId(1),
         name: "t".into(),
         seed: 0,
+        hash: pluvio_units::HashKind::Seeded,
         tablets: vec![TabletInfo {
             range: range(0, u64::MAX),
             owner: ServerId(owner),

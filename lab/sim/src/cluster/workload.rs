@@ -20,6 +20,7 @@ use pluvio_client::{
     Client, ClientError, ClientOptions, ErrorKind, Key, Number, Parts, RejectRules, Table,
 };
 use pluvio_env::Env;
+use pluvio_units::HashKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -150,9 +151,12 @@ impl Worker {
 
     /// Creates the run's tables, or finds them. `false`: it was not possible in time.
     pub(super) async fn open_tables(&mut self) -> bool {
-        for name in &self.shared.keys.tables {
+        let kinds = [HashKind::Seeded, HashKind::Slots];
+        let first = usize::from(!self.shared.sim.seed().is_multiple_of(2));
+        let kinds = kinds.into_iter().cycle().skip(first);
+        for (name, kind) in self.shared.keys.tables.iter().zip(kinds) {
             let span = self.shared.plan.span;
-            match self.client.create_table(name, span).await {
+            match self.client.create_table_hashed(name, span, kind).await {
                 Ok(table) => self.tables.push(table),
                 Err(_) => {
                     self.tables.clear();

@@ -154,6 +154,12 @@ impl Cluster {
         self.servers()[server]["redis"].as_str().unwrap().to_owned()
     }
 
+    /// Where one of them speaks it to cluster clients.
+    pub fn redis_cluster(&self, server: usize) -> String {
+        let address = &self.servers()[server]["redis_cluster"];
+        address.as_str().unwrap().to_owned()
+    }
+
     /// Where all of them speak the Redis protocol.
     pub fn all_redis(&self) -> Vec<String> {
         (0..self.servers().len()).map(|s| self.redis(s)).collect()

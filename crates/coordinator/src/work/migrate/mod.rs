@@ -47,7 +47,7 @@ impl State {
         let tablet = *tablet.expect("tablets cover every hash (COORD-5)");
         let range = match request.tablet {
             WhichTablet::Containing(_) => tablet.range,
-            WhichTablet::Range(range) => range,
+            WhichTablet::Range(range) => table.hash.widened(range),
         };
         if range.last < range.first || range.last > tablet.range.last {
             let message = format!(

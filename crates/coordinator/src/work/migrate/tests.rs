@@ -4,7 +4,7 @@ use super::*;
 use crate::members::Enlisted;
 use crate::refusals::not_a_member;
 use crate::testing::{self, NoChoice};
-use pluvio_units::{ClusterId, HashRange};
+use pluvio_units::{ClusterId, HashKind, HashRange};
 use pluvio_wire::{CreateTable, Enlist, MigrationProgress, PROTOCOL_VERSION, ServerInfo, TableRef};
 
 fn enlist(state: &mut State, attempt: u64, volatile: bool) -> Enlisted {
@@ -29,6 +29,7 @@ fn state() -> (State, TableId) {
     let create = CreateTable {
         name: "t".into(),
         span: Some(1),
+        hash: HashKind::Seeded,
     };
     let table = state.create_table(create, 1, &NoChoice).unwrap();
     state.table_mut(table).unwrap().tablets[0].state = TabletState::Normal;

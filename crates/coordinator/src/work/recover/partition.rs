@@ -183,8 +183,9 @@ fn cut(
         let (wanted, all) = (cuts_wanted(load), of_table[&tablet.table]);
         let share = u128::from(wanted) * u128::from(room) / u128::from(all.max(1));
         let parts = wanted.min(u64::try_from(share).unwrap_or(room)) + 1;
-        let parts = tablet.range.split(parts).len() as u64;
-        for range in tablet.range.split(parts) {
+        let ranges = tablet.hash.split(tablet.range, parts);
+        let parts = ranges.len() as u64;
+        for range in ranges {
             let piece = TabletSpec { range, ..*tablet };
             let load = Load {
                 bytes: load.bytes / parts,
@@ -218,7 +219,7 @@ fn pack(pieces: &[(TabletSpec, Load)], count: usize, goal: Load) -> Vec<Bin> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pluvio_units::{HashRange, KeyHash, SegmentId};
+    use pluvio_units::{HashKind, HashRange, KeyHash, SegmentId};
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
@@ -307,6 +308,7 @@ mod tests {
         TabletSpec {
             table: TableId(table),
             seed: table,
+            hash: HashKind::Seeded,
             range,
             since: SegmentId(0),
         }

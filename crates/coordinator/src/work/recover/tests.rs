@@ -4,7 +4,9 @@ use super::changes::Prepared;
 use crate::refusals::not_a_member;
 use crate::state::{ServerRecord, State, TableRecord, TabletRecord};
 use crate::testing::{self, NoChoice};
-use pluvio_units::{ClusterId, HashRange, KeyHash, RecoveryId, SegmentId, ServerId, TableId};
+use pluvio_units::{
+    ClusterId, HashKind, HashRange, KeyHash, RecoveryId, SegmentId, ServerId, TableId,
+};
 use pluvio_wire::{FatalKind, RecoveryMasterFinished, ReplayStats, TabletSpec, TabletState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +37,7 @@ fn state() -> State {
             id: TableId(id),
             name: id.to_string(),
             seed: id,
+            hash: HashKind::Seeded,
             dropping: false,
             tablets: tablets.collect(),
             cuts: Vec::new(),

@@ -8,7 +8,7 @@ use crate::cluster::values;
 use crate::history::{Action, Content, KeyKind, Outcome, Record, Scan};
 use bytes::Bytes;
 use pluvio_client::{Client, ClientError, ErrorKind, WhichTablet};
-use pluvio_units::{HashRange, KeyHash};
+use pluvio_units::{HashKind, HashRange, KeyHash};
 use std::sync::Arc;
 
 impl Worker {
@@ -140,7 +140,10 @@ impl Worker {
         let name = format!("scratch {} {}", self.number, self.scratch_last);
         let bytes = b"key";
         let journal = self.shared.journal.clone();
-        let made = self.client.create_table(&name, Some(1)).await;
+        let made = self
+            .client
+            .create_table_hashed(&name, Some(1), HashKind::Slots)
+            .await;
         let Ok(table) = made else {
             journal.count_only(kind, false);
             return;

@@ -1,0 +1,185 @@
+//! The port for cluster clients, on one of three servers in memory.
+
+use crate::bench::{Bench, Connection};
+use pluvio_client::testing::FakeCluster;
+use pluvio_client::{Client, ServerList};
+use pluvio_redis::{ClusterPort, RedisOptions};
+use pluvio_units::{HashKind, KeySlot, ServerId};
+use std::sync::Arc;
+
+/// The port of the first server; all servers have one, except `without`.
+fn bench(without: Option<u64>) -> Bench {
+    let cluster = FakeCluster::new(3);
+    let own = ServerId(1);
+    let plain = cluster.client();
+    let mut list: ServerList = cluster.run(async { plain.server_list().await.unwrap() });
+    for info in &mut list.servers {
+        let has_port = Some(info.id.0) != without;
+        info.redis_cluster = has_port.then(|| format!("10.0.0.{}:7000", info.id));
+    }
+    let list = Arc::new(list);
+    let master = cluster.local_master(own);
+    let client = Client::embedded(cluster.parts(), cluster.options(), master);
+    let mut options = RedisOptions::default();
+    options.cluster = Some(ClusterPort::new(Arc::new(move || (own, Arc::clone(&list)))));
+    Bench::with(cluster, &client, options)
+}
+
+/// A key whose slot is in one of three thirds.
+fn key_of(third: u16, n: usize) -> String {
+    let keys = (0..).map(|n| format!("key {n}"));
+    let is_there = |key: &String| KeySlot::of(key.as_bytes()).number() / 5462 == third;
+    keys.into_iter().filter(is_there).nth(n).unwrap()
+}
+
+fn call(connection: &mut Connection, parts: &[&str]) -> String {
+    String::from_utf8(connection.call(parts)).unwrap()
+}
+
+// shows: SLOT-1
+#[test]
+fn clients_are_sent_to_the_owner_of_a_slot() {
+    let mut bench = bench(None);
+    let mut c = bench.connect();
+    let slots = c.say("CLUSTER SLOTS");
+    for part in [
+        "*3\r\n",
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.0.3",
+        ":16383\r\n",
+        ":7000\r\n",
+    ] {
+        assert!(slots.contains(part), "{part} in {slots}");
+    }
+    let [own, other] = [key_of(0, 0), key_of(1, 0)];
+    assert_eq!(call(&mut c, &["SET", &own, "v"]), "+OK\r\n");
+    let slot = KeySlot::of(other.as_bytes());
+    let moved = format!("-MOVED {slot} 10.0.0.2:7000\r\n");
+    for command in ["GET", "DEL", "STRLEN", "EXISTS", "INCR"] {
+        assert_eq!(call(&mut c, &[command, &other]), moved, "{command}");
+    }
+    assert_eq!(call(&mut c, &["SET", &other, "v"]), moved);
+    assert!(
+        c.say("CLUSTER NODES")
+            .contains("10.0.0.1:7000@0 myself,master - 0 0 1 connected 0-")
+    );
+    assert!(c.say("CLUSTER INFO").contains("cluster_state:ok"));
+    assert!(c.say("INFO").contains("cluster_enabled:1"));
+    assert!(c.say("INFO").contains("redis_mode:cluster"));
+    for word in ["READONLY", "READWRITE", "ASKING"] {
+        assert_eq!(c.say(word), "+OK\r\n");
+    }
+    assert_eq!(c.say("CLUSTER KEYSLOT {user1000}.x"), ":3443\r\n");
+    assert_eq!(c.say("SELECT 0"), "+OK\r\n");
+    assert_eq!(
+        c.say("SELECT 1"),
+        "-ERR SELECT is not allowed in cluster mode\r\n"
+    );
+}
+
+#[test]
+fn keys_of_several_slots_are_refused_and_a_tag_holds_them_together() {
+    let mut bench = bench(None);
+    let mut c = bench.connect();
+    let [a, b] = [key_of(0, 0), key_of(0, 1)];
+    let refused = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
+    assert_eq!(call(&mut c, &["MSET", &a, "1", &b, "2"]), refused);
+    assert_eq!(call(&mut c, &["MGET", &a, &b]), refused);
+    let [a, b] = ["x", "y"].map(|word| format!("{{{a}}}{word}"));
+    assert_eq!(call(&mut c, &["MSET", &a, "1", &b, "2"]), "+OK\r\n");
+    assert_eq!(call(&mut c, &["EXISTS", &a, &b]), ":2\r\n");
+    let slot = KeySlot::of(a.as_bytes()).to_string();
+    assert_eq!(
+        call(&mut c, &["CLUSTER", "COUNTKEYSINSLOT", &slot]),
+        ":2\r\n"
+    );
+    assert_eq!(
+        call(&mut c, &["CLUSTER", "COUNTKEYSINSLOT", "9999"]),
+        ":0\r\n"
+    );
+}
+
+#[test]
+fn a_node_tells_of_its_own_keys() {
+    let mut bench = bench(None);
+    let mut all = bench.another();
+    let (mut c, mut ordinary) = (bench.connect(), all.connect());
+    for third in 0..3 {
+        for n in 0..40 {
+            let set = call(&mut ordinary, &["SET", &key_of(third, n), "v"]);
+            assert_eq!(set, "+OK\r\n");
+        }
+    }
+    assert_eq!(ordinary.say("DBSIZE"), ":120\r\n");
+    assert_eq!(c.say("DBSIZE"), ":40\r\n");
+    assert!(c.say("KEYS *").starts_with("*40\r\n"));
+    let (mut cursor, mut seen) = ("0".to_owned(), 0);
+    loop {
+        let reply = c.say(&format!("SCAN {cursor} COUNT 7"));
+        seen += reply.matches("key ").count();
+        cursor = reply.split("\r\n").nth(2).unwrap().to_owned();
+        assert!(cursor.parse::<u64>().unwrap() < 1 << 53);
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(seen, 40);
+    assert_eq!(c.say("FLUSHALL"), "+OK\r\n");
+    assert_eq!(c.say("DBSIZE"), ":0\r\n");
+}
+
+// shows: SLOT-2, SLOT-3, SLOT-4
+#[test]
+fn what_no_node_serves_is_passed_on() {
+    let mut bench = bench(Some(2));
+    let mut c = bench.connect();
+    let other = key_of(1, 0);
+    assert_eq!(call(&mut c, &["SET", &other, "v"]), "+OK\r\n");
+    assert_eq!(call(&mut c, &["GET", &other]), "$1\r\nv\r\n");
+    assert!(!c.say("CLUSTER SLOTS").contains("10.0.0.2"));
+    // A server that has crashed, before anybody knows.
+    let other = key_of(2, 0);
+    assert!(call(&mut c, &["GET", &other]).starts_with("-MOVED "));
+    bench.cluster.crash(ServerId(3));
+    bench.cluster.recover(ServerId(3), ServerId(1));
+    assert_eq!(call(&mut c, &["GET", &other]), "$-1\r\n");
+}
+
+#[test]
+fn a_database_without_slots_is_refused_until_it_is_flushed() {
+    let mut bench = bench(None);
+    let client = bench.cluster.client();
+    bench.cluster.run(async {
+        let made = client.create_table_hashed("redis:0", None, HashKind::Seeded);
+        made.await.unwrap();
+    });
+    let mut c = bench.connect();
+    for words in ["GET a", "SET a 1", "DBSIZE", "SCAN 0", "MGET {a}1 {a}2"] {
+        let said = c.say(words);
+        assert!(
+            said.starts_with("-ERR database 0 is not hashed by slots"),
+            "{said}"
+        );
+    }
+    assert_eq!(c.say("FLUSHDB"), "+OK\r\n");
+    assert_eq!(c.say("DBSIZE"), ":0\r\n");
+    assert!(!c.say("SET a 1").starts_with("-ERR"));
+}
+
+#[test]
+fn the_ordinary_port_is_no_cluster() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    let refused = "-ERR This instance has cluster support disabled\r\n";
+    for words in [
+        "CLUSTER SLOTS",
+        "CLUSTER INFO",
+        "CLUSTER KEYSLOT a",
+        "READONLY",
+        "ASKING",
+    ] {
+        assert_eq!(c.say(words), refused, "{words}");
+    }
+    assert!(c.say("INFO").contains("cluster_enabled:0"));
+}
