@@ -83,8 +83,9 @@ pub use options::{ClientOptions, Parts};
 pub use table::Table;
 
 pub use pluvio_wire::{
-    Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ClusterStatus,
-    CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get, MigrateTabletReply,
-    MigrationStatus, Mutation, Opcode, Outcome, Output, Payload, Projection, RejectRules,
-    RetryReason, ServerList, ServerStatus, Span, TableInfo, Unfit, WhichTablet,
+    Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind,
+    ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get,
+    MigrateTabletReply, MigrationStatus, Mutation, Opcode, Outcome, Output, Payload, Projection,
+    ProjectionKind, RejectRules, RetryReason, ServerList, ServerStatus, Span, TableInfo, Unfit,
+    WhichTablet,
 };
