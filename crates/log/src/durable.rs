@@ -114,8 +114,8 @@ impl<T> Appended<T> {
         (split, rest)
     }
 
-    /// What to wait for, and the value without any proof: for a holder that opens it only once that
-    /// is durable.
+    /// The positions to wait for, and the value without any proof: for a holder that opens it only
+    /// once they are durable.
     #[must_use]
     pub fn into_parts(self) -> (Waits, T) {
         (self.waits, self.value)

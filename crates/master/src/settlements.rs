@@ -2,8 +2,8 @@
 //!
 //! An outcome goes to whoever waits for it, who may give up waiting. Its slot stays here.
 //!
-//! - SETTLE-1: every slot that is noted is settled soon after its entry is durable, whoever learns
-//!   of that first: the thread that notes it or the one that advances the durable position.
+//! - SETTLE-1: every slot that is noted is settled soon after its entry is durable. The first to
+//!   learn of that does it: the thread that notes it, or the one that advances the position.
 //!
 //! Bounded by the log: a noted slot has an entry that is not durable yet. Any thread; the lock of a
 //! log's queue is held for single steps, and no other one is taken under it.

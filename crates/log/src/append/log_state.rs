@@ -93,7 +93,7 @@ pub(crate) struct LogState {
     /// this lock.
     queue: Mutex<VecDeque<Arc<Segment>>>,
     pub durable: AtomicPosition,
-    /// What is appended does not become durable for now.
+    /// Set while no backups make durable what is appended.
     pub is_stalled: AtomicBool,
     pub append_hook: OnceLock<Hook>,
     pub durable_hook: OnceLock<Hook>,

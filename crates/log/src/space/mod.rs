@@ -142,15 +142,15 @@ impl LogSpace {
         let _first_one_counts = self.heads.log(log).durable_hook.set(hook);
     }
 
-    /// Says whether what is appended to `log` becomes durable in the foreseeable future. Replication
-    /// says it; all logs begin as not stalled.
+    /// Says whether what is appended to `log` becomes durable in the foreseeable future.
+    /// Replication says it; all logs begin as not stalled.
     pub fn set_stalled(&self, log: LogId, stalled: bool) {
         let state = self.heads.log(log);
         state.is_stalled.store(stalled, Ordering::Relaxed);
     }
 
-    /// Whether nothing that is appended to `log` becomes durable for now. While so, nothing new
-    /// should be appended: it would fill the memory. One load.
+    /// Whether replication said that nothing appended to `log` becomes durable. While so, nothing
+    /// new should be appended: it would fill the memory. One load.
     #[must_use]
     #[inline]
     pub fn is_stalled(&self, log: LogId) -> bool {

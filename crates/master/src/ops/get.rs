@@ -73,7 +73,7 @@ impl Master {
         Ok(self.store().show(table, hash, get.key, show))
     }
 
-    /// Reads one object at once. What it is must not be told before it is durable.
+    /// Reads one object at once. It must not be told before it is durable.
     ///
     /// # Errors
     /// See [`Master::get`].

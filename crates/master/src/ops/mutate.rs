@@ -94,7 +94,7 @@ impl Master {
         }
     }
 
-    /// Changes one object at once. What it came to must not be told before it is durable.
+    /// Changes one object at once. The outcome must not be told before it is durable.
     ///
     /// # Errors
     /// See [`Master::mutate`]; nothing changed.
