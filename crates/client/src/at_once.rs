@@ -1,10 +1,11 @@
 //! Operations on one object that a front end in the owner's process executes without waiting.
 //!
 //! 1. The front end tries the operation at once.
-//! 2. What came of it is there, or is [`Held`]: executed, and not durable yet. Or it takes the long
-//!    way, as any operation of this client.
+//! 2. The outcome is there, or is [`Held`]: executed, and not durable yet. Or the operation takes
+//!    the long way, as any operation of this client.
 //! 3. A held outcome is opened once it is durable. One task waits for the first of its held
-//!    outcomes ([`Client::wait_for_held`]); nothing is allocated and no timer is set for an operation.
+//!    outcomes ([`Client::wait_for_held`]). Nothing is allocated and no timer is set for an
+//!    operation.
 //!
 //! - HELD-1: a held outcome is opened only when its master says that all it rests on is durable
 //!   (rule C).
@@ -17,7 +18,7 @@ use core::task::Waker;
 use pluvio_units::{KeyHash, LogId, LogPosition, OperationId, Waits};
 use pluvio_wire::{Get, Header, Mutation, Outcome, check_get, check_mutation};
 
-/// What came of an operation that was not to wait.
+/// The outcome of an operation that was not to wait.
 #[derive(Debug)]
 pub enum AtOnce {
     /// It is done.

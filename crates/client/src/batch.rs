@@ -380,7 +380,7 @@ impl Client {
                             Ok(outcome) => done.push(outcome),
                             Err(refusal) => {
                                 let refused = RpcError::Refused(refusal);
-                                again = Some(self.judge(refused, true, &mut attempts)?);
+                                again = Some(self.after_failure(refused, true, &mut attempts)?);
                                 // Items that a server did behind it all the same are asked for
                                 // again.
                                 break;
@@ -567,7 +567,7 @@ impl Client {
                             }
                             Err(refusal) => RpcError::Refused(refusal),
                         };
-                        match self.judge(refusal, items.changes_data(), attempts) {
+                        match self.after_failure(refusal, items.changes_data(), attempts) {
                             Ok(again) => {
                                 let table = table(index);
                                 rest.put_off(table, &maps[&table.unique_key()], index, again);
@@ -721,7 +721,7 @@ impl Client {
                     chunk.address
                 )))
             }
-            Err(error) => match self.judge(error, R::CHANGES_DATA, attempts) {
+            Err(error) => match self.after_failure(error, R::CHANGES_DATA, attempts) {
                 Ok(again) => Sent::Again(again),
                 Err(error) => Sent::Failed(error),
             },
