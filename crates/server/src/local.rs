@@ -31,8 +31,8 @@ pub(crate) fn log_of(core: CoreId) -> LogId {
     LogId(core.0 % LOGS_PER_MASTER_MAX)
 }
 
-/// An outcome as a front end holds it. What was refused takes the long way, which knows what to do
-/// about it: nothing was executed.
+/// An outcome as a front end holds it. A refused operation takes the long way, which knows what to
+/// do about it: nothing was executed.
 fn at_once(master: &Master, outcome: Result<Awaited<Outcome>, Refusal>) -> AtOnce {
     match outcome {
         Ok(Awaited::Now(durable)) => AtOnce::Done(durable.into_value()),
