@@ -4,7 +4,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pluvio_console::handover::HandedOver;
-use pluvio_console::options::{Global, duration, listen_address};
+use pluvio_console::options::{Global, duration, listen_address, redis_address};
 use pluvio_coordinator::CoordinatorOptions;
 use pluvio_local::{Durability, MetadataLogin, SERVERS_MAX};
 use pluvio_metadata::Place as MetadataPlace;
@@ -191,7 +191,7 @@ pub struct Server {
     #[arg(long, value_enum, env = "PLUVIO_HUGE_PAGES", default_value_t = HugePages::No)]
     pub huge_pages: HugePages,
     /// Where to listen for Redis clients [default: nowhere]
-    #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS", value_parser = listen_address)]
+    #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS", value_parser = redis_address)]
     pub redis: Option<String>,
     /// Where to listen for cluster clients of Redis [default: nowhere]
     #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS_CLUSTER", value_parser = listen_address)]

@@ -110,9 +110,9 @@ where
     let connections = Connections::within(files, loops, wanted)?;
     if connections != wanted {
         tracing::warn!(
-            redis = connections.redis,
-            rpc = connections.rpc,
-            "fewer connections are taken than configured, as this process may open {files} files; raise the limit (ulimit -n, LimitNOFILE=)"
+            redis_connections_max = connections.redis,
+            rpc_connections_max = connections.rpc,
+            "takes at most these connections, fewer than configured, because this process may open {files} files; raise the limit (ulimit -n, LimitNOFILE=)"
         );
     }
     tcp.connections_max = connections.rpc;
@@ -186,12 +186,17 @@ pub async fn wait_for_disk(
     patience: Option<Duration>,
 ) -> Result<Arc<dyn Disk>, DiskError> {
     let began = clock.now();
+    // A caller that waits for ever has said so itself.
+    let mut unsaid = patience;
     loop {
         match open_disk(data) {
             Ok(disk) => return Ok(disk),
             Err(DiskError::InUse { .. })
                 if patience.is_none_or(|patience| clock.now().since(began) < patience) =>
             {
+                if let Some(patience) = unsaid.take() {
+                    tracing::warn!(directory = %data.display(), "another process uses the data directory; waits {patience:?} for it to end");
+                }
                 clock.sleep(DISK_PAUSE).await;
             }
             Err(error) => return Err(error),

@@ -6,6 +6,7 @@ use crate::args::{HugePages, Server as Arguments, Update};
 use crate::process::{self, Parts};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
+use pluvio_console::output::number_of;
 use pluvio_console::ports;
 use pluvio_env::{Address, BoxFuture};
 use pluvio_local::{Announcement, Durability, Role};
@@ -182,8 +183,19 @@ fn failure(error: ServerError, arguments: &Arguments) -> Failure {
             "--memory {}: cannot set up the log memory: {error}",
             arguments.memory
         )),
+        ServerError::TooLittleMemory { needed, cores } => Failure::usage(format!(
+            "--memory {}: too little for {} (--cores); give {} or more",
+            arguments.memory,
+            number_of(cores.into(), "event loop"),
+            rounded_up(needed)
+        )),
         other => Failure::new(other.to_string()),
     }
+}
+
+/// As a number that people write: whole MiB, and not less.
+fn rounded_up(size: Size) -> Size {
+    Size::mib(size.bytes().div_ceil(1 << 20))
 }
 
 /// What the admin port tells of this process.

@@ -409,7 +409,8 @@ impl Client {
                             Err(refusal) => {
                                 let refused = RpcError::Refused(refusal);
                                 let changes = items.changes_data();
-                                again = Some(self.judge(refused, changes, &mut attempts)?);
+                                let next = self.after_failure(refused, changes, &mut attempts)?;
+                                again = Some(next);
                                 // Items that a server did behind it all the same are asked for
                                 // again.
                                 break;
@@ -596,7 +597,7 @@ impl Client {
                             }
                             Err(refusal) => RpcError::Refused(refusal),
                         };
-                        match self.judge(refusal, items.changes_data(), attempts) {
+                        match self.after_failure(refusal, items.changes_data(), attempts) {
                             Ok(again) => {
                                 let table = table(index);
                                 rest.put_off(table, &maps[&table.unique_key()], index, again);
@@ -750,7 +751,7 @@ impl Client {
                     chunk.address
                 )))
             }
-            Err(error) => match self.judge(error, R::CHANGES_DATA, attempts) {
+            Err(error) => match self.after_failure(error, R::CHANGES_DATA, attempts) {
                 Ok(again) => Sent::Again(again),
                 Err(error) => Sent::Failed(error),
             },

@@ -148,6 +148,8 @@ impl Client {
             && let Some(owner) = table.owner(hash)
             && let Some(master) = self.local(owner)
         {
+            // Without identity: only this process has been asked, so nothing can be executed twice
+            // and no record is kept.
             let header = Self::local_header(table.cluster(), owner, self.shared.options.timeout);
             first = Some(match request.local(master, self.core, &header) {
                 Answer::Now(Ok(reply)) => match R::done(reply) {
@@ -158,7 +160,7 @@ impl Client {
             });
         }
         // Boxed, so that the futures of operations that are answered at once stay small.
-        Box::pin(self.on_hash_slow(table, hash, request, first)).await
+        Box::pin(self.on_hash_waiting(table, hash, request, first)).await
     }
 
     pub(crate) fn local_header(cluster: ClusterId, owner: ServerId, limit: Duration) -> Header {
@@ -168,7 +170,7 @@ impl Client {
         }
     }
 
-    async fn on_hash_slow<R: DataRequest>(
+    async fn on_hash_waiting<R: DataRequest>(
         &self,
         table: &Table,
         hash: KeyHash,
@@ -185,7 +187,7 @@ impl Client {
                 if let Some(master) = self.local(tablet.owner) {
                     let limit = attempts.remaining();
                     let mut header = Self::local_header(table.cluster(), tablet.owner, limit);
-                    // Without one, nobody else was asked to execute it.
+                    // With a ticket another server may have been asked before: it has an identity.
                     if let Some(ticket) = &ticket {
                         header.operation = ticket.id(attempts.until_deadline());
                     }
@@ -218,7 +220,7 @@ impl Client {
             let result = result.and_then(|reply| R::done(reply).map_err(RpcError::Refused));
             let again = match result {
                 Ok(done) => return Ok(done),
-                Err(error) => self.judge(error, R::CHANGES_DATA, &mut attempts)?,
+                Err(error) => self.after_failure(error, R::CHANGES_DATA, &mut attempts)?,
             };
             attempts.pause(again.after).await?;
             if again.refresh {
@@ -333,7 +335,7 @@ impl Client {
     ///
     /// # Errors
     /// No retry helps, or may be made.
-    pub(crate) fn judge(
+    pub(crate) fn after_failure(
         &self,
         error: RpcError,
         changes_data: bool,

@@ -234,7 +234,7 @@ impl Client {
         let limit = attempts.next_limit();
         let asked = pluvio_wire::call(network, address, Header::default(), request, limit).await;
         asked.map_err(|error| {
-            self.judge(error, false, &mut attempts)
+            self.after_failure(error, false, &mut attempts)
                 .err()
                 .unwrap_or_else(|| attempts.timed_out())
         })
@@ -281,7 +281,7 @@ impl Client {
                         total.bytes += part.bytes;
                     }
                     Err(error) => {
-                        let again = self.judge(error, false, &mut attempts)?;
+                        let again = self.after_failure(error, false, &mut attempts)?;
                         attempts.pause(again.after).await?;
                         continue 'from_the_start;
                     }
@@ -407,7 +407,7 @@ impl Client {
             if changes && maybe_done(R::OPCODE, &error) {
                 attempts.ambiguous();
             }
-            let again = self.judge(error, false, attempts)?;
+            let again = self.after_failure(error, false, attempts)?;
             attempts.pause(again.after).await?;
         }
     }

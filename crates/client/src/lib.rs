@@ -10,7 +10,7 @@
 //! use pluvio_client::{Client, ClientError, ClientOptions};
 //!
 //! async fn visits(env: &pluvio_env::Env) -> Result<(), ClientError> {
-//!     let client = Client::new(env, ClientOptions::new(["127.0.0.1:7000"]));
+//!     let client = Client::new(env, ClientOptions::new(["127.0.0.1:7700"]));
 //!     let table = client.create_table("pages", None).await?;
 //!     client.write(&table, b"home", Bytes::from_static(b"<h1>hello</h1>")).await?;
 //!     let page = client.read(&table, b"home").await?.expect("it was just written");
@@ -79,12 +79,13 @@ pub use local::LocalMaster;
 pub use objects::{
     BitsReply, DeleteReply, IncrementReply, LengthReply, Number, Object, WriteReply,
 };
-pub use options::{ClientOptions, Parts};
+pub use options::{ClientOptions, OnDelay, Parts};
 pub use table::{KnownTablet, Table};
 
 pub use pluvio_wire::{
-    Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ClusterStatus,
-    CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get, MigrateTabletReply,
-    MigrationStatus, Mutation, Opcode, Outcome, Output, Payload, Projection, RejectRules,
-    RetryReason, ServerInfo, ServerList, ServerStatus, Span, TableInfo, Unfit, WhichTablet,
+    Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind,
+    ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get,
+    MigrateTabletReply, MigrationStatus, Mutation, Opcode, Outcome, Output, Payload, Projection,
+    ProjectionKind, RejectRules, RetryReason, ServerInfo, ServerList, ServerStatus, Span,
+    TableInfo, Unfit, WhichTablet,
 };

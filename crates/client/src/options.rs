@@ -53,6 +53,30 @@ pub struct ClientOptions {
     /// identity, by which a server that has executed it already recognizes it. `false`: it fails
     /// with [`ErrorKind::MaybeExecuted`](crate::ErrorKind::MaybeExecuted).
     pub retry_ambiguous: bool,
+    /// Is told when an operation has been tried for a second and goes on: why it is not done. For
+    /// programs whose users would wait in silence.
+    pub on_delay: Option<OnDelay>,
+}
+
+/// Hears why an operation is not done yet.
+#[derive(Clone)]
+pub struct OnDelay(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl OnDelay {
+    /// Calls `hear` in the middle of an operation; it must not block.
+    pub fn new(hear: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hear))
+    }
+
+    pub(crate) fn call(&self, why: &str) {
+        (self.0)(why);
+    }
+}
+
+impl core::fmt::Debug for OnDelay {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("OnDelay")
+    }
 }
 
 impl ClientOptions {
@@ -64,6 +88,7 @@ impl ClientOptions {
             attempt_timeout: Duration::from_secs(2),
             full_timeout: Duration::from_secs(10),
             retry_ambiguous: true,
+            on_delay: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The deadline of one operation and the pauses between its attempts.
 
 use crate::error::ClientError;
-use crate::options::{ClientOptions, Parts};
+use crate::options::{ClientOptions, OnDelay, Parts};
 use core::time::Duration;
 use pluvio_env::Moment;
 use pluvio_wire::RetryReason;
@@ -12,6 +12,9 @@ const PAUSE_FIRST: Duration = Duration::from_millis(1);
 /// second from each waiting operation are no load.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
+/// Attempts of this long are told to [`ClientOptions::on_delay`]: people begin to wonder.
+const DELAY: Duration = Duration::from_secs(1);
+
 /// Counts the attempts of one operation and knows when its time is up.
 #[derive(Clone)]
 pub(crate) struct Attempts<'a> {
@@ -20,6 +23,8 @@ pub(crate) struct Attempts<'a> {
     limit: Duration,
     per_attempt: Duration,
     full_limit: Duration,
+    /// Until it was told.
+    on_delay: Option<&'a OnDelay>,
     /// Since when every refusal said that memory is full.
     full_since: Option<Moment>,
     pauses: u32,
@@ -29,13 +34,14 @@ pub(crate) struct Attempts<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    pub(crate) fn new(parts: &'a Parts, options: &ClientOptions) -> Self {
+    pub(crate) fn new(parts: &'a Parts, options: &'a ClientOptions) -> Self {
         Self {
             parts,
             deadline: parts.clock.now() + options.timeout,
             limit: options.timeout,
             per_attempt: options.attempt_timeout,
             full_limit: options.full_timeout,
+            on_delay: options.on_delay.as_ref(),
             full_since: None,
             pauses: 0,
             reason: None,
@@ -137,6 +143,17 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// Tells once why it takes so long.
+    fn tell_of_delay(&mut self) {
+        let took = self.limit.saturating_sub(self.until_deadline());
+        if took >= DELAY
+            && let Some(why) = &self.last
+            && let Some(on_delay) = self.on_delay.take()
+        {
+            on_delay.call(why);
+        }
+    }
+
     /// Waits before the next attempt: at least `asked`, growing with every pause, with jitter.
     /// The first pause is none unless one was asked for.
     ///
@@ -146,6 +163,7 @@ impl<'a> Attempts<'a> {
         if self.is_over() {
             return Err(self.timed_out());
         }
+        self.tell_of_delay();
         let pauses = self.pauses;
         self.pauses = self.pauses.saturating_add(1);
         if pauses == 0 && asked.is_zero() {

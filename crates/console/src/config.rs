@@ -12,7 +12,7 @@
 use crate::failure::Failure;
 use crate::handover::{asks_another, is_handed_over};
 use crate::output::say;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Parser};
 use std::any::TypeId;
@@ -56,7 +56,7 @@ pub fn read<C: Parser>(arguments: &[OsString], elsewhere: &[&str]) -> Result<Ask
     let shown = command.clone();
     let matches = command
         .try_get_matches_from(arguments)
-        .unwrap_or_else(|error| wrong(&error, file.as_ref()));
+        .unwrap_or_else(|error| wrong(&error, &shown, arguments, file.as_ref()));
     if matches.get_flag("print_config") && !asks_another(&shown, &matches) {
         return Ok(Asked::Show(show(&shown, &matches, &keys)));
     }
@@ -65,23 +65,87 @@ pub fn read<C: Parser>(arguments: &[OsString], elsewhere: &[&str]) -> Result<Ask
 }
 
 /// Says what is wrong with a command line, and ends the process. The parser does not know that
-/// a value came from the configuration file.
-fn wrong(error: &clap::Error, file: Option<&PathBuf>) -> ! {
+/// a value came from the environment or from the configuration file.
+fn wrong(
+    error: &clap::Error,
+    command: &Command,
+    arguments: &[OsString],
+    file: Option<&PathBuf>,
+) -> ! {
     let of_values = matches!(
         error.kind(),
         ErrorKind::InvalidValue | ErrorKind::ValueValidation
     );
-    if let Some(path) = file
-        && of_values
-    {
-        let _unheard = error.print();
-        say(format_args!(
-            "Values that the command line and the environment leave out are those of {}.",
-            path.display()
-        ));
-        std::process::exit(error.exit_code());
+    if !of_values {
+        error.exit();
     }
-    error.exit()
+    say(in_words(&error.render().to_string()).trim_end());
+    if let Some(source) = source(error, command, arguments, file) {
+        say(source);
+    }
+    std::process::exit(error.exit_code());
+}
+
+/// The parser's text, with the standard library's words for numbers in ours.
+fn in_words(text: &str) -> String {
+    text.replace("invalid digit found in string", "not a number")
+        .replace("cannot parse integer from empty string", "not a number")
+}
+
+/// Where a wrong value came from, if not from the command line.
+fn source(
+    error: &clap::Error,
+    command: &Command,
+    arguments: &[OsString],
+    file: Option<&PathBuf>,
+) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let shown = text(ContextKind::InvalidArg)?;
+    let long = shown.split([' ', '=']).next()?.strip_prefix("--")?;
+    let said = |argument: &&str| {
+        let flag = argument.strip_prefix("--");
+        flag.and_then(|flag| flag.split('=').next()) == Some(long)
+    };
+    if arguments
+        .iter()
+        .filter_map(|a| a.to_str())
+        .any(|a| said(&a))
+    {
+        return None;
+    }
+    let value = text(ContextKind::InvalidValue)?;
+    let variable = variables(command, long).into_iter().find(|variable| {
+        let set = std::env::var_os(variable).unwrap_or_default();
+        set.to_string_lossy().split(',').any(|part| part == value) || set == value
+    });
+    match (variable, file) {
+        (Some(variable), _) => Some(format!(
+            "The value is that of the environment variable {}.",
+            variable.to_string_lossy()
+        )),
+        (None, Some(path)) => Some(format!(
+            "The value is that of `{long}` in the configuration file {}.",
+            path.display()
+        )),
+        (None, None) => None,
+    }
+}
+
+/// The environment variables of all options with this long name.
+fn variables(command: &Command, long: &str) -> Vec<OsString> {
+    let of_this = command
+        .get_arguments()
+        .filter(|a| a.get_long() == Some(long));
+    let mut found: Vec<OsString> = of_this
+        .filter_map(|a| Some(a.get_env()?.to_owned()))
+        .collect();
+    for sub in command.get_subcommands() {
+        found.extend(variables(sub, long));
+    }
+    found
 }
 
 /// The configuration file: the last `--config` before a `--`, or the environment's.

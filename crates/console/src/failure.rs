@@ -74,6 +74,9 @@ impl From<ClientError> for Failure {
             ErrorKind::TimedOut => match error.retry_reason() {
                 Some(RetryReason::TooFewBackups) => "; start more servers, or see `pluvio status`",
                 Some(RetryReason::MemoryFull) => "",
+                Some(RetryReason::NotLeader) => {
+                    ", and no leader that it knows of answers; give --coordinator the addresses of all coordinators, with commas"
+                }
                 Some(_) => "; see `pluvio status`",
                 None => "; is the cluster running, and is --coordinator right?",
             },

@@ -8,13 +8,15 @@ use std::time::Duration;
 pub const COORDINATOR_PORT: u16 = 7700;
 
 const NO_ADDRESS: &str = "not an address: write host:port, for example 127.0.0.1:7700";
+const NO_REDIS_ADDRESS: &str = "not an address: write host:port, for example 127.0.0.1:6379";
 
 /// Options of all commands.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Options of all commands")]
 pub struct Global {
-    /// Where the cluster's coordinator listens; several with commas. One that runs is enough to
-    /// find the one that leads
+    /// Where the cluster's coordinator listens; several with commas. With metadata in etcd or
+    /// ZooKeeper one that runs is enough; with --standby, and of `dev --coordinators`, all are
+    /// needed
     #[arg(
         long,
         global = true,
@@ -126,6 +128,14 @@ pub fn listen_address(text: &str) -> Result<String, String> {
         Some(_) => Ok(text.to_owned()),
         None => Err(NO_ADDRESS.into()),
     }
+}
+
+/// An address of the Redis protocol; port 0 is any free one, where a process is to listen.
+///
+/// # Errors
+/// It is no host and port.
+pub fn redis_address(text: &str) -> Result<String, String> {
+    listen_address(text).map_err(|_| NO_REDIS_ADDRESS.into())
 }
 
 /// The text behind the colon, when something is before it.

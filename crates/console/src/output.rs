@@ -94,6 +94,12 @@ pub fn count(n: u64) -> String {
     text
 }
 
+/// A count with what is counted: `1 server`, `2 servers`.
+pub fn number_of(n: u64, what: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", count(n))
+}
+
 /// Bytes as text: as they are when they are printable UTF-8, with `\n`, `\r`, `\t`, `\\` and `\xNN`
 /// for the rest. Never contains a tab or a line break.
 pub fn escaped(bytes: &[u8]) -> Cow<'_, str> {

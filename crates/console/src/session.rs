@@ -2,11 +2,12 @@
 
 use crate::failure::Failure;
 use crate::options::Global;
-use pluvio_client::{Client, ClientOptions};
+use crate::output::say;
+use pluvio_client::{Client, ClientOptions, OnDelay};
 use pluvio_env::Env;
 use pluvio_env_os::{NoDisk, OsOptions, OsRuntime, current_core};
 use pluvio_net::{TcpNetwork, TcpOptions};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 /// How long the end of a command waits for work that was given to blocking threads.
@@ -24,13 +25,20 @@ pub struct Session {
 impl Session {
     /// A session over another environment's network: for a process that has one already.
     pub fn new(env: Env, coordinator: &str, timeout: Duration) -> Self {
-        let coordinators: Vec<&str> = coordinator.split(',').map(str::trim).collect();
-        let options = ClientOptions::new(coordinators).timeout(timeout);
+        Self::with(env, options(coordinator, timeout))
+    }
+
+    fn with(env: Env, options: ClientOptions) -> Self {
         Self {
             client: Client::new(&env, options),
             env,
         }
     }
+}
+
+fn options(coordinator: &str, timeout: Duration) -> ClientOptions {
+    let coordinators: Vec<&str> = coordinator.split(',').map(str::trim).collect();
+    ClientOptions::new(coordinators).timeout(timeout)
 }
 
 /// Runs `work` with a client of the cluster that `global` names, on `cores` event loops (0: one
@@ -47,8 +55,14 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
-    let (coordinator, timeout) = (global.coordinator.clone(), global.timeout);
-    with_runtime(cores, |env| work(Session::new(env, &coordinator, timeout)))
+    let mut options = options(&global.coordinator, global.timeout);
+    let limit = global.timeout;
+    let first = Once::new();
+    options.on_delay = Some(OnDelay::new(move |why| {
+        // One of many operations tells it for all.
+        first.call_once(|| say(format_args!("{why}; tries for {limit:?} at most")));
+    }));
+    with_runtime(cores, |env| work(Session::with(env, options)))
 }
 
 /// Runs `work` on event loops of its own, with a network and without a disk.

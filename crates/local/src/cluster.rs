@@ -221,7 +221,7 @@ impl LocalCluster {
             Ok(()) => Ok(this),
             Err(failure) => {
                 this.stop().await;
-                Err(failure)
+                Err(this.with_flag(failure))
             }
         }
     }
@@ -240,6 +240,30 @@ impl LocalCluster {
             ("--admin-port", admin, servers + self.options.coordinators),
             ("--coordinator-port", coordinator, 1),
         ])
+    }
+
+    /// The failure, with the flag of the port that is taken if it is about one. The process that
+    /// failed has other flags than `dev`.
+    fn with_flag(&self, failure: Failure) -> Failure {
+        let text = failure.to_string();
+        let ours = |port: u16, first: Option<u16>, count: usize| {
+            let first = usize::from(first.unwrap_or(0));
+            first != 0 && (first..first + count).contains(&usize::from(port))
+        };
+        let (servers, options) = (self.servers.len(), &self.options);
+        let admins = servers + self.coordinators.len();
+        let taken = text
+            .split_once(" is already in use")
+            .and_then(|(before, _)| before.rsplit("port ").next()?.parse().ok());
+        let flag = match taken {
+            Some(port) if ours(port, Some(options.redis_port), servers) => "--redis-port",
+            Some(port) if ours(port, options.admin_port, admins) => "--admin-port",
+            Some(port) if ours(port, options.coordinator_port, 1) => "--coordinator-port",
+            Some(_) | None => return failure,
+        };
+        Failure::new(format!(
+            "{text}; {flag} chooses other ports, 0 takes free ones"
+        ))
     }
 
     /// A cluster that could never acknowledge a write is not started. The rule of what a write

@@ -22,10 +22,12 @@
 
 mod compute;
 mod judge;
+mod kind;
 mod value;
 
 pub use compute::{NewValue, Step, change, project};
 pub use judge::{Current, Verdict, judge, look};
+pub use kind::{ChangeKind, ProjectionKind};
 pub use value::{
     Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Mutation, Outcome, Output,
     Payload, Projection, RejectRules, Span, Unfit,

@@ -1,5 +1,6 @@
 //! The values: mutations, reads, outcomes, and what they are made of.
 
+use crate::kind::{ChangeKind, ProjectionKind};
 use bytes::Bytes;
 use pluvio_units::{KeyHash, ObjectVersion, OperationId, TableId};
 use std::sync::Arc;
@@ -223,17 +224,17 @@ pub enum Change<'a> {
 }
 
 impl Change<'_> {
-    /// The number of the kind, on the wire.
+    /// Its kind.
     #[must_use]
-    pub fn code(&self) -> u8 {
+    pub fn kind(&self) -> ChangeKind {
         match self {
-            Self::Put(_) => 1,
-            Self::Delete => 2,
-            Self::Add(Addend::Integer(_)) => 3,
-            Self::Add(Addend::Decimal(_)) => 4,
-            Self::Append(_) => 5,
-            Self::SetRange { .. } => 6,
-            Self::Bits(_) => 7,
+            Self::Put(_) => ChangeKind::Put,
+            Self::Delete => ChangeKind::Delete,
+            Self::Add(Addend::Integer(_)) => ChangeKind::AddInteger,
+            Self::Add(Addend::Decimal(_)) => ChangeKind::AddDecimal,
+            Self::Append(_) => ChangeKind::Append,
+            Self::SetRange { .. } => ChangeKind::SetRange,
+            Self::Bits(_) => ChangeKind::Bits,
         }
     }
 
@@ -352,6 +353,22 @@ pub enum Projection<'a> {
         /// Where to look.
         span: Span,
     },
+}
+
+impl Projection<'_> {
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> ProjectionKind {
+        match self {
+            Self::Value => ProjectionKind::Value,
+            Self::Nothing => ProjectionKind::Nothing,
+            Self::Length => ProjectionKind::Length,
+            Self::Range(_) => ProjectionKind::Range,
+            Self::Bits(_) => ProjectionKind::Bits,
+            Self::BitCount(_) => ProjectionKind::BitCount,
+            Self::BitPosition { .. } => ProjectionKind::BitPosition,
+        }
+    }
 }
 
 /// A request to read one object.

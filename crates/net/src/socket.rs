@@ -42,10 +42,17 @@ pub(crate) async fn resolve(
     match lock(&found).take() {
         Some(Ok(addresses)) if addresses.is_empty() => Err("the name has no address".to_owned()),
         Some(Ok(addresses)) => Ok(addresses),
-        Some(Err(error)) => Err(format!(
-            "not an address: {error}; write host:port, for example 127.0.0.1:7000"
-        )),
+        Some(Err(error)) => Err(explain_lookup(address, &error)),
         None => Err("the process is shutting down".to_owned()),
+    }
+}
+
+fn explain_lookup(address: &Address, error: &io::Error) -> String {
+    match address.0.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+            format!("cannot resolve host {host:?}: {error}")
+        }
+        Some(_) | None => "not an address: write host:port, for example 127.0.0.1:7700".to_owned(),
     }
 }
 
@@ -200,6 +207,19 @@ pub(crate) async fn write_and_close(mut stream: TcpStream, text: Bytes, clock: &
 mod tests {
     use super::*;
     use pluvio_env_os::{OsOptions, OsRuntime};
+
+    #[test]
+    fn a_host_that_is_unknown_is_told_from_what_is_no_address() {
+        let error = io::Error::other("no such name");
+        let explained = |address: &str| explain_lookup(&Address::from(address), &error);
+        assert_eq!(
+            explained("nohost:7700"),
+            "cannot resolve host \"nohost\": no such name"
+        );
+        for wrong in ["nohost", ":7700", "nohost:99999"] {
+            assert!(explained(wrong).starts_with("not an address"), "{wrong}");
+        }
+    }
 
     #[test]
     fn an_address_that_drops_packets_leaves_the_next_one_its_time() {

@@ -8,7 +8,7 @@
 //!
 //! 1. `connection.rs` reads bytes.
 //! 2. `parser.rs` cuts a command from them.
-//! 3. `table.rs` finds it.
+//! 3. `table.rs` finds it; the rows of the table are in `specs.rs`.
 //! 4. `commands` runs it.
 //! 5. `queue.rs` keeps outcomes that are not durable, and replies, in order.
 //! 6. `reply.rs` writes the reply.

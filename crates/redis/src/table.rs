@@ -1,5 +1,6 @@
 //! The one table of commands: what exists, with how many arguments, where the keys are, and who
-//! runs it. Dispatch, the COMMAND command, arity errors and `docs/redis.md` all read it.
+//! runs it. Dispatch, the COMMAND command, arity errors and `docs/redis.md` all read it. Its rows
+//! are in `specs.rs`.
 //!
 //! Names, arities, flags, categories and key positions are Redis's, because clients route by them.
 

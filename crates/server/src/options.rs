@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// How a server runs.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where the coordinators are; one that runs is enough to find the one that leads.
+    /// Where the coordinators are. One that runs is enough if it knows which one leads: not with
+    /// metadata in a directory.
     pub coordinators: Vec<Address>,
     /// Where to listen for requests of clients and other servers; port 0 takes any. The host must
     /// be one that others can reach.
@@ -115,11 +116,11 @@ impl ServerOptions {
             ));
         }
         if self.replicas > 0 && needed == 0 {
-            return Some("min-replicas must be at least 1: a write is acknowledged only when a replica has it".into());
+            return Some("--min-replicas 0: a write is acknowledged only when a replica has it; give 1 or more, or --replicas 0 to keep none".into());
         }
         if self.replicas > 0 && needed > self.replicas {
             return Some(format!(
-                "min-replicas is {needed}, more than replicas, which is {}",
+                "--min-replicas {needed} is more than --replicas {0}, and a write has {0} at most; lower --min-replicas or raise --replicas",
                 self.replicas
             ));
         }

@@ -19,7 +19,9 @@ use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{ClusterPort, RedisOptions, RedisService, Totals};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
-use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, ServerListVersion};
+use pluvio_units::{
+    ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, ServerListVersion, Size,
+};
 use pluvio_wire::{
     Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, PROTOCOL_VERSION, Refusal,
     RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
@@ -68,6 +70,14 @@ pub enum ServerError {
     /// The log memory cannot be had.
     #[error("cannot set up the log memory: {0}")]
     Memory(#[from] OpenError),
+    /// The log memory is less than its event loops need. Not retryable.
+    #[error("the log memory is too little: with {cores} event loops it must be {needed} or more")]
+    TooLittleMemory {
+        /// The least that is enough.
+        needed: Size,
+        /// The event loops.
+        cores: u16,
+    },
     /// The coordinator does not take this server. Not retryable without changing something.
     #[error("the coordinator refuses this server: {0}")]
     Refused(String),
@@ -112,7 +122,13 @@ impl Server {
         }
         // Refuses bad memory options before the cluster hears of this server.
         let log_options = store_options(&env, &options, ServerId(0), ClusterId(0)).log;
-        Geometry::of(&log_options)?;
+        Geometry::of(&log_options).map_err(|error| match error {
+            OpenError::TooSmall { .. } => ServerError::TooLittleMemory {
+                needed: log_options.memory_min(),
+                cores: env.tasks.cores(),
+            },
+            other => ServerError::Memory(other),
+        })?;
         let former = Identity::load(&*env.disk).await?;
         let backup_options = BackupOptions {
             cluster: former.map(|f| f.cluster),
@@ -512,6 +528,10 @@ impl Starting {
                 match self.in_its_place(&request, &error).await {
                     Some(server) => {
                         tracing::info!(coordinator = %to, %address, %server, "cannot join the cluster: another server answers at this address; this one needs an address of its own");
+                    }
+                    // A cluster that is just started has its coordinator soon.
+                    None if attempts > 0 && matches!(error, RpcError::Call(_)) => {
+                        tracing::warn!(coordinator = %to, %error, "cannot join the cluster yet; trying again; does the coordinator run, and is --coordinator right?");
                     }
                     None => {
                         tracing::info!(coordinator = %to, %error, "cannot join the cluster yet; trying again");

@@ -91,10 +91,7 @@ impl ServerService {
             RoleOp::Backup(op) => self.backup_op(op, core, frame),
             RoleOp::Any(op) => self.server_op(op, frame),
             RoleOp::Coordinator(_) => {
-                let what = format!(
-                    "{} is answered by the coordinator; this is a server",
-                    opcode.name()
-                );
+                let what = self.no_coordinator();
                 refuse(opcode as u16, Refusal::fatal(FatalKind::Unsupported, what))
             }
         }
@@ -182,6 +179,16 @@ impl ServerService {
         let member = self.membership.is_member();
         let master = self.local.0.get().filter(|_| member);
         master.ok_or_else(|| Refusal::retry(NOT_SERVING_RETRY, RetryReason::NotServing))
+    }
+
+    /// The words for a caller that takes this server for a coordinator.
+    fn no_coordinator(&self) -> String {
+        let (list, id) = (self.membership.list(), self.membership.id());
+        let who = match list.get(id) {
+            Some(own) => format!("{} is", own.address),
+            None => "this is".to_owned(),
+        };
+        format!("{who} a server, not a coordinator; give the coordinator's address")
     }
 
     /// Whether the caller means this life of the server in this cluster.

@@ -44,8 +44,8 @@ pub use opcode::{
     BackupOp, Class, CoordinatorOp, DataOp, MasterOp, Opcode, Role, RoleOp, ServerOp,
 };
 pub use pluvio_mutation::{
-    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Mutation, Outcome, Output,
-    Payload, Projection, RejectRules, Span, Unfit,
+    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind, Get, Mutation,
+    Outcome, Output, Payload, Projection, ProjectionKind, RejectRules, Span, Unfit,
 };
 pub use recovery::*;
 pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};

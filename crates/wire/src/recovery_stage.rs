@@ -80,6 +80,10 @@ impl fmt::Display for RecoveryStage {
                 f.write_str("waiting for a server that can recover; one with --replicas 0 cannot")
             }
             Self::Announcing => f.write_str("telling backups the partitions"),
+            Self::Replaying {
+                masters: 1,
+                failures,
+            } => write!(f, "replaying on 1 server{failures}"),
             Self::Replaying { masters, failures } => {
                 write!(f, "replaying on {masters} servers{failures}")
             }

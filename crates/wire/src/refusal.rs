@@ -154,7 +154,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Retry { after_us, why } => write!(f, "{why} (retry after {after_us} us)"),
+            Self::Retry { why, .. } => write!(f, "{why}"),
             Self::Refresh => f.write_str("the tablet is on another server"),
             Self::Rejected { version } => {
                 write!(f, "a reject rule fired; the object's version is {version}")

@@ -5,10 +5,12 @@ use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use pluvio_console::failure::Failure;
 use pluvio_console::handover::{self, HandedOver};
-use pluvio_console::options::{Global, duration};
-use pluvio_console::output::{bar, count, print_json, print_line, say, spinner, table, table_text};
+use pluvio_console::options::{Global, duration, redis_address};
+use pluvio_console::output::{
+    bar, count, number_of, print_json, print_line, say, spinner, table, table_text,
+};
 use pluvio_console::session::{Session, with_session};
-use pluvio_load::{BenchError, Machine, Progress, Report, Sweep, Target, Workload};
+use pluvio_load::{BenchError, Machine, Progress, Report, Row, Sweep, Target, Workload};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -110,6 +112,7 @@ struct Whom {
         long,
         value_name = "ADDR",
         value_delimiter = ',',
+        value_parser = redis_address,
         conflicts_with = "native"
     )]
     redis: Vec<String>,
@@ -284,28 +287,35 @@ async fn measure(session: &Session, job: Job) -> Result<Report, Failure> {
                     ..workload.clone()
                 },
             };
+            let (keys, size) = (count(workload.keys), workload.value_size);
             let progress = bar(workload.keys, "loading", false);
+            begin(
+                &progress,
+                &format!("loading {keys} keys, values of {size} B"),
+            );
             let row = pluvio_load::load(&session.env, &target, &filling, &teller(&progress)).await;
             progress.finish_and_clear();
             let row = row.map_err(failure)?;
             loaded = Some(workload.value_size);
             if is_load {
+                tell(&row);
                 rows.push(row);
                 continue;
             }
         }
-        let progress = spinner(&format!(
-            "{} of {} rows",
-            rows.len() + 1,
-            job.sweep.workloads().len()
-        ));
+        let (number, all) = (rows.len() + 1, job.sweep.workloads().len());
+        let doing = format!("measuring row {number} of {all}");
+        let progress = spinner(&doing);
+        begin(&progress, &doing);
         let told = teller(&progress);
         let row = match job.command {
             "latency" => pluvio_load::latency(&session.env, &target, &workload, &told).await,
             _ => pluvio_load::throughput(&session.env, &target, &workload, &told).await,
         };
         progress.finish_and_clear();
-        rows.push(row.map_err(failure)?);
+        let row = row.map_err(failure)?;
+        tell(&row);
+        rows.push(row);
     }
     let mut report = Report {
         command: job.command.to_owned(),
@@ -316,6 +326,7 @@ async fn measure(session: &Session, job: Job) -> Result<Report, Failure> {
     };
     if job.command == "latency" {
         let progress = spinner("bare round trips");
+        begin(&progress, "measuring bare round trips");
         let told = teller(&progress);
         let trips =
             |each| pluvio_load::round_trips(&session.env, &target, &job.sweep.base, each, &told);
@@ -352,6 +363,29 @@ async fn target(session: &Session, whom: &Whom) -> Result<Target, Failure> {
         addresses: found,
         wait: whom.wait,
     })
+}
+
+/// Says what begins, where nobody sees the bar.
+fn begin(progress: &ProgressBar, what: &str) {
+    if progress.is_hidden() {
+        say(what);
+    }
+}
+
+/// Says the result of a row as soon as it is there. The table at the end has all of it.
+fn tell(row: &Row) {
+    let (w, l) = (&row.workload, &row.latency_us);
+    say(format_args!(
+        "{} of {} B, {}, pipeline {}: {} ops/s, p50 {:.0} us, p99 {:.0} us, {}",
+        row.name,
+        w.value_size,
+        number_of(w.connections as u64, "connection"),
+        w.pipeline,
+        count(row.ops_per_s as u64),
+        l.p50,
+        l.p99,
+        number_of(row.errors, "error"),
+    ));
 }
 
 fn teller(progress: &ProgressBar) -> Progress {

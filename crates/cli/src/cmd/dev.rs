@@ -54,6 +54,8 @@ fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
     match &dev.data {
         Some(data) => {
             let data = make_directory(data)?;
+            // A directory of another user is refused in the words of `pluvio server`.
+            make_directory(&data.join("logs"))?;
             Ok((data, None))
         }
         None => {
@@ -165,13 +167,16 @@ fn tell(cluster: &LocalCluster, dev: &Dev, json: bool) -> Result<(), Failure> {
         };
         print_line(&format!("coordinator  {}{waits}", coordinator.addr))?;
     }
-    for server in cluster.servers() {
+    let mut servers: Vec<_> = cluster.servers().zip(1..).collect();
+    servers.sort_by_key(|(server, _)| server.redis.as_deref().and_then(port));
+    for (server, number) in servers {
         let redis = server.redis.as_deref().unwrap_or("-");
-        let id = server.id.unwrap_or_default();
-        let cluster = server.redis_cluster.as_deref().unwrap_or("-");
-        let addr = &server.addr;
-        let line = format!("server {id:<5} {addr}  Redis on {redis}, cluster clients on {cluster}");
-        print_line(&line)?;
+        let (id, address) = (server.id.unwrap_or_default(), &server.addr);
+        let slots = server.redis_cluster.as_deref().unwrap_or("-");
+        print_line(&format!(
+            "server {id:<5} {address}  Redis on {redis}, cluster clients on {slots}  in \
+             server-{number}"
+        ))?;
     }
     let mut ports = cluster
         .servers()
@@ -194,6 +199,10 @@ fn tell(cluster: &LocalCluster, dev: &Dev, json: bool) -> Result<(), Failure> {
         ))?;
     }
     Ok(())
+}
+
+fn port(address: &str) -> Option<u16> {
+    address.rsplit(':').next()?.parse().ok()
 }
 
 /// What programs read of a child.
@@ -251,7 +260,13 @@ async fn supervise(
                 }
             }
             Some(Change::Ended(_, why)) => {
-                say(why);
+                let advice = match respawn {
+                    true => "",
+                    false => {
+                        "; it stays down: start `pluvio dev` again with the same --data, or use --respawn"
+                    }
+                };
+                say(format_args!("{why}{advice}"));
                 if !respawn && cluster.is_empty() {
                     return Err(Failure::new("no process of the cluster is left"));
                 }

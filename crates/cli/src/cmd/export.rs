@@ -9,7 +9,7 @@ use crate::cmd::objects::put_bytes;
 use clap::Args;
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
-use pluvio_console::output::{bar, bytes, count, print_json, say, time};
+use pluvio_console::output::{bar, bytes, number_of, print_json, say, time};
 use pluvio_console::session::{Session, with_session};
 use serde_json::{Map, json};
 use std::fs::{self, File, OpenOptions};
@@ -68,8 +68,8 @@ pub fn run(global: &Global, export: &Export) -> Result<ExitCode, Failure> {
             }))?;
         } else if !to_output {
             say(format_args!(
-                "{} objects, {} in {}",
-                count(objects),
+                "{}, a file of {}, in {}",
+                number_of(objects, "object"),
                 bytes(size),
                 time(took)
             ));

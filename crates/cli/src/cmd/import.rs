@@ -6,7 +6,9 @@ use clap::Args;
 use indicatif::ProgressBar;
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
-use pluvio_console::output::{bar, bytes, count, print_json, print_line, say, spinner, time};
+use pluvio_console::output::{
+    bar, bytes, count, number_of, print_json, print_line, say, spinner, time,
+};
 use pluvio_console::session::{Session, with_session};
 use serde_json::json;
 use std::fs::File;
@@ -134,8 +136,8 @@ fn report(summary: &Summary, took: Duration, json: bool) -> Result<ExitCode, Fai
         }))?;
     } else {
         print_line(&format!(
-            "{} records, {} in {}: {} records/s; {} duplicates, {} bad",
-            count(summary.records),
+            "{}, {} of keys and values, in {}: {} records/s; {} duplicates, {} bad",
+            number_of(summary.records, "record"),
             bytes(summary.bytes),
             time(took),
             count(rate as u64),

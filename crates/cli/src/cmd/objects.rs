@@ -8,10 +8,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clap::Args;
-use pluvio_client::{ClientError, Number, RejectRules};
+use pluvio_client::{Client, ClientError, ErrorKind, Number, RejectRules, Table};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
-use pluvio_console::output::{print_json, print_line};
+use pluvio_console::output::{escaped, print_json, print_line};
 use pluvio_console::session::{Session, with_session};
 use pluvio_units::{ObjectVersion, VALUE_MAX};
 use serde_json::{Map, Value, json};
@@ -107,10 +107,16 @@ pub fn put(global: &Global, put: &Put) -> Result<ExitCode, Failure> {
         (None, false) => RejectRules::default(),
     };
     let (name, json) = (put.place.table.clone(), global.json);
+    let new_only = put.conditions.if_absent;
     with_session(global, 1, move |Session { client, .. }| async move {
-        let table = client.table(&name).await?;
+        let table = table_to_write(&client, &name).await?;
         let written = client.write_if(&table, &key, value, rules).await;
-        let written = written.map_err(rejected)?;
+        let written = written.map_err(|error| match error {
+            ClientError::Rejected { version } if new_only => {
+                Failure::new(format!("not done: the object is there (version {version})"))
+            }
+            other => rejected(other),
+        })?;
         if json {
             print_json(&json!({
                 "version": written.version,
@@ -145,8 +151,15 @@ pub fn incr(global: &Global, incr: &Incr) -> Result<ExitCode, Failure> {
     let by = number(&incr.by)?;
     let (name, json) = (incr.place.table.clone(), global.json);
     with_session(global, 1, move |Session { client, .. }| async move {
-        let table = client.table(&name).await?;
-        let reply = client.increment(&table, &key, by).await?;
+        let table = table_to_write(&client, &name).await?;
+        let reply = client.increment(&table, &key, by).await;
+        let reply = reply.map_err(|error| match error.kind() {
+            ErrorKind::BadNumber => {
+                let key = escaped(&key);
+                Failure::new(format!("table {name}, key {key}: {error}"))
+            }
+            _ => error.into(),
+        })?;
         let value = match reply.value {
             Number::Integer(n) => json!(n),
             Number::Float(n) => json!(n),
@@ -158,6 +171,19 @@ pub fn incr(global: &Global, incr: &Incr) -> Result<ExitCode, Failure> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The table that something is to be written to.
+async fn table_to_write(client: &Client, name: &str) -> Result<Table, Failure> {
+    client
+        .table(name)
+        .await
+        .map_err(|error| match error.kind() {
+            ErrorKind::NoSuchTable => {
+                Failure::new(format!("{error}; `pluvio table create {name}` makes it"))
+            }
+            _ => error.into(),
+        })
 }
 
 /// Puts bytes into a JSON object: as text under `name` when they are UTF-8, else in base64 under

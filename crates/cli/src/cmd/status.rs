@@ -6,10 +6,14 @@ use clap::Args;
 use pluvio_client::{ClusterStatus, ServerStatus};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
-use pluvio_console::output::{bytes, count, print_json, print_line, table, table_text, time};
+use pluvio_console::output::{
+    bytes, count, number_of, print_json, print_line, table, table_text, time,
+};
 use pluvio_console::session::{Session, with_session};
 use pluvio_units::ServerId;
-use pluvio_wire::{MigrationStatus, RecoveryStatus, ServerInfo, ServerState, TabletState};
+use pluvio_wire::{
+    MigrationStatus, RecoveryStage, RecoveryStatus, ServerInfo, ServerState, TabletState,
+};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -101,16 +105,17 @@ fn recovery_json(recovery: &RecoveryStatus) -> Value {
 fn as_text(status: &ClusterStatus) -> String {
     let up = status.list.up().count();
     let mut parts = vec![format!(
-        "cluster {:016x}: {up} servers up, {} tables",
+        "cluster {:016x}: {} up, {}",
         status.cluster.0,
-        status.tables.len()
+        number_of(up as u64, "server"),
+        number_of(status.tables.len() as u64, "table")
     )];
     parts.push(servers_text(status));
     if !status.tables.is_empty() {
         parts.push(tables_text(status));
     }
     if !status.recoveries.is_empty() {
-        parts.push(recoveries_text(&status.recoveries));
+        parts.push(recoveries_text(status));
     }
     if !status.migrations.is_empty() {
         parts.push(migrations_text(&status.migrations));
@@ -186,7 +191,7 @@ fn tables_text(status: &ClusterStatus) -> String {
     table_text(&text)
 }
 
-fn recoveries_text(recoveries: &[RecoveryStatus]) -> String {
+fn recoveries_text(status: &ClusterStatus) -> String {
     let heads = [
         "recovery of",
         "stage",
@@ -198,12 +203,12 @@ fn recoveries_text(recoveries: &[RecoveryStatus]) -> String {
         "onto servers",
     ];
     let mut text = table(&heads, &[2, 3, 4, 5, 6, 7]);
-    for one in recoveries {
+    for one in &status.recoveries {
         let took = Duration::from_millis(one.duration_ms);
         let rate = one.bytes as f64 / 1e6 / took.as_secs_f64().max(1e-3);
         text.add_row([
             format!("server {}", one.crashed),
-            one.stage.to_string(),
+            stage_text(status, one),
             time(took),
             one.tablets.to_string(),
             count(one.objects),
@@ -213,6 +218,25 @@ fn recoveries_text(recoveries: &[RecoveryStatus]) -> String {
         ]);
     }
     table_text(&text)
+}
+
+/// The stage of a recovery. Its masters write the recovered data anew, and wait as other writes do.
+/// Which ones replay is not known here: they are servers that are up.
+fn stage_text(status: &ClusterStatus, one: &RecoveryStatus) -> String {
+    let stage = one.stage.to_string();
+    let RecoveryStage::Replaying { .. } = one.stage else {
+        return stage;
+    };
+    let few = |s: &&ServerStatus| s.backups_up < s.replicas_needed;
+    if let Some(few) = status.servers.iter().find(few) {
+        let (needed, up) = (few.replicas_needed, few.backups_up);
+        return format!("{stage}; waits for a backup ({needed} needed, {up} up): start a server");
+    }
+    let mut waits = status.servers.iter();
+    match waits.find_map(|s| Some((s.id, s.writes_wait.as_ref()?))) {
+        Some((id, why)) => format!("{stage}; server {id} waits: {why}"),
+        None => stage,
+    }
 }
 
 /// Ended migrations that people are shown; programs get all that the coordinator knows.
@@ -269,12 +293,21 @@ fn troubles(status: &ClusterStatus) -> Vec<String> {
             found.push(format!("{}: writes wait: {why}", name(info)));
         }
         if s.segments_under_replicated > 0 {
+            let servers = u64::from(s.replicas_wanted) + 1;
+            let too_few = if (status.list.up().count() as u64) < servers {
+                format!(
+                    " ({servers} servers are needed for {})",
+                    number_of(s.replicas_wanted.into(), "replica")
+                )
+            } else {
+                String::new()
+            };
             found.push(format!(
-                "{}: {} of {} segments have fewer than {} replicas",
+                "{}: fewer than {} of {} of {}{too_few}",
                 name(info),
-                s.segments_under_replicated,
-                s.segments,
-                s.replicas_wanted
+                number_of(s.replicas_wanted.into(), "replica"),
+                count(s.segments_under_replicated),
+                number_of(s.segments, "segment")
             ));
         }
         if s.frames_damaged > 0 {
@@ -291,8 +324,8 @@ fn troubles(status: &ClusterStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pluvio_units::{ClusterId, ServerListVersion};
-    use pluvio_wire::ServerList;
+    use pluvio_units::{ClusterId, RecoveryId, ServerListVersion};
+    use pluvio_wire::{RecoveryFailures, ReplayStats, ServerList};
 
     fn cluster() -> ClusterStatus {
         let info = |id, state| ServerInfo {
@@ -344,11 +377,51 @@ mod tests {
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].contains("writes wait: too few backups"));
         assert!(found[1].contains("2 of 4 segments"));
+        assert!(found[1].contains("(3 servers are needed for 2 replicas)"));
         assert!(found[2].contains("server 3 does not answer"));
         let text = as_text(&cluster());
         assert!(
             text.contains("crashed") && text.contains("no answer"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn a_recovery_that_waits_for_backups_says_so() {
+        let mut waiting = cluster();
+        waiting.servers[0].replicas_needed = 2;
+        waiting.servers[0].backups_up = 1;
+        let recovery = RecoveryStatus {
+            stage: RecoveryStage::Replaying {
+                masters: 1,
+                failures: RecoveryFailures::default(),
+            },
+            masters: Vec::new(),
+            recovery: RecoveryId(1),
+            crashed: ServerId(1),
+            address: String::new(),
+            done: false,
+            attempts: 1,
+            duration_ms: 0,
+            tablets: 1,
+            bytes: 0,
+            objects: 0,
+            segments: 0,
+            planning_us: 0,
+            last_partition: ReplayStats::default(),
+        };
+        assert_eq!(
+            stage_text(&waiting, &recovery),
+            "replaying on 1 server; waits for a backup (2 needed, 1 up): start a server"
+        );
+        let well = ClusterStatus {
+            servers: Vec::new(),
+            ..cluster()
+        };
+        assert_eq!(stage_text(&well, &recovery), "replaying on 1 server");
+        assert_eq!(
+            stage_text(&cluster(), &recovery),
+            "replaying on 1 server; server 2 waits: too few backups"
         );
     }
 

@@ -2,10 +2,10 @@
 
 use crate::cmd::migrate;
 use clap::{Args, Subcommand};
-use pluvio_client::TableInfo;
+use pluvio_client::{ErrorKind, TableInfo};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
-use pluvio_console::output::{print_json, print_line, table as new_table, table_text};
+use pluvio_console::output::{number_of, print_json, print_line, table as new_table, table_text};
 use pluvio_console::session::{Session, with_session};
 use pluvio_units::KeyHash;
 use pluvio_wire::TabletState;
@@ -75,8 +75,24 @@ async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
                     "--span 0: a table needs at least one server",
                 ));
             }
+            // Somebody else may create it meanwhile: then both have.
+            let is_new = match client.table(&name).await {
+                Err(error) if error.kind() == ErrorKind::NoSuchTable => true,
+                found => found.map(|_| false)?,
+            };
             let table = client.create_table(&name, span).await?;
-            show(&client.table_info(&table).await?, "is there", json)
+            let info = client.table_info(&table).await?;
+            if json {
+                let mut shown = as_json(&info);
+                shown["created"] = is_new.into();
+                return print_json(&shown);
+            }
+            let what = if is_new {
+                "was created"
+            } else {
+                "was there already"
+            };
+            show(&info, what, json)
         }
         What::Drop { name } => {
             client.drop_table(&name).await?;
@@ -98,9 +114,11 @@ fn show(info: &TableInfo, what: &str, json: bool) -> Result<(), Failure> {
     if json {
         return print_json(&as_json(info));
     }
-    let (name, tablets, servers) = (&info.name, info.tablets.len(), owners(info));
+    let tablets = number_of(info.tablets.len() as u64, "tablet");
+    let servers = number_of(owners(info) as u64, "server");
     print_line(&format!(
-        "table {name} {what}: {tablets} tablets on {servers} servers"
+        "table {} {what}: {tablets} on {servers}",
+        info.name
     ))
 }
 

@@ -199,8 +199,12 @@ fn tables(cluster: &Cluster) {
     assert_eq!(created["name"], "things");
     let tablets = created["tablets"].as_array().unwrap().len();
     assert!(tablets >= 2, "spread over the servers: {created}");
+    assert_eq!(created["created"], true);
     // Creating it again is no error.
-    run(&["table", "create", "things"]).ok();
+    let again = run(&["table", "create", "things", "--json"]).json();
+    assert_eq!(again["created"], false);
+    let said = run(&["table", "create", "things"]).ok().text();
+    assert!(said.contains("was there already"), "{said}");
     let split = run(&["table", "split", "things", "--json"]).json();
     assert_eq!(split["tablets"].as_array().unwrap().len(), tablets + 1);
     let at = run(&["table", "split", "things", "--at", "1234", "--json"]).json();
@@ -214,6 +218,9 @@ fn tables(cluster: &Cluster) {
     run(&["table", "drop", "gone"]).ok();
     run(&["table", "drop", "gone"]).fails(1, &["error: ", "gone"]);
     run(&["get", "gone", "k"]).fails(1, &["error: ", "pluvio table list"]);
+    for write in [&["put", "gone", "k", "v"][..], &["incr", "gone", "k"]] {
+        run(write).fails(1, &["error: ", "`pluvio table create gone` makes it"]);
+    }
     run(&["table", "create", ""]).fails(1, &["error: "]);
 }
 
@@ -252,7 +259,7 @@ fn objects(cluster: &Cluster) {
     assert_eq!(run(&["incr", "things", "n", "-5"]).ok().text(), "-4\n");
     let incremented = run(&["incr", "things", "n", "10", "--json"]).json();
     assert_eq!(incremented["value"], 6);
-    run(&["incr", "things", "a"]).fails(1, &["error: "]);
+    run(&["incr", "things", "a"]).fails(1, &["error: table things, key a: "]);
     run(&["incr", "things", "n", "much"]).fails(2, &["error: ", "number"]);
     assert_eq!(run(&["incr", "things", "f", "0.5"]).ok().text(), "0.5\n");
 }
@@ -433,7 +440,11 @@ fn options_come_from_file_environment_and_flags(cluster: &Cluster) {
     fs::write(&file, "[global]\ncoordinater = \"x\"\n").unwrap();
     pluvio(["status", "--config", config]).fails(2, &["error: ", "coordinater", config]);
     fs::write(&file, "[dev]\nservers = \"many\"\n").unwrap();
-    pluvio(["dev", "--config", config]).fails(2, &["error: ", "many", config]);
+    pluvio(["dev", "--config", config]).fails(2, &["error: ", "many", "not a number", config]);
+    let mut of_environment = command();
+    of_environment.args(["dev", "--config", config, "--servers", "2"]);
+    of_environment.env("PLUVIO_REPLICAS", "abc");
+    run(&mut of_environment, b"").fails(2, &["error: ", "not a number", "PLUVIO_REPLICAS"]);
     fs::write(&file, "[global\n").unwrap();
     pluvio(["status", "--config", config]).fails(2, &["error: ", config, "line 1"]);
     pluvio(["status", "--config", "/nowhere/x.toml"]).fails(2, &["error: ", "/nowhere/x.toml"]);
@@ -464,7 +475,7 @@ fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
         (&["server", "--data", "x", "--listen", "foo"], "host:port"),
         (
             &["server", "--data", "x", "--redis", "127.0.0.1:99999"],
-            "host:port",
+            "host:port, for example 127.0.0.1:6379",
         ),
         (
             &["server", "--data", "x", "--replicas", "99999999"],
@@ -494,7 +505,7 @@ fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
         ),
         (
             &["dev", "--replicas", "2", "--min-replicas", "3"],
-            "min-replicas is 3, more than replicas, which is 2",
+            "--min-replicas 3 is more than --replicas 2",
         ),
         (&["dev", "--metadata-user", "u"], "knows no users"),
     ] {
@@ -530,6 +541,11 @@ fn a_cluster_that_is_not_there_is_told() {
             .args(["--timeout", "300ms", "--coordinator", "127.0.0.1:1"]);
         run(&mut command, b"").fails(1, &["error: ", "--coordinator"]);
     }
+    let late = ["--timeout", "1500ms", "--coordinator", "127.0.0.1:1"];
+    let words = ["tries for 1.5s at most", "error: "];
+    pluvio(["status"].into_iter().chain(late)).fails(1, &words);
+    let unknown = ["--timeout", "300ms", "--coordinator", "nohost.invalid:7700"];
+    pluvio(["status"].into_iter().chain(unknown)).fails(1, &["resolve host \"nohost.invalid\""]);
     pluvio(["import", "t", "/nowhere/file", "--format", "csv"])
         .fails(1, &["error: ", "/nowhere/file"]);
 }

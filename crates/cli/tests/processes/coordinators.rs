@@ -46,6 +46,19 @@ fn clients(cluster: &Cluster, seed: u64) -> Vec<Journal> {
     ]
 }
 
+/// One that waits for the directory says what helps.
+fn only_the_leader_answers_alone(cluster: &Cluster, coordinators: &[Value]) {
+    let alone = coordinators.iter().map(|coordinator| {
+        let mut status = cluster.command();
+        status.env("PLUVIO_COORDINATOR", address(coordinator));
+        run(status.args(["--timeout", "2s", "status"]), b"")
+    });
+    let mut refused: Vec<_> = alone.filter(|output| output.code != Some(0)).collect();
+    let one = refused.pop().expect("one of them waits");
+    assert!(refused.is_empty(), "{refused:?}");
+    one.fails(1, &["addresses of all coordinators"]);
+}
+
 /// The leader is killed, then the next one stands still while a server is killed.
 fn leaders_come_and_go(flags: &[&str]) {
     let seed = Random::seed();
@@ -71,10 +84,10 @@ fn leaders_come_and_go(flags: &[&str]) {
         true => vec![cluster.coordinators()],
         false => ready[1..].iter().map(|c| address(c).to_owned()).collect(),
     };
-    for coordinators in asked {
+    for coordinators in &asked {
         wait_for("the recovery", || {
             let mut status = cluster.command();
-            status.env("PLUVIO_COORDINATOR", &coordinators);
+            status.env("PLUVIO_COORDINATOR", coordinators);
             let output = run(status.args(["status", "--json"]), b"");
             if output.code != Some(0) {
                 return Err(output.stderr);
@@ -83,6 +96,9 @@ fn leaders_come_and_go(flags: &[&str]) {
             let servers = status["servers"].as_array().unwrap().len();
             (servers == 3).then_some(()).ok_or(status.to_string())
         });
+    }
+    if flags.is_empty() {
+        only_the_leader_answers_alone(&cluster, &ready[1..]);
     }
     wait_for_changes(&load);
     let journals = load.finish().unwrap();

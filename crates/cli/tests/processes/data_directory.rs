@@ -274,7 +274,7 @@ fn ports_in_use(cluster: &Cluster, data: &Path) {
         "--data",
         name(&fresh),
     ]);
-    run(dev, b"").fails(1, &["error: ", &address, "in use"]);
+    run(dev, b"").fails(1, &["error: ", &address, "in use", "--redis-port"]);
     let mut command = cluster.command();
     let overlapping = command.args(["dev", "--redis-port", "7000", "--admin-port", "7003"]);
     run(overlapping, b"").fails(2, &["error: ", "--redis-port", "--admin-port"]);
@@ -314,13 +314,10 @@ fn options_that_make_no_sense(cluster: &Cluster, data: &Path) {
             &["--replicas", "2", "--update", "in-place"],
             "update in-place needs replicas 0, not 2",
         ),
-        (
-            &["--memory", "0"],
-            "--memory 0B: cannot set up the log memory",
-        ),
+        (&["--memory", "0"], "--memory 0B: too little"),
         (
             &["--memory", "1KiB"],
-            "--memory 1KiB: cannot set up the log memory",
+            "--memory 1KiB: too little for 1 event loop (--cores); give 27MiB or more",
         ),
         (&["--memory", "256TiB"], "--memory 256TiB: "),
         (

@@ -74,7 +74,7 @@ fn writes_go_on_with_fewer_replicas_and_full_replication_comes_back() {
         assert_eq!(server["writes_wait"], Value::Null, "{status}");
     }
     let shown = cluster.run(["status"]).ok().text();
-    assert!(shown.contains("have fewer than 2 replicas"), "{shown}");
+    assert!(shown.contains("fewer than 2 replicas of "), "{shown}");
 
     let _server = start_again(&cluster, 3, "2", "1");
     cluster.wait_settled(3);

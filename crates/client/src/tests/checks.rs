@@ -55,7 +55,7 @@ fn what_no_server_does_is_refused_alike_wherever_the_object_is() {
     let (big, digits) = (vec![0; VALUE_MAX + 1], "1".repeat(DECIMAL_BYTES_MAX + 1));
     let steps = vec![BitStep::get_bit(0); BIT_STEPS_MAX + 1];
     for mutation in unsound(&big, &digits, &steps) {
-        let code = mutation.change.code();
+        let kind = mutation.change.kind();
         let error = cluster.run(far.mutate(&table, mutation)).unwrap_err();
         assert_eq!(
             cluster.run(near.mutate(&table, mutation)),
@@ -67,7 +67,7 @@ fn what_no_server_does_is_refused_alike_wherever_the_object_is() {
         assert_eq!(blocking.multi_mutate(&[(&table, mutation)]), results);
         let results = cluster.run(far.mutate_in_order(&[(&table, mutation)]));
         assert_eq!(results, Err((Vec::new(), error.clone())));
-        assert!(!error.is_retryable() && !error.maybe_executed(), "{code}");
+        assert!(!error.is_retryable() && !error.maybe_executed(), "{kind:?}");
     }
     let changing = [BitStep::set_bit(0, true)];
     let bits = Span {

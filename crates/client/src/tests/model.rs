@@ -3,8 +3,8 @@
 use super::{Shape, cluster, shape};
 use crate::testing::{FakeCluster, Fault};
 use crate::{
-    Addend, BitAction, BitStep, Change, Client, Key, Mutation, Object, Opcode, Output, Projection,
-    RejectRules, RetryReason, Table,
+    Addend, BitAction, BitStep, Change, ChangeKind, Client, Key, Mutation, Object, Opcode, Output,
+    Projection, RejectRules, RetryReason, Table,
 };
 use bytes::Bytes;
 use core::time::Duration;
@@ -310,6 +310,16 @@ async fn some_operation(rng: &FakeCluster, client: &Client, table: &Table, model
                 model.insert(key.clone(), value.clone());
             }
         }
+    }
+}
+
+#[test]
+fn changes_of_every_kind_are_drawn() {
+    let (cluster, model) = (FakeCluster::new(1), Model::new());
+    let drawn: Vec<Op> = (0..500).map(|_| Op::some(&cluster, &model)).collect();
+    for kind in ChangeKind::ALL {
+        let is_there = drawn.iter().any(|op| op.mutation().change.kind() == *kind);
+        assert!(is_there, "{kind:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Changes and reads as the engine asks for them.
 
 use super::*;
+use crate::kind::{ChangeKind, ProjectionKind};
 use crate::value::{BitAction, BitOverflow, BitStep, Payload, Span};
 use proptest::prelude::*;
 
@@ -198,15 +199,15 @@ proptest! {
         by: i64,
     ) {
         let bytes = Payload::from(&more[..]);
-        for asked in [
-            Change::Put(bytes),
-            Change::Delete,
-            Change::Add(Addend::Integer(by)),
-            Change::Add(Addend::Decimal(&text)),
-            Change::Append(bytes),
-            Change::SetRange { offset, bytes },
-            Change::Bits(&steps),
-        ] {
+        for asked in ChangeKind::ALL.iter().map(|kind| match kind {
+            ChangeKind::Put => Change::Put(bytes),
+            ChangeKind::Delete => Change::Delete,
+            ChangeKind::AddInteger => Change::Add(Addend::Integer(by)),
+            ChangeKind::AddDecimal => Change::Add(Addend::Decimal(&text)),
+            ChangeKind::Append => Change::Append(bytes),
+            ChangeKind::SetRange => Change::SetRange { offset, bytes },
+            ChangeKind::Bits => Change::Bits(&steps),
+        }) {
             for value in [current.as_deref(), Some(text.as_bytes())] {
                 let step = change(&asked, value);
                 prop_assert_eq!(&step, &change(&asked, value));
@@ -216,15 +217,15 @@ proptest! {
             }
         }
         let span = Span { start, end, bits };
-        for wanted in [
-            Projection::Value,
-            Projection::Nothing,
-            Projection::Length,
-            Projection::Range(span),
-            Projection::Bits(&steps),
-            Projection::BitCount(span),
-            Projection::BitPosition { bit: bits, span },
-        ] {
+        for wanted in ProjectionKind::ALL.iter().map(|kind| match kind {
+            ProjectionKind::Value => Projection::Value,
+            ProjectionKind::Nothing => Projection::Nothing,
+            ProjectionKind::Length => Projection::Length,
+            ProjectionKind::Range => Projection::Range(span),
+            ProjectionKind::Bits => Projection::Bits(&steps),
+            ProjectionKind::BitCount => Projection::BitCount(span),
+            ProjectionKind::BitPosition => Projection::BitPosition { bit: bits, span },
+        }) {
             project(&wanted, &more);
         }
     }

@@ -1,4 +1,4 @@
-//! The code of the commands. `table.rs` names one of three kinds for each command:
+//! The code of the commands. Their rows are in `specs.rs`; each names one of three kinds:
 //!
 //! - [`Now`] answers at once;
 //! - [`Own`] concerns its own connection;

@@ -1,15 +1,18 @@
 //! Applying a mutation: the one way of every change of one object.
 //!
 //! 1. Lock the bucket of the key, and look at what its slot refers to.
-//! 2. Judge: the rules, and what the change makes of the value ([`judge`]).
-//! 3. Make room for the outcome, if it is kept for retries and holds a value (COMP-7).
-//! 4. Append the new entry and the record of the operation in one group, and let the slot point to
+//! 2. Refuse where the log may not be appended to: a pending entry of the key is in another log, or
+//!    the log is stalled.
+//! 3. Judge: the rules, and what the change makes of the value ([`judge`]).
+//! 4. Make room for the outcome, if it is kept for retries and holds a value (COMP-7). A delete
+//!    raises the safe version, before it appends.
+//! 5. Append the new entry and the record of the operation in one group, and let the slot point to
 //!    the entry. Each kind of store has its own way: [`replicated`](super::replicated),
 //!    [`volatile`](super::volatile), [`in_place`](super::in_place).
-//! 5. Unlock. The outcome is [`Awaited`]: it must not be told before it is durable.
-//! 6. Once it is, [`Engine::settle`] takes the pending mark off the slot.
+//! 6. Unlock. The outcome is [`Awaited`]: it must not be told before it is durable.
+//! 7. Once it is, [`Engine::settle`] takes the pending mark off the slot.
 //!
-//! Nothing changes unless step 4 succeeds. Any thread may apply mutations at any time.
+//! No object changes unless step 5 succeeds. Any thread may apply mutations at any time.
 
 use super::read::{Pending, Seen};
 use super::{Engine, EngineError, StoreKind};

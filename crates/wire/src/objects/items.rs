@@ -5,8 +5,8 @@ use super::{DECIMAL_BYTES_MAX, unknown};
 use crate::limits::check_key;
 use crate::refusal::{FatalKind, Refusal};
 use crate::{
-    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Mutation, Projection,
-    RejectRules, Span,
+    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind, Get, Mutation,
+    Projection, ProjectionKind, RejectRules, Span,
 };
 use pluvio_units::{ObjectVersion, OperationId, SequenceNumber, TableId};
 
@@ -24,11 +24,6 @@ const MUTATE_FLAGS: u16 = 255;
 const SPAN_END: u8 = 1;
 const SPAN_BITS: u8 = 2;
 const SPAN_BIT: u8 = 4;
-
-const CHANGES: &str =
-    "1 put, 2 delete, 3 add integer, 4 add decimal, 5 append, 6 set range, 7 bits";
-const PROJECTIONS: &str =
-    "1 value, 2 nothing, 3 length, 4 range, 5 bits, 6 bit count, 7 bit position";
 
 /// Kind, flags, length of the key, table.
 const FRONT: usize = 15;
@@ -246,7 +241,7 @@ pub(super) fn put_mutation<'a>(
     let flags = mutation_flags(mutation, implied);
     put_front(
         meta,
-        mutation.change.code(),
+        mutation.change.kind().code(),
         flags,
         mutation.key,
         mutation.table,
@@ -327,13 +322,19 @@ fn change<'a>(
     bulk: &mut BulkReader<'a>,
     steps_of: &mut impl Steps<'a>,
 ) -> Result<Change<'a>, Refusal> {
+    let Some(kind) = ChangeKind::of_code(kind) else {
+        let known = ChangeKind::ALL
+            .iter()
+            .map(|kind| (kind.code(), kind.text()));
+        return Err(unknown("kind of change", kind.into(), &listed(known)));
+    };
     Ok(match kind {
-        1 => Change::Put(bulk.take(from.u32()?)?),
-        2 => Change::Delete,
-        3 => Change::Add(Addend::Integer(from.i64()?)),
-        4 => Change::Add(Addend::Decimal(decimal(from)?)),
-        5 => Change::Append(bulk.take(from.u32()?)?),
-        6 => {
+        ChangeKind::Put => Change::Put(bulk.take(from.u32()?)?),
+        ChangeKind::Delete => Change::Delete,
+        ChangeKind::AddInteger => Change::Add(Addend::Integer(from.i64()?)),
+        ChangeKind::AddDecimal => Change::Add(Addend::Decimal(decimal(from)?)),
+        ChangeKind::Append => Change::Append(bulk.take(from.u32()?)?),
+        ChangeKind::SetRange => {
             let offset = from.u64()?;
             let bytes = bulk.take(from.u32()?)?;
             if offset.checked_add(bytes.bytes().len() as u64).is_none() {
@@ -344,9 +345,14 @@ fn change<'a>(
             }
             Change::SetRange { offset, bytes }
         }
-        7 => Change::Bits(steps(from, steps_of, false)?),
-        other => return Err(unknown("kind of change", other.into(), CHANGES)),
+        ChangeKind::Bits => Change::Bits(steps(from, steps_of, false)?),
     })
+}
+
+/// Kinds with their numbers, for people.
+fn listed(kinds: impl Iterator<Item = (u8, &'static str)>) -> String {
+    let all: Vec<String> = kinds.map(|(code, text)| format!("{code} {text}")).collect();
+    all.join(", ")
 }
 
 fn decimal<'a>(from: &mut Reader<'a>) -> Result<&'a str, Refusal> {
@@ -358,18 +364,6 @@ fn decimal<'a>(from: &mut Reader<'a>) -> Result<&'a str, Refusal> {
     }
     core::str::from_utf8(from.take(length)?)
         .map_err(|_| Refusal::malformed("a decimal number is not in UTF-8"))
-}
-
-fn projection_code(projection: &Projection<'_>) -> u8 {
-    match projection {
-        Projection::Value => 1,
-        Projection::Nothing => 2,
-        Projection::Length => 3,
-        Projection::Range(_) => 4,
-        Projection::Bits(_) => 5,
-        Projection::BitCount(_) => 6,
-        Projection::BitPosition { .. } => 7,
-    }
 }
 
 fn span_len(span: &Span) -> usize {
@@ -426,7 +420,7 @@ pub(super) fn get_len(get: &Get<'_>) -> usize {
 
 /// Writes a read.
 pub(super) fn put_get(meta: &mut Vec<u8>, get: &Get<'_>) {
-    let kind = projection_code(&get.projection);
+    let kind = get.projection.kind().code();
     put_front(meta, kind, rules_flags(&get.rules), get.key, get.table);
     put_rules(meta, &get.rules);
     match &get.projection {
@@ -445,19 +439,24 @@ pub(super) fn get<'a>(
 ) -> Result<Get<'a>, Refusal> {
     let front = Front::read(from, GET_FLAGS)?;
     let rules = rules(from, front.flags)?;
-    let projection = match front.kind {
-        1 => Projection::Value,
-        2 => Projection::Nothing,
-        3 => Projection::Length,
+    let Some(kind) = ProjectionKind::of_code(front.kind) else {
+        let known = ProjectionKind::ALL
+            .iter()
+            .map(|kind| (kind.code(), kind.text()));
+        return Err(unknown("kind of read", front.kind.into(), &listed(known)));
+    };
+    let projection = match kind {
+        ProjectionKind::Value => Projection::Value,
+        ProjectionKind::Nothing => Projection::Nothing,
+        ProjectionKind::Length => Projection::Length,
         // A range is of bytes.
-        4 => Projection::Range(span(from, SPAN_END)?.0),
-        5 => Projection::Bits(steps(from, steps_of, true)?),
-        6 => Projection::BitCount(span(from, SPAN_END | SPAN_BITS)?.0),
-        7 => {
+        ProjectionKind::Range => Projection::Range(span(from, SPAN_END)?.0),
+        ProjectionKind::Bits => Projection::Bits(steps(from, steps_of, true)?),
+        ProjectionKind::BitCount => Projection::BitCount(span(from, SPAN_END | SPAN_BITS)?.0),
+        ProjectionKind::BitPosition => {
             let (span, bit) = span(from, SPAN_END | SPAN_BITS | SPAN_BIT)?;
             Projection::BitPosition { bit, span }
         }
-        other => return Err(unknown("kind of read", other.into(), PROJECTIONS)),
     };
     Ok(Get {
         table: front.table,
@@ -466,4 +465,34 @@ pub(super) fn get<'a>(
         rules,
         projection,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drawn_layout_has_every_kind() {
+        let drawing = include_str!("../objects.rs");
+        let changes = ChangeKind::ALL
+            .iter()
+            .map(|kind| (kind.code(), kind.text()));
+        let projections = ProjectionKind::ALL
+            .iter()
+            .map(|kind| (kind.code(), kind.text()));
+        for (table, kinds) in [
+            ("kind of Mutate", changes.collect::<Vec<_>>()),
+            ("kind of Get", projections.collect()),
+        ] {
+            let (_, rows) = drawing.split_once(table).expect("the table is drawn");
+            let (rows, _) = rows.split_once("//!\n").expect("the table has an end");
+            for (code, text) in kinds {
+                let row = format!("//! {code:>3}  {text}");
+                assert!(
+                    rows.lines().any(|line| line.starts_with(&row)),
+                    "{table} lacks the row {row:?}"
+                );
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@ use pluvio_wire::*;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 #[derive(Clone, Debug)]
 enum Kind {
@@ -60,7 +61,9 @@ impl Owned {
 
 #[derive(Clone, Debug)]
 enum Wanted {
-    Plain(u8),
+    Value,
+    Nothing,
+    Length,
     Range(Span),
     Bits(Vec<BitStep>),
     BitCount(Span),
@@ -73,9 +76,9 @@ pub struct OwnedGet(u64, Vec<u8>, RejectRules, Wanted);
 impl OwnedGet {
     pub fn lend(&self) -> Get<'_> {
         let projection = match &self.3 {
-            Wanted::Plain(0) => Projection::Value,
-            Wanted::Plain(1) => Projection::Nothing,
-            Wanted::Plain(_) => Projection::Length,
+            Wanted::Value => Projection::Value,
+            Wanted::Nothing => Projection::Nothing,
+            Wanted::Length => Projection::Length,
             Wanted::Range(span) => Projection::Range(Span {
                 bits: false,
                 ..*span
@@ -133,16 +136,22 @@ fn steps(actions: core::ops::Range<u8>) -> impl Strategy<Value = Vec<BitStep>> {
     vec(step, 1..5)
 }
 
+fn change(kind: ChangeKind) -> BoxedStrategy<Kind> {
+    match kind {
+        ChangeKind::Put => bytes(40).prop_map(Kind::Put).boxed(),
+        ChangeKind::Delete => Just(Kind::Delete).boxed(),
+        ChangeKind::AddInteger => any::<i64>().prop_map(Kind::Integer).boxed(),
+        ChangeKind::AddDecimal => "[-0-9.é]{0,20}".prop_map(Kind::Decimal).boxed(),
+        ChangeKind::Append => bytes(40).prop_map(Kind::Append).boxed(),
+        ChangeKind::SetRange => (0..u64::MAX - 40, bytes(40))
+            .prop_map(|(at, bytes)| Kind::SetRange(at, bytes))
+            .boxed(),
+        ChangeKind::Bits => steps(0..3).prop_map(Kind::Bits).boxed(),
+    }
+}
+
 pub fn mutations() -> impl Strategy<Value = Vec<Owned>> {
-    let kind = prop_oneof![
-        bytes(40).prop_map(Kind::Put),
-        Just(Kind::Delete),
-        any::<i64>().prop_map(Kind::Integer),
-        "[-0-9.é]{0,20}".prop_map(Kind::Decimal),
-        bytes(40).prop_map(Kind::Append),
-        (0..u64::MAX - 40, bytes(40)).prop_map(|(at, bytes)| Kind::SetRange(at, bytes)),
-        steps(0..3).prop_map(Kind::Bits),
-    ];
+    let kind = select(ChangeKind::ALL).prop_flat_map(change);
     let item = (
         prop_oneof![Just(SEQUENCE), 1..u64::MAX],
         any::<u64>(),
@@ -166,17 +175,24 @@ pub fn mutations() -> impl Strategy<Value = Vec<Owned>> {
     vec(item, 0..5)
 }
 
+fn projection(kind: ProjectionKind) -> BoxedStrategy<Wanted> {
+    let span =
+        any::<(i64, Option<i64>, bool)>().prop_map(|(start, end, bits)| Span { start, end, bits });
+    match kind {
+        ProjectionKind::Value => Just(Wanted::Value).boxed(),
+        ProjectionKind::Nothing => Just(Wanted::Nothing).boxed(),
+        ProjectionKind::Length => Just(Wanted::Length).boxed(),
+        ProjectionKind::Range => span.prop_map(Wanted::Range).boxed(),
+        ProjectionKind::Bits => steps(0..1).prop_map(Wanted::Bits).boxed(),
+        ProjectionKind::BitCount => span.prop_map(Wanted::BitCount).boxed(),
+        ProjectionKind::BitPosition => (any::<bool>(), span)
+            .prop_map(|(bit, span)| Wanted::BitPosition(bit, span))
+            .boxed(),
+    }
+}
+
 pub fn gets() -> impl Strategy<Value = Vec<OwnedGet>> {
-    let span = || {
-        any::<(i64, Option<i64>, bool)>().prop_map(|(start, end, bits)| Span { start, end, bits })
-    };
-    let wanted = prop_oneof![
-        (0u8..3).prop_map(Wanted::Plain),
-        span().prop_map(Wanted::Range),
-        steps(0..1).prop_map(Wanted::Bits),
-        span().prop_map(Wanted::BitCount),
-        (any::<bool>(), span()).prop_map(|(bit, span)| Wanted::BitPosition(bit, span)),
-    ];
+    let wanted = select(ProjectionKind::ALL).prop_flat_map(projection);
     let item = (any::<u64>(), bytes(30), rules(), wanted)
         .prop_map(|(table, key, rules, wanted)| OwnedGet(table, key, rules, wanted));
     vec(item, 0..5)

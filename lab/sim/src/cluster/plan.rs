@@ -458,3 +458,16 @@ impl Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutation_has_its_share_of_a_run() {
+        for kind in OperationKind::MUTATIONS {
+            let mut drawn = OperationKind::OF_VALUES.iter();
+            assert!(drawn.any(|(one, _)| *one == kind), "{kind:?}");
+        }
+    }
+}

@@ -17,10 +17,12 @@ use crate::cargo::{Metadata, program};
 use crate::process::{now, run_seen};
 use crate::setup::{self, Tools};
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 /// What tests counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -87,7 +89,7 @@ const STEPS: [Step; 6] = [
     },
     Step {
         name: "examples",
-        what: "programs that use the embedded store",
+        what: "programs that use the embedded store, and one that uses a cluster",
         work: Work::Examples,
     },
     Step {
@@ -180,8 +182,49 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
     }
 }
 
-/// Runs the examples of the embedded store, and compares what each says with what it should.
+/// A small cluster that ends with this value.
+struct Cluster {
+    dev: Child,
+    coordinator: String,
+}
+
+impl Cluster {
+    /// # Errors
+    /// It does not start; its reason is on standard error.
+    fn start(target: &Path) -> Result<Self> {
+        let mut dev = Command::new(target.join("test-fast/pluvio"));
+        dev.args(["dev", "--json", "--servers", "1", "--replicas", "1"])
+            .args(["--redis-port", "0", "--coordinator-port", "0"])
+            .stdout(Stdio::piped());
+        let mut dev = dev.spawn().context("cannot start pluvio")?;
+        let mut line = String::new();
+        let stdout = dev.stdout.take().context("standard output was piped")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        let mut this = Self {
+            dev,
+            coordinator: String::new(),
+        };
+        let ready: Value = serde_json::from_str(&line).context("the cluster did not start")?;
+        let address = ready["coordinator"]["addr"].as_str();
+        address
+            .context("it says where it is")?
+            .clone_into(&mut this.coordinator);
+        Ok(this)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Its processes end with it.
+        let _ended_already = self.dev.kill();
+        let _status = self.dev.wait();
+    }
+}
+
+/// Runs the examples of the embedded store and of the client, and compares what each says with what
+/// it should.
 fn examples(root: &Path, target: &Path) -> Result<Counts> {
+    let cluster = Cluster::start(target)?;
     let folder = target.join("test-fast/examples");
     let kept = target.join("test-fast/tmp-example-durable");
     if kept.exists() {
@@ -197,7 +240,10 @@ fn examples(root: &Path, target: &Path) -> Result<Counts> {
         durable.arg(&kept);
         durable
     };
+    let mut hello = Command::new(folder.join("hello"));
+    hello.arg(&cluster.coordinator);
     let runs = [
+        (hello, "done"),
         (counting()?, " bytes resident"),
         (durable(), "start number 1"),
         (durable(), "start number 2"),

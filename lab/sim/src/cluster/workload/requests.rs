@@ -201,3 +201,37 @@ fn span(draw: &mut Stream) -> Span {
         bits: draw.below(2) == 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_client::{ChangeKind, ProjectionKind};
+
+    #[test]
+    fn requests_of_every_kind_are_drawn() {
+        let mut draw = Stream::new(1, "requests");
+        let target = Target {
+            kind: KeyKind::Value,
+            seen: None,
+            condition: None,
+            token: 0,
+        };
+        let projections = [OperationKind::Project; 20];
+        let kinds: Vec<_> = OperationKind::MUTATIONS
+            .into_iter()
+            .chain(projections)
+            .collect();
+        let mut drawn = Vec::new();
+        for kind in kinds.iter().cycle().take(2000) {
+            drawn.push(request(&mut draw, *kind, &target));
+        }
+        for kind in ChangeKind::ALL {
+            let mut changes = drawn.iter().filter_map(|one| one.mutation(b"key"));
+            assert!(changes.any(|m| m.change.kind() == *kind), "{kind:?}");
+        }
+        for kind in ProjectionKind::ALL {
+            let mut reads = drawn.iter().filter_map(|one| one.get(b"key"));
+            assert!(reads.any(|get| get.projection.kind() == *kind), "{kind:?}");
+        }
+    }
+}
