@@ -313,7 +313,7 @@ impl Client {
                 Ok(count) => return Ok(count),
                 Err(error) => {
                     let seen = table.map().generation;
-                    let again = self.judge(error, false, &mut attempts)?;
+                    let again = self.after_failure(error, false, &mut attempts)?;
                     attempts.pause(again.after).await?;
                     self.refresh(table, seen, &mut attempts).await?;
                 }
