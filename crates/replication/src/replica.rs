@@ -17,9 +17,9 @@ pub(crate) enum ReplicaStage {
     Completing(u32),
     /// Counts.
     Current,
-    /// Its backup had no space for the rest, or was late. Its bytes are of this epoch at most, and of
-    /// no use to recovery: fenced for a head, closed only when whole for a side segment. It may
-    /// catch up under that epoch, and gets the segment's epoch with the write that makes it complete
+    /// Its backup had no space for the rest, or was late. Its bytes are of this epoch at most. They
+    /// are of no use to recovery: fenced for a head, closed only when whole for a side segment. It
+    /// may catch up under that epoch. The write that makes it complete gives it the segment's epoch
     /// (REP-7).
     Lagging(ReplicationEpoch),
 }
