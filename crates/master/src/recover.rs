@@ -28,8 +28,8 @@ use crate::recovery_attempts::AttemptKey;
 use crate::side_log::{Joined, ReplayFailure, SharedReplay, Step};
 use crate::tablets::TabletPhase;
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::stream;
+use futures_util::{FutureExt, StreamExt};
 use pluvio_env::{Address, BoxFuture};
 use pluvio_store::{EngineTable, Replay, ReplayLoad};
 use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId};
@@ -99,6 +99,20 @@ struct Attempt {
     cancellation: Arc<Cancellation>,
 }
 
+impl Attempt {
+    fn key(&self) -> AttemptKey {
+        key_of(&self.request)
+    }
+}
+
+fn key_of(request: &Recover) -> AttemptKey {
+    AttemptKey {
+        crashed: request.crashed,
+        recovery: request.recovery,
+        partition: request.partition,
+    }
+}
+
 impl Master {
     /// Starts the recovery of one partition into `log`, on the event loop of `core`; its end is
     /// reported to the coordinator. Starting it again does nothing.
@@ -112,11 +126,7 @@ impl Master {
         log: LogId,
         request: Recover,
     ) -> Result<(), Refusal> {
-        let key = AttemptKey {
-            crashed: request.crashed,
-            recovery: request.recovery,
-            partition: request.partition,
-        };
+        let key = key_of(&request);
         let mut tablets: Vec<(Arc<EngineTable>, HashRange)> = Vec::new();
         // While no other attempt can begin: of two requests for one tablet the second finds it.
         let begun = self.attempts.begin(key, || {
@@ -291,16 +301,29 @@ impl Master {
         }
         let mut fetches = stream::iter(fetches).buffer_unordered(self.recovery_options.fetches);
         let mut fetched = Fetched::default();
+        let mut replaying = None;
         loop {
             let asked = self.env.clock.now();
-            // A backup may be silent for long (REC-5).
-            let next = cancellation.unless_cancelled(fetches.next()).await;
-            let Some(data) = next.map_err(ReplayFailure::Other)? else {
+            let next = match fetches.next().now_or_never() {
+                Some(next) => next,
+                None => {
+                    // Later partitions have the processor meanwhile.
+                    drop(replaying.take());
+                    // A backup may be silent for long (REC-5).
+                    let next = cancellation.unless_cancelled(fetches.next()).await;
+                    next.map_err(ReplayFailure::Other)?
+                }
+            };
+            let Some(data) = next else {
                 return Ok(fetched);
             };
             fetched.waited += self.env.clock.now().since(asked);
             let data = data.map_err(ReplayFailure::Other)?;
             fetched.bytes += data.len() as u64;
+            drop(replaying.take());
+            let turn = self.attempts.turn(attempt.key());
+            let turn = cancellation.unless_cancelled(turn).await;
+            replaying = Some(turn.map_err(ReplayFailure::Other)?);
             self.replay_slice(cancellation, replay, data, self.patience_for(manner), step)
                 .await?;
         }
