@@ -20,6 +20,17 @@ struct Known {
     cancellation: Arc<Cancellation>,
     /// It has entries to replay at this moment.
     replaying: AtomicBool,
+    /// All of its entries are replayed.
+    replayed: AtomicBool,
+}
+
+/// When an attempt lets earlier partitions of its recovery pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Passing {
+    /// Until all of their entries are replayed.
+    Whole,
+    /// While they have entries to replay.
+    Ready,
 }
 
 /// The attempts under way here. Each is known from its request until it has left nothing behind or
@@ -48,9 +59,9 @@ impl Attempts {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives an attempt its turn at the processor: entries of earlier partitions of the same
-    /// recovery are replayed before. They are the small ones, to be served early.
-    pub(crate) async fn turn(&self, key: AttemptKey) -> Replaying<'_> {
+    /// Gives an attempt its turn at the processor: earlier partitions of the same recovery pass
+    /// before. They are the small ones, to be served early.
+    pub(crate) async fn turn(&self, key: AttemptKey, passing: Passing) -> Replaying<'_> {
         loop {
             // Registered before the look, so that nothing that happens after it is missed.
             let idle = self.idle.notified();
@@ -61,7 +72,10 @@ impl Attempts {
             let in_the_way = {
                 let map = self.map();
                 let mut earlier = map.range(earlier..key);
-                earlier.any(|(_, known)| known.replaying.load(Ordering::Relaxed))
+                earlier.any(|(_, known)| match passing {
+                    Passing::Whole => !known.replayed.load(Ordering::Relaxed),
+                    Passing::Ready => known.replaying.load(Ordering::Relaxed),
+                })
             };
             if !in_the_way {
                 self.set_replaying(&key, true);
@@ -73,6 +87,14 @@ impl Attempts {
             pluvio_units::mark("recovery-lets-first-part-pass");
             idle.await;
         }
+    }
+
+    /// All entries of this attempt are replayed.
+    pub(crate) fn replayed(&self, key: &AttemptKey) {
+        if let Some(known) = self.map().get(key) {
+            known.replayed.store(true, Ordering::Relaxed);
+        }
+        self.idle.notify_waiters();
     }
 
     fn set_replaying(&self, key: &AttemptKey, replaying: bool) {
@@ -107,6 +129,7 @@ impl Attempts {
         let known = Known {
             cancellation: Arc::clone(&cancellation),
             replaying: AtomicBool::new(false),
+            replayed: AtomicBool::new(false),
         };
         map.insert(key, known);
         Ok(Some(cancellation))
@@ -182,20 +205,24 @@ mod tests {
         for known in keys {
             begin(&attempts, known).expect("new");
         }
-        let turn = |key| attempts.turn(key).now_or_never();
+        let turn = |key| attempts.turn(key, Passing::Ready).now_or_never();
+        let whole = |key| attempts.turn(key, Passing::Whole).now_or_never();
         let replaying = turn(first).expect("nothing comes before it");
         assert!(turn(second).is_none());
         assert!(turn(other_attempt).is_some() && turn(other_server).is_some());
-        let mut waiting = core::pin::pin!(attempts.turn(second));
+        let mut waiting = core::pin::pin!(attempts.turn(second, Passing::Ready));
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(replaying);
         let replaying = waiting
             .now_or_never()
             .expect("the first one waits for data");
+        assert!(whole(second).is_none());
         // What has begun is not taken back.
         let _first = turn(first).expect("nothing comes before it");
         drop(replaying);
-        assert!(turn(second).is_none());
+        assert!(turn(second).is_none() && whole(second).is_none());
+        attempts.replayed(&first);
+        assert!(whole(second).is_some());
         attempts.end(&first);
         assert!(turn(second).is_some());
     }
