@@ -32,6 +32,10 @@ pub struct CoordinatorOptions {
     /// The longest one attempt to recover a server may take. Default 10 min. Masters that have not
     /// finished by then are not waited for any more.
     pub recovery_limit: Duration,
+    /// A recovery partition of at least this many bytes is cut in two. The small part is recovered
+    /// before the rest, so that its keys are read again early. Default 64 MiB: less is replayed
+    /// while `zombie_grace` passes.
+    pub early_bytes_min: u64,
     /// The longest a tablet may be copied to another server. Default 1 h; then it stays where it
     /// is.
     pub migration_limit: Duration,
@@ -56,6 +60,7 @@ impl Default for CoordinatorOptions {
             incomplete_retry: Duration::from_millis(500),
             recovery_retry: Duration::from_secs(2),
             recovery_limit: Duration::from_secs(600),
+            early_bytes_min: 64 << 20,
             migration_limit: Duration::from_secs(3600),
             call_limit: Duration::from_secs(2),
         }

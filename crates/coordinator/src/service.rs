@@ -254,6 +254,7 @@ impl Coordinator {
         let inventory = |(backup, offer): (ServerId, StartRecoveryReply)| Inventory {
             backup,
             disk_mb_per_s: 0,
+            room: None,
             replicas: offer.replicas,
         };
         let inventories: Vec<_> = offers.into_iter().map(inventory).collect();

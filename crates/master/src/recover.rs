@@ -24,13 +24,13 @@
 
 use crate::cancel::Cancellation;
 use crate::master::{Master, NotAdded};
-use crate::recovery_attempts::AttemptKey;
+use crate::recovery_attempts::{AttemptKey, Passing, Replaying};
 use crate::side_log::{Joined, ReplayFailure, SharedReplay, Step};
 use crate::tablets::TabletPhase;
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::stream;
-use pluvio_env::{Address, BoxFuture};
+use futures_util::{FutureExt, StreamExt};
+use pluvio_env::{Address, BoxFuture, Moment, timeout};
 use pluvio_store::{EngineTable, Replay, ReplayLoad};
 use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId};
 use pluvio_wire::{
@@ -63,6 +63,10 @@ impl Default for RecoveryOptions {
 
 /// How long a quick replay waits for memory before it gives way to a thrifty one.
 const QUICK_PATIENCE: Duration = Duration::from_secs(1);
+/// For how long the rest of a partition waits for its first part. Nothing is served sooner, because
+/// the crashed server's leases have to end. Waiting longer would cost a second reading of replicas
+/// where the disks are what is slow.
+const FIRST_PART_AHEAD: Duration = Duration::from_millis(500);
 /// Pause before backups are asked again for a segment that none of them could give.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
@@ -99,6 +103,20 @@ struct Attempt {
     cancellation: Arc<Cancellation>,
 }
 
+impl Attempt {
+    fn key(&self) -> AttemptKey {
+        key_of(&self.request)
+    }
+}
+
+fn key_of(request: &Recover) -> AttemptKey {
+    AttemptKey {
+        crashed: request.crashed,
+        recovery: request.recovery,
+        partition: request.partition,
+    }
+}
+
 impl Master {
     /// Starts the recovery of one partition into `log`, on the event loop of `core`; its end is
     /// reported to the coordinator. Starting it again does nothing.
@@ -112,11 +130,7 @@ impl Master {
         log: LogId,
         request: Recover,
     ) -> Result<(), Refusal> {
-        let key = AttemptKey {
-            crashed: request.crashed,
-            recovery: request.recovery,
-            partition: request.partition,
-        };
+        let key = key_of(&request);
         let mut tablets: Vec<(Arc<EngineTable>, HashRange)> = Vec::new();
         // While no other attempt can begin: of two requests for one tablet the second finds it.
         let begun = self.attempts.begin(key, || {
@@ -209,6 +223,7 @@ impl Master {
             replayed => replayed,
         }
         .map_err(ReplayFailure::text)?;
+        self.attempts.replayed(&attempt.key());
         let ReplayLoad { entries, objects } = replay.load();
         let replay_us = micros(self.env.clock.now().since(started));
         let joined = self
@@ -291,19 +306,46 @@ impl Master {
         }
         let mut fetches = stream::iter(fetches).buffer_unordered(self.recovery_options.fetches);
         let mut fetched = Fetched::default();
+        let mut replaying = None;
+        let pass_until = self.env.clock.now() + FIRST_PART_AHEAD;
         loop {
             let asked = self.env.clock.now();
-            // A backup may be silent for long (REC-5).
-            let next = cancellation.unless_cancelled(fetches.next()).await;
-            let Some(data) = next.map_err(ReplayFailure::Other)? else {
+            let next = match fetches.next().now_or_never() {
+                Some(next) => next,
+                None => {
+                    // Later partitions have the processor meanwhile.
+                    drop(replaying.take());
+                    // A backup may be silent for long (REC-5).
+                    let next = cancellation.unless_cancelled(fetches.next()).await;
+                    next.map_err(ReplayFailure::Other)?
+                }
+            };
+            let Some(data) = next else {
                 return Ok(fetched);
             };
             fetched.waited += self.env.clock.now().since(asked);
             let data = data.map_err(ReplayFailure::Other)?;
             fetched.bytes += data.len() as u64;
+            drop(replaying.take());
+            let turn = self.turn(attempt.key(), pass_until);
+            let turn = cancellation.unless_cancelled(turn).await;
+            replaying = Some(turn.map_err(ReplayFailure::Other)?);
             self.replay_slice(cancellation, replay, data, self.patience_for(manner), step)
                 .await?;
         }
+    }
+
+    /// Lets earlier partitions of the same recovery pass: as a whole until `pass_until`, then
+    /// whenever they have entries to replay.
+    async fn turn(&self, key: AttemptKey, pass_until: Moment) -> Replaying<'_> {
+        let left = pass_until.since(self.env.clock.now());
+        if !left.is_zero() {
+            let turn = self.attempts.turn(key, Passing::Whole);
+            if let Ok(turn) = timeout(&*self.env.clock, left, turn).await {
+                return turn;
+            }
+        }
+        self.attempts.turn(key, Passing::Ready).await
     }
 
     fn patience_for(&self, manner: Manner) -> Duration {

@@ -1,9 +1,11 @@
 //! The recoveries that this master takes part in.
 
 use crate::cancel::Cancellation;
+use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_units::{RecoveryId, ServerId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
 
 /// One partition of one attempt to recover a crashed server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -13,14 +15,96 @@ pub(crate) struct AttemptKey {
     pub(crate) partition: u32,
 }
 
+/// An attempt that is under way here.
+struct Known {
+    cancellation: Arc<Cancellation>,
+    /// It has entries to replay at this moment.
+    replaying: AtomicBool,
+    /// All of its entries are replayed.
+    replayed: AtomicBool,
+}
+
+/// When an attempt lets earlier partitions of its recovery pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Passing {
+    /// Until all of their entries are replayed.
+    Whole,
+    /// While they have entries to replay.
+    Ready,
+}
+
 /// The attempts under way here. Each is known from its request until it has left nothing behind or
 /// has been handed over.
 #[derive(Default)]
-pub(crate) struct Attempts(Mutex<BTreeMap<AttemptKey, Arc<Cancellation>>>);
+pub(crate) struct Attempts {
+    known: Mutex<BTreeMap<AttemptKey, Known>>,
+    /// One of them has nothing to replay any more.
+    idle: Notify,
+}
+
+/// While this is there an attempt has entries to replay.
+pub(crate) struct Replaying<'a> {
+    attempts: &'a Attempts,
+    key: AttemptKey,
+}
+
+impl Drop for Replaying<'_> {
+    fn drop(&mut self) {
+        self.attempts.set_replaying(&self.key, false);
+    }
+}
 
 impl Attempts {
-    fn map(&self) -> MutexGuard<'_, BTreeMap<AttemptKey, Arc<Cancellation>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn map(&self) -> MutexGuard<'_, BTreeMap<AttemptKey, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives an attempt its turn at the processor: earlier partitions of the same recovery pass
+    /// before. They are the small ones, to be served early.
+    pub(crate) async fn turn(&self, key: AttemptKey, passing: Passing) -> Replaying<'_> {
+        loop {
+            // Registered before the look, so that nothing that happens after it is missed.
+            let idle = self.idle.notified();
+            let earlier = AttemptKey {
+                partition: 0,
+                ..key
+            };
+            let in_the_way = {
+                let map = self.map();
+                let mut earlier = map.range(earlier..key);
+                earlier.any(|(_, known)| match passing {
+                    Passing::Whole => !known.replayed.load(Ordering::Relaxed),
+                    Passing::Ready => known.replaying.load(Ordering::Relaxed),
+                })
+            };
+            if !in_the_way {
+                self.set_replaying(&key, true);
+                return Replaying {
+                    attempts: self,
+                    key,
+                };
+            }
+            pluvio_units::mark("recovery-lets-first-part-pass");
+            idle.await;
+        }
+    }
+
+    /// All entries of this attempt are replayed.
+    pub(crate) fn replayed(&self, key: &AttemptKey) {
+        if let Some(known) = self.map().get(key) {
+            known.replayed.store(true, Ordering::Relaxed);
+        }
+        self.idle.notify_waiters();
+    }
+
+    fn set_replaying(&self, key: &AttemptKey, replaying: bool) {
+        if let Some(known) = self.map().get(key) {
+            // Under the map's lock, like each look at it.
+            known.replaying.store(replaying, Ordering::Relaxed);
+        }
+        if !replaying {
+            self.idle.notify_waiters();
+        }
     }
 
     /// Begins an attempt and cancels the earlier ones of the same server: the coordinator has
@@ -35,23 +119,28 @@ impl Attempts {
         if map.contains_key(&key) {
             return Ok(None);
         }
-        for (earlier, cancellation) in map.iter() {
+        for (earlier, known) in map.iter() {
             if earlier.crashed == key.crashed && earlier.recovery < key.recovery {
-                cancellation.cancel();
+                known.cancellation.cancel();
             }
         }
         prepare()?;
         let cancellation = Arc::new(Cancellation::new("nobody waits for it any longer"));
-        map.insert(key, Arc::clone(&cancellation));
+        let known = Known {
+            cancellation: Arc::clone(&cancellation),
+            replaying: AtomicBool::new(false),
+            replayed: AtomicBool::new(false),
+        };
+        map.insert(key, known);
         Ok(Some(cancellation))
     }
 
     /// Cancels the attempts for servers that are not `in_list`: what they had is served
     /// elsewhere.
     pub(crate) fn cancel_unless(&self, in_list: impl Fn(ServerId) -> bool) {
-        for (key, cancellation) in self.map().iter() {
+        for (key, known) in self.map().iter() {
             if !in_list(key.crashed) {
-                cancellation.cancel();
+                known.cancellation.cancel();
             }
         }
     }
@@ -59,12 +148,14 @@ impl Attempts {
     /// It has ended.
     pub(crate) fn end(&self, key: &AttemptKey) {
         self.map().remove(key);
+        self.idle.notify_waiters();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     fn key(crashed: u64, recovery: u64, partition: u32) -> AttemptKey {
         AttemptKey {
@@ -103,6 +194,37 @@ mod tests {
         assert!(earlier.check().is_err());
         attempts.end(&key(1, 10, 0));
         assert!(begin(&attempts, key(1, 11, 0)).is_some());
+    }
+
+    #[test]
+    fn a_later_partition_of_a_recovery_lets_earlier_ones_pass() {
+        let _marks = pluvio_units::Marks::to_reach(&["recovery-lets-first-part-pass"]);
+        let attempts = Attempts::default();
+        let keys = [key(1, 10, 0), key(1, 10, 1), key(1, 11, 1), key(2, 12, 1)];
+        let [first, second, other_attempt, other_server] = keys;
+        for known in keys {
+            begin(&attempts, known).expect("new");
+        }
+        let turn = |key| attempts.turn(key, Passing::Ready).now_or_never();
+        let whole = |key| attempts.turn(key, Passing::Whole).now_or_never();
+        let replaying = turn(first).expect("nothing comes before it");
+        assert!(turn(second).is_none());
+        assert!(turn(other_attempt).is_some() && turn(other_server).is_some());
+        let mut waiting = core::pin::pin!(attempts.turn(second, Passing::Ready));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(replaying);
+        let replaying = waiting
+            .now_or_never()
+            .expect("the first one waits for data");
+        assert!(whole(second).is_none());
+        // What has begun is not taken back.
+        let _first = turn(first).expect("nothing comes before it");
+        drop(replaying);
+        assert!(turn(second).is_none() && whole(second).is_none());
+        attempts.replayed(&first);
+        assert!(whole(second).is_some());
+        attempts.end(&first);
+        assert!(turn(second).is_some());
     }
 
     // shows: REC-5

@@ -10,9 +10,9 @@ use pluvio_master::Master;
 use pluvio_units::CoreId;
 use pluvio_wire::{
     BackupOp, Class, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData,
-    GetServerStatus, GetTabletData, Header, IsReplicaNeeded, MasterOp, Opcode, Ping, ReceiveTablet,
-    Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, SplitTabletLocal,
-    StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
+    GetServerStatus, GetTabletData, Header, IsReplicaNeeded, MasterOp, MasterRoom, Opcode, Ping,
+    ReceiveTablet, Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions,
+    SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,10 +141,14 @@ impl ServerService {
             BackupOp::FreeReplica => self.backup::<FreeReplica, _>(frame, |backup, r| async move {
                 backup.free_replica(core, r).await
             }),
-            BackupOp::StartRecovery => self
-                .backup::<StartRecovery, _>(frame, |backup, r| async move {
-                    backup.start_recovery(r).await
-                }),
+            BackupOp::StartRecovery => self.backup::<StartRecovery, _>(frame, |backup, r| {
+                let master = self.local.0.get().cloned();
+                async move {
+                    let mut reply = backup.start_recovery(r).await?;
+                    reply.room = master.map(|master| room_of(&master));
+                    Ok(reply)
+                }
+            }),
             BackupOp::SetPartitions => self
                 .backup::<SetPartitions, _>(frame, |backup, r| async move {
                     backup.set_partitions(core, r).await
@@ -255,5 +259,14 @@ impl ServerService {
         }
         self.membership.update(update.list);
         Ok(())
+    }
+}
+
+/// How full a master is, for coordinators that choose recovery masters.
+fn room_of(master: &Master) -> MasterRoom {
+    let log = master.store().space().stats();
+    MasterRoom {
+        live_bytes: log.live_bytes,
+        live_bytes_max: log.live_bytes_max,
     }
 }

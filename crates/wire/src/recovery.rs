@@ -25,8 +25,28 @@ pub struct StartRecoveryReply {
     pub replicas: Vec<ReplicaInfo>,
     /// Replicas that cannot be used, and why. For people.
     pub damaged: Vec<(SegmentId, String)>,
+    /// How much the master beside this backup may take. `None` when it does not say.
+    #[serde(default)]
+    pub room: Option<MasterRoom>,
 }
 impl Fields for StartRecoveryReply {}
+
+/// How full a master is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MasterRoom {
+    /// Bytes of objects that it has, headers included.
+    pub live_bytes: u64,
+    /// Its limit for these.
+    pub live_bytes_max: u64,
+}
+
+impl MasterRoom {
+    /// Bytes of objects that it may take yet.
+    #[must_use]
+    pub fn free_bytes(self) -> u64 {
+        self.live_bytes_max.saturating_sub(self.live_bytes)
+    }
+}
 
 /// One replica on one backup.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -520,6 +520,7 @@ impl Service for Handler {
                     Ok(StartRecoveryReply {
                         replicas: replicas?,
                         damaged: Vec::new(),
+                        room: None,
                     })
                 })
             }

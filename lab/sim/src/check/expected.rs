@@ -12,7 +12,7 @@ struct Expected {
 }
 
 /// Traces that a run with faults may give.
-const EXPECTED: [Expected; 10] = [
+const EXPECTED: [Expected; 11] = [
     Expected {
         part: "no room is kept for the next start",
         why: "the disk is full, or gave an error",
@@ -48,6 +48,10 @@ const EXPECTED: [Expected; 10] = [
     Expected {
         part: "a backup is late",
         why: "its disk or the network was slow, or a cut lay between, for some seconds",
+    },
+    Expected {
+        part: "cannot join the cluster yet",
+        why: "the coordinator is down or cut off for some seconds while a server starts",
     },
     Expected {
         part: "a damaged frame",

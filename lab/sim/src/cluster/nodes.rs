@@ -379,7 +379,10 @@ async fn serve_coordinator(
     address: &str,
     slot: &Mutex<Weak<Candidate>>,
 ) -> Result<std::convert::Infallible, String> {
-    let candidate = Arc::new(Candidate::new(env.clone(), CoordinatorOptions::default()));
+    let mut options = CoordinatorOptions::default();
+    // So little that recoveries of what a simulation loses have first parts.
+    options.early_bytes_min = 4 << 10;
+    let candidate = Arc::new(Candidate::new(env.clone(), options));
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&candidate);
     let listening = env
         .network

@@ -5,8 +5,8 @@ use super::changes::Prepared;
 use super::experience::Experience;
 use super::history::History;
 use super::inventory::{announce, collect};
-use super::masters::{FailedMasters, Masters};
-use super::partition::partition;
+use super::masters::{FailedMasters, Masters, Rooms};
+use super::partition::{expected, first_part, first_parts_first, partition};
 use super::plan::{Inventory, LogMap, reconstruct};
 use super::replay::Replay;
 use crate::context::Context;
@@ -30,12 +30,14 @@ struct Replicas {
     fenced: Moment,
 }
 
-/// The partitions of an attempt and their masters.
+/// The partitions of an attempt.
 struct Dealt {
     recovery: RecoveryId,
-    masters: Masters,
-    /// One for each of the masters, or fewer.
-    partitions: Vec<Vec<TabletSpec>>,
+    /// How many masters they have.
+    masters: usize,
+    /// The tablets of each, with its master. A master has one, or a first part and the rest. First
+    /// parts stand in front, since masters replay their partitions in the order of these numbers.
+    partitions: Vec<(Vec<TabletSpec>, ServerId)>,
 }
 
 /// The recovery of one server, as its task holds it.
@@ -103,7 +105,7 @@ impl<'a> Recovery<'a> {
         let tablets = self.prepare().await?;
         let replicas = self.collect().await;
         let log = self.complete_log(&replicas)?;
-        let masters = self.choose_masters()?;
+        let masters = self.choose_masters(&tablets, &log, &replicas)?;
         let dealt = self.deal(&tablets, &log, masters).await?;
         let replicas = self.announce(&dealt, replicas).await;
         let log = self.complete_log(&replicas)?;
@@ -179,25 +181,37 @@ impl<'a> Recovery<'a> {
 
     /// The masters to ask, of the servers that are up. They are in random order before
     /// [`FailedMasters::choose`] sorts them; those that recover something already are busy. Tablets
-    /// that have replicas must never end on a server that keeps none.
-    fn choose_masters(&mut self) -> Result<Masters, Outcome> {
+    /// that have replicas must never end on a server that keeps none. Servers without room for
+    /// their share are left out ([`Masters::with_room`]).
+    fn choose_masters(
+        &mut self,
+        tablets: &[TabletSpec],
+        log: &LogMap,
+        replicas: &Replicas,
+    ) -> Result<Masters, Outcome> {
         let state = self.context.state();
+        let rooms = replicas.inventories.iter();
+        let rooms: Rooms = rooms.filter_map(|i| Some((i.backup, i.room?))).collect();
         let mut masters: Vec<ServerId> = state
             .up()
             .filter(|info| !info.volatile)
             .map(|info| info.id)
             .collect();
         self.context.env.rng.shuffle(&mut masters);
-        let masters = self.failed.choose(masters, &self.attempts.busy());
+        let masters = self.failed.choose(masters, &self.attempts.busy(), &rooms);
         if masters.asked.is_empty() {
             let volatile = state.up().any(|info| info.volatile);
             self.enter(RecoveryStage::AwaitingMaster { volatile });
             return Err(self.look_again());
         }
-        Ok(masters)
+        let had = &state.servers[&self.crashed].had;
+        let bytes = expected(tablets, &log.stats, had).bytes;
+        let finer = self.experience.granularity().finer;
+        Ok(masters.with_room(&rooms, bytes, finer))
     }
 
-    /// Cuts the tablets into partitions, at most one for each master; the rest comes next time. The
+    /// Cuts the tablets into partitions, at most one for each master; the rest comes next time.
+    /// Large ones are cut into a first part and the rest, unless an attempt has been in vain. The
     /// cuts are stored, which begins the attempt.
     async fn deal(
         &self,
@@ -212,13 +226,23 @@ impl<'a> Recovery<'a> {
         let (stats, cut_for) = (&log.stats, masters.cut_for);
         let mut partitions = partition(tablets, stats, had, cut_for, granularity, tablets_of);
         partitions.truncate(masters.asked.len());
-        let cut = partitions.clone();
+        let masters_asked = partitions.len();
+        let bytes_min = match granularity.may_crowd {
+            true => self.context.options.early_bytes_min,
+            false => u64::MAX,
+        };
+        let first = |tablets: &[TabletSpec]| first_part(tablets, stats, had, bytes_min, tablets_of);
+        let partitions = first_parts_first(partitions.into_iter().zip(masters.asked), first);
+        let cut: Vec<_> = partitions
+            .iter()
+            .map(|(tablets, _)| tablets.clone())
+            .collect();
         let ledger = &self.context.ledger;
         let begin = ledger.change(move |state| Ok(state.begin_attempt(&cut)));
         match begin.await {
             Ok(recovery) => Ok(Dealt {
                 recovery,
-                masters,
+                masters: masters_asked,
                 partitions,
             }),
             Err(_) => Err(self.look_again()),
@@ -230,7 +254,9 @@ impl<'a> Recovery<'a> {
         self.enter(RecoveryStage::Announcing);
         let (crashed, recovery) = (self.crashed, dealt.recovery);
         let found = replicas.inventories;
-        let inventories = announce(self.context, crashed, recovery, &dealt.partitions, found);
+        let partitions = dealt.partitions.iter().map(|(tablets, _)| tablets.clone());
+        let partitions: Vec<_> = partitions.collect();
+        let inventories = announce(self.context, crashed, recovery, &partitions, found);
         Replicas {
             inventories: inventories.await,
             fenced: replicas.fenced,
@@ -244,7 +270,7 @@ impl<'a> Recovery<'a> {
         tracing::info!(
             %crashed, %recovery, ms = planning.as_millis() as u64,
             segments = log.segments.len(), backups = replicas.inventories.len(),
-            partitions = dealt.partitions.len(), masters = dealt.masters.asked.len(),
+            partitions = dealt.partitions.len(), masters = dealt.masters,
             "log complete; replay begins"
         );
         self.history.note(crashed, |status| {
@@ -252,12 +278,12 @@ impl<'a> Recovery<'a> {
             status.segments = u32::try_from(log.segments.len()).unwrap_or(u32::MAX);
             status.planning_us = u64::try_from(planning.as_micros()).unwrap_or(u64::MAX);
         });
-        let pairs = dealt.partitions.into_iter().zip(dealt.masters.asked);
+        let pairs = dealt.partitions.into_iter();
         let partitions: Vec<Partition> = pairs
             .map(|(tablets, master)| Partition::new(tablets, master))
             .collect();
         self.enter(RecoveryStage::Replaying {
-            masters: u32::try_from(partitions.len()).unwrap_or(u32::MAX),
+            masters: u32::try_from(dealt.masters).unwrap_or(u32::MAX),
             failures: self.failed.summary(),
         });
         let replay = Replay {

@@ -23,13 +23,19 @@ pub(crate) async fn collect(context: &Context, crashed: ServerId) -> Vec<Invento
     let mut answers = answers.buffer_unordered(CALLS_MAX);
     while let Some((backup, answer)) = answers.next().await {
         match answer {
-            Some(Ok(StartRecoveryReply { replicas, damaged })) => {
+            Some(Ok(reply)) => {
+                let StartRecoveryReply {
+                    replicas,
+                    damaged,
+                    room,
+                } = reply;
                 for (segment, why) in damaged {
                     tracing::warn!(%crashed, backup = %backup.id, %segment, why, "damaged replica");
                 }
                 inventories.push(Inventory {
                     backup: backup.id,
                     disk_mb_per_s: backup.disk_mb_per_s,
+                    room,
                     replicas,
                 });
             }

@@ -9,7 +9,8 @@
 use super::plan::{Load, Stats};
 use crate::state::{TABLETS_MAX, Width};
 use pluvio_units::{
-    PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, PARTITION_CROWD_MAX, PARTITION_ENTRIES_MAX, TableId,
+    HashRange, PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, PARTITION_CROWD_MAX,
+    PARTITION_ENTRIES_MAX, TableId,
 };
 use pluvio_wire::TabletSpec;
 use std::cmp::Reverse;
@@ -51,6 +52,18 @@ fn loads(tablets: &[TabletSpec], stats: &Stats, had: &Had) -> Vec<Load> {
             }
         })
         .collect()
+}
+
+/// What these tablets are expected to hold together.
+pub(crate) fn expected(tablets: &[TabletSpec], stats: &Stats, had: &Had) -> Load {
+    sum(&loads(tablets, stats, had))
+}
+
+fn sum(loads: &[Load]) -> Load {
+    loads.iter().fold(Load::default(), |sum, load| Load {
+        bytes: sum.bytes.saturating_add(load.bytes),
+        entries: sum.entries.saturating_add(load.entries),
+    })
 }
 
 /// One recovery partition in the making.
@@ -129,10 +142,7 @@ pub(crate) fn partition(
     tablets_of: impl Fn(TableId) -> usize,
 ) -> Vec<Vec<TabletSpec>> {
     let loads = loads(tablets, stats, had);
-    let total = loads.iter().fold(Load::default(), |sum, load| Load {
-        bytes: sum.bytes.saturating_add(load.bytes),
-        entries: sum.entries.saturating_add(load.entries),
-    });
+    let total = sum(&loads);
     let (most, needed) = limit(total, masters as u64, granularity);
     let worthwhile = (total.bytes / PARTITION_BYTES_MIN).min(masters as u64);
     let finer = needed.max(1).saturating_mul(granularity.finer);
@@ -157,6 +167,81 @@ pub(crate) fn partition(
         }
         return bins.into_iter().map(|bin| bin.tablets).collect();
     }
+}
+
+/// A first part is this fraction of its partition: replayed while the crashed server's leases end.
+const FIRST_PART: u64 = 8;
+/// Tables with more tablets than this are cut no more for the sake of a first part. The rest of
+/// [`TABLETS_MAX`] is for cuts without which partitions fit no master.
+const FIRST_PART_TABLETS_MAX: usize = TABLETS_MAX / 4;
+
+/// Cuts a partition that holds at least `bytes_min` into about an eighth, to be recovered first,
+/// and the rest. `None` for one that cannot be cut like this. `tablets_of` is that of
+/// [`partition`].
+pub(crate) fn first_part(
+    tablets: &[TabletSpec],
+    stats: &Stats,
+    had: &Had,
+    bytes_min: u64,
+    tablets_of: impl Fn(TableId) -> usize,
+) -> Option<(Vec<TabletSpec>, Vec<TabletSpec>)> {
+    let loads = loads(tablets, stats, had);
+    let total = sum(&loads).bytes;
+    if total < bytes_min {
+        return None;
+    }
+    let mut by_size: Vec<(TabletSpec, Load)> = tablets.iter().copied().zip(loads).collect();
+    by_size.sort_by_key(|(tablet, load)| (load.bytes, tablet.table, tablet.range.first));
+    let (mut first, mut rest, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for (tablet, load) in &by_size {
+        if bytes + load.bytes <= total / FIRST_PART {
+            bytes += load.bytes;
+            first.push(*tablet);
+        } else {
+            rest.push(*tablet);
+        }
+    }
+    if bytes < total / FIRST_PART / 2 {
+        let (largest, load) = by_size.last()?;
+        if tablets_of(largest.table) > FIRST_PART_TABLETS_MAX {
+            return None;
+        }
+        let parts = share(FIRST_PART, Width(load.bytes), total).max(2);
+        let pieces = largest.hash.split(largest.range, parts);
+        let [piece, .., last] = &pieces[..] else {
+            return None;
+        };
+        let [piece, others] = [*piece, HashRange::new(pieces[1].first, last.last)]
+            .map(|range| TabletSpec { range, ..*largest });
+        first.push(piece);
+        rest.pop();
+        rest.push(others);
+    }
+    for part in [&mut first, &mut rest] {
+        part.sort_by_key(|t| (t.table, t.range.first));
+    }
+    (!first.is_empty() && !rest.is_empty()).then_some((first, rest))
+}
+
+/// The partitions of all masters: the first parts of those that have one, then everything else.
+/// `first_part` cuts a partition in two if it should be.
+pub(crate) fn first_parts_first<Master: Copy>(
+    partitions: impl Iterator<Item = (Vec<TabletSpec>, Master)>,
+    first_part: impl Fn(&[TabletSpec]) -> Option<(Vec<TabletSpec>, Vec<TabletSpec>)>,
+) -> Vec<(Vec<TabletSpec>, Master)> {
+    let (mut firsts, mut rests) = (Vec::new(), Vec::new());
+    for (tablets, master) in partitions {
+        match first_part(&tablets) {
+            Some((first, rest)) => {
+                pluvio_units::mark("recovery-first-part");
+                firsts.push((first, master));
+                rests.push((rest, master));
+            }
+            None => rests.push((tablets, master)),
+        }
+    }
+    firsts.append(&mut rests);
+    firsts
 }
 
 /// Cuts tablets that hold more than the goal. Where a table would get too many tablets, each of its
@@ -219,7 +304,7 @@ fn pack(pieces: &[(TabletSpec, Load)], count: usize, goal: Load) -> Vec<Bin> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pluvio_units::{HashKind, HashRange, KeyHash, SegmentId};
+    use pluvio_units::{HashKind, KeyHash, SegmentId};
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
@@ -246,6 +331,56 @@ mod tests {
         tablets_of: impl Fn(TableId) -> usize,
     ) -> Vec<Vec<TabletSpec>> {
         partition(tablets, stats, &had(tablets), masters, FIRST, tablets_of)
+    }
+
+    #[test]
+    fn a_first_part_holds_about_an_eighth_and_leaves_nothing_out() {
+        let stats = stats(&[(1, 800, 10), (2, 40, 10), (3, 160, 10)]);
+        let halves = |tablets: &[TabletSpec], bytes_min, count| {
+            let (first, rest) = first_part(tablets, &stats, &had(tablets), bytes_min, |_| count)?;
+            let all = [first.as_slice(), &rest].concat();
+            let widths = |tablets: &[TabletSpec]| -> u128 {
+                tablets
+                    .iter()
+                    .map(|t| u128::from(Width::of(t.range).0))
+                    .sum()
+            };
+            // Parts of a unit are rounded up.
+            assert!(widths(&all) - widths(tablets) <= 1);
+            Some((first, rest))
+        };
+        // One tablet is cut.
+        let (first, rest) = halves(&[whole(1)], 800, 1).expect("cut");
+        assert_eq!((first.len(), rest.len()), (1, 1));
+        assert_eq!(first[0].range, HashRange::ALL.split(8)[0]);
+        // A small one goes first, with a part of the largest.
+        let (first, rest) = halves(&[whole(1), whole(2), whole(3)], 800, 1).expect("cut");
+        assert_eq!(first, [tablet(1, HashRange::ALL.split(6)[0]), whole(2)]);
+        assert_eq!(rest.len(), 2);
+        // Of many none is cut.
+        let ranges = HashRange::ALL.split(16).into_iter();
+        let many: Vec<_> = ranges.map(|range| tablet(1, range)).collect();
+        let (first, rest) = halves(&many, 800, TABLETS_MAX).expect("dealt");
+        assert_eq!((first, rest), (many[..2].to_vec(), many[2..].to_vec()));
+        // Too little data, too many tablets.
+        assert_eq!(halves(&[whole(1)], 801, 1), None);
+        assert_eq!(halves(&[whole(1)], 800, TABLETS_MAX), None);
+    }
+
+    #[test]
+    fn first_parts_come_before_everything_else() {
+        let (a, b, c) = (whole(1), whole(2), whole(3));
+        let partitions = [(vec![a], 'x'), (vec![b, c], 'y'), (vec![c, a], 'z')];
+        let first = |tablets: &[TabletSpec]| match tablets {
+            [first, rest] => Some((vec![*first], vec![*rest])),
+            _ => None,
+        };
+        let dealt = first_parts_first(partitions.into_iter(), first);
+        let expected = [(b, 'y'), (c, 'z'), (a, 'x'), (c, 'y'), (a, 'z')];
+        assert_eq!(
+            dealt,
+            expected.map(|(tablet, master)| (vec![tablet], master))
+        );
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Replay<'_> {
             let request = Recover {
                 recovery: self.recovery,
                 crashed: self.crashed,
-                partition: u32::try_from(index).expect("no more partitions than servers"),
+                partition: u32::try_from(index).expect("at most two partitions a server"),
                 tablets: partition.tablets.clone(),
                 segments: self.segments.clone(),
             };

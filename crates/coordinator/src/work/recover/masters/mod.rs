@@ -1,9 +1,10 @@
-//! Which masters may be asked to recover, by the failures of earlier attempts, most often for want
-//! of memory.
+//! Which masters may be asked to recover: by their free memory, and by the failures of earlier
+//! attempts, most often for want of memory.
 
 use super::attempts::Attempted;
-use pluvio_units::ServerId;
-use pluvio_wire::{RecoveryFailure, RecoveryFailures};
+use core::cmp::Reverse;
+use pluvio_units::{PARTITION_BYTES_MAX, PARTITION_CROWD_MAX, ServerId};
+use pluvio_wire::{MasterRoom, RecoveryFailure, RecoveryFailures};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reasons that the status names.
@@ -12,6 +13,12 @@ const REASONS_MAX: usize = 3;
 const NAMES_MAX: usize = 8;
 /// Characters of each of them.
 const REASON_CHARS_MAX: usize = 160;
+/// Masters are equally full within one of this number of steps. A step is large enough that chance deals
+/// among servers that have about the same, and recoveries side by side choose different ones.
+const FULLNESS_STEPS: u64 = 8;
+
+/// How full masters are. One that has not said so has room.
+pub(super) type Rooms = BTreeMap<ServerId, MasterRoom>;
 
 /// The masters that are asked to recover.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +27,37 @@ pub(super) struct Masters {
     pub(super) asked: Vec<ServerId>,
     /// What is left is cut for this many.
     pub(super) cut_for: usize,
+}
+
+impl Masters {
+    /// Leaves out the fullest masters, if they have no room for their share of `bytes` and the
+    /// others have room for theirs. A full master would refuse only after it has replayed, and its
+    /// partition would wait for that. If all of them together have too little room, all are asked:
+    /// some parts of it fit. Each gets one of `finer` parts of its share.
+    pub(super) fn with_room(mut self, rooms: &Rooms, bytes: u64, finer: u64) -> Self {
+        let free = |master: &ServerId| rooms.get(master).map_or(u64::MAX, |r| r.free_bytes());
+        let mut by_room = self.asked.clone();
+        by_room.sort_by_key(|master| Reverse(free(master)));
+        let fits = |count: &usize| {
+            let parts = (*count as u64).saturating_mul(finer);
+            let share = bytes
+                .div_ceil(parts)
+                .min(PARTITION_BYTES_MAX * PARTITION_CROWD_MAX);
+            // Statistics are as old as the newest head, and hashes are not spread quite evenly.
+            free(&by_room[count - 1]) >= share.saturating_add(share / 8)
+        };
+        let all = self.asked.len();
+        let Some(count) = (1..=all).rev().find(fits).filter(|count| *count < all) else {
+            return self;
+        };
+        pluvio_units::mark("recovery-only-masters-with-room");
+        by_room.truncate(count);
+        self.asked.retain(|master| by_room.contains(master));
+        if self.cut_for == all {
+            self.cut_for = count;
+        }
+        self
+    }
 }
 
 /// A master that failed at least once.
@@ -55,12 +93,13 @@ impl FailedMasters {
 
     /// Chooses among `masters`, which are all that can recover. A master that tried and could not
     /// holds an attempt for long. So it is asked again only when every other one has failed, too.
-    /// Those that failed least come first, and of these those that are not `busy`; the rest is as
-    /// it was. Forgets masters that are not among them.
+    /// Those that failed least come first, of these those that are not `busy`, and of these the
+    /// emptiest; the rest is as it was. Forgets masters that are not among them.
     pub(super) fn choose(
         &mut self,
         mut masters: Vec<ServerId>,
         busy: &BTreeSet<ServerId>,
+        rooms: &Rooms,
     ) -> Masters {
         self.0.retain(|server, _| masters.contains(server));
         let all = masters.len();
@@ -68,7 +107,8 @@ impl FailedMasters {
         let could_not = |master: &ServerId| failed(master).is_some_and(|f| f.tried);
         masters.sort_by_key(|master| {
             let times = failed(master).map_or(0, |f| f.times);
-            (could_not(master), times, busy.contains(master))
+            let full = rooms.get(master).map_or(0, |room| fullness(*room));
+            (could_not(master), times, busy.contains(master), full)
         });
         let others = masters.iter().filter(|master| !could_not(master)).count();
         // One that refuses at once, however often, keeps nobody from being asked.
@@ -110,6 +150,13 @@ impl FailedMasters {
             others,
         }
     }
+}
+
+/// In which of the [`FULLNESS_STEPS`] a master is.
+fn fullness(room: MasterRoom) -> u64 {
+    let steps = u128::from(room.live_bytes) * u128::from(FULLNESS_STEPS);
+    let step = steps / u128::from(room.live_bytes_max.max(1));
+    u64::try_from(step).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

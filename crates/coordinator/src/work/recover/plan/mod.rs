@@ -29,7 +29,7 @@ use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Bound::{Excluded, Unbounded};
 use pluvio_units::{LOGS_PER_MASTER_MAX, LogId, SEGMENT_BYTES, SegmentId, ServerId, TableId};
-use pluvio_wire::{HeadInfo, RecoverySegment, ReplicaInfo};
+use pluvio_wire::{HeadInfo, MasterRoom, RecoverySegment, ReplicaInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reading speed assumed of a backup that has not measured its disk.
@@ -42,6 +42,8 @@ const SECONDARY_US: u64 = 1_000_000_000_000;
 pub(crate) struct Inventory {
     pub(crate) backup: ServerId,
     pub(crate) disk_mb_per_s: u32,
+    /// How full the master beside it is, if it said so.
+    pub(crate) room: Option<MasterRoom>,
     pub(crate) replicas: Vec<ReplicaInfo>,
 }
 

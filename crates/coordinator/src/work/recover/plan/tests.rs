@@ -68,6 +68,7 @@ fn backup(id: u64, replicas: Vec<ReplicaInfo>) -> Inventory {
     Inventory {
         backup: ServerId(id),
         disk_mb_per_s: 100,
+        room: None,
         replicas,
     }
 }
