@@ -13,8 +13,8 @@ const REASONS_MAX: usize = 3;
 const NAMES_MAX: usize = 8;
 /// Characters of each of them.
 const REASON_CHARS_MAX: usize = 160;
-/// Masters are equally full within one of this number of steps. A step is large enough that chance deals
-/// among servers that have about the same, and recoveries side by side choose different ones.
+/// Masters are equally full within one of this number of steps. A step is large enough that chance
+/// deals among servers that have about the same, and recoveries side by side choose different ones.
 const FULLNESS_STEPS: u64 = 8;
 
 /// How full masters are. One that has not said so has room.
