@@ -214,7 +214,7 @@ pub struct Server {
     /// What a write does to an object that is there
     #[arg(long, value_enum, env = "PLUVIO_UPDATE", default_value_t = Update::Append)]
     pub update: Update,
-    /// Most connections of Redis clients, on each port
+    /// Most connections of Redis clients, on all its ports together
     #[arg(
         long,
         value_name = "N",

@@ -44,7 +44,8 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
     }
     let (coordinator, json) = (coordinator.clone(), global.json);
     let given = arguments.clone();
-    let redis = redis_ports(arguments) * arguments.redis_connections_max as usize;
+    let has_redis = arguments.redis.is_some() || arguments.redis_cluster.is_some();
+    let redis = usize::from(has_redis) * arguments.redis_connections_max as usize;
     process::run(
         global,
         &arguments.process,
@@ -53,12 +54,6 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         redis,
         move |parts| serve(parts, coordinator, given, json),
     )
-}
-
-/// How many ports there are for Redis clients.
-fn redis_ports(arguments: &Arguments) -> usize {
-    let ports = [&arguments.redis, &arguments.redis_cluster];
-    ports.into_iter().flatten().count()
 }
 
 /// Memory that this process may use: what the machine has, or what the control groups that it is in
@@ -111,7 +106,7 @@ async fn serve(
     };
     let admin_address = admin.as_ref().map(|a| a.address.clone());
     let mut options = options(&coordinator, &arguments, admin_address.clone());
-    options.redis_connections_max = connections.redis / redis_ports(&arguments).max(1);
+    options.redis_connections_max = connections.redis;
     let started = tokio::select! {
         biased;
         signal = signals.next() => {

@@ -117,12 +117,12 @@ impl Client {
         key: &[u8],
         show: &mut dyn FnMut(Option<&[u8]>),
     ) -> bool {
-        let Some((master, header)) = self.at_hand(table) else {
-            return false;
-        };
         let get = Get {
             hash: Some(hash),
             ..Get::new(table.id(), key)
+        };
+        let Some((master, header)) = self.at_hand(table).filter(|_| check_get(&get).is_ok()) else {
+            return false;
         };
         master.show_at_once(self.core(), &header, &get, show)
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pluvio_client::{Client, Parts};
 use pluvio_env::{BoxFuture, ByteStream, StreamService};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Serves the Redis protocol. Cheap to clone; clones are the same service.
 #[derive(Clone)]
@@ -55,6 +55,31 @@ impl StreamService for RedisService {
     fn serve(&self, stream: Box<dyn ByteStream>) -> BoxFuture<'static, ()> {
         let at = usize::from(stream.peer().core.0) % self.cores.len();
         let core = self.cores[at].clone();
-        Box::pin(async move { serve(&core, stream).await })
+        Box::pin(async move {
+            let mut stream = stream;
+            match Place::take(core.options()) {
+                Some(_place) => serve(&core, stream).await,
+                // An error means that the peer is gone: nobody is left to tell.
+                None => drop(stream.write_all(&Self::REFUSAL).await),
+            }
+        })
+    }
+}
+
+/// A connection that counts in the limit of its ports. The network has the same limit for each of
+/// them.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(options: &RedisOptions) -> Option<Self> {
+        let place = Self(Arc::clone(&options.connections));
+        let before = place.0.fetch_add(1, Ordering::Relaxed);
+        (before < options.connections_max).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -9,7 +9,7 @@ use pluvio_client::{Client, Parts, ServerList, ServerStatus};
 use pluvio_env::{Clock, Moment};
 use pluvio_units::{CoreId, ServerId};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How the front end behaves. `RedisOptions::default` gives the defaults.
@@ -24,8 +24,10 @@ pub struct RedisOptions {
     pub version: String,
     /// Whether a write is on its replicas' disks before it is acknowledged, as CONFIG shows it.
     pub synced: bool,
-    /// Most connections at a time, as CONFIG and INFO show it; the network enforces it.
+    /// Most connections at a time, of all ports with the same `connections`.
     pub connections_max: usize,
+    /// How many connections there are. Ports that share a limit share this.
+    pub connections: Arc<AtomicUsize>,
     /// What commands may look like.
     pub limits: Limits,
     /// Most commands of one connection under way at the same time.
@@ -49,6 +51,7 @@ impl Default for RedisOptions {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             synced: false,
             connections_max: 10_000,
+            connections: Arc::default(),
             limits: Limits::default(),
             flights_max: 256,
             flight_bytes_max: 4 << 20,

@@ -417,15 +417,19 @@ impl Starting {
         let membership = Arc::clone(&self.membership);
         let servers = move || (membership.id(), membership.list());
         let cluster = ClusterPort::new(Arc::new(servers));
+        // Both ports share the limit of connections.
+        let mut options = RedisOptions::default();
+        options.connections_max = self.options.redis_connections_max;
         let redis = match &self.options.redis {
-            Some(at) => Some(self.open_redis_port(at, None, status, ports).await?),
-            None => None,
-        };
-        let redis_cluster = match &self.options.redis_cluster {
             Some(at) => Some(
-                self.open_redis_port(at, Some(cluster), status, ports)
+                self.open_redis_port(at, options.clone(), status, ports)
                     .await?,
             ),
+            None => None,
+        };
+        options.cluster = Some(cluster);
+        let redis_cluster = match &self.options.redis_cluster {
+            Some(at) => Some(self.open_redis_port(at, options, status, ports).await?),
             None => None,
         };
         Ok((redis, redis_cluster))
@@ -434,7 +438,7 @@ impl Starting {
     async fn open_redis_port(
         &self,
         address: &Address,
-        cluster: Option<ClusterPort>,
+        mut options: RedisOptions,
         status: &Arc<StatusSource>,
         ports: &mut Vec<Listening>,
     ) -> Result<RedisPort, ServerError> {
@@ -442,12 +446,9 @@ impl Starting {
         client_options.timeout = REDIS_PATIENCE;
         client_options.full_timeout = REDIS_FULL_PATIENCE;
         let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
-        let mut options = RedisOptions::default();
         options.port = port_of(address);
-        options.cluster = cluster;
         options.process_id = self.options.pid;
         options.synced = self.options.synced;
-        options.connections_max = self.options.redis_connections_max;
         let source = Arc::clone(status);
         let cores = self.env.tasks.cores();
         let redis = RedisService::new(
