@@ -85,7 +85,10 @@ impl Session {
     pub(crate) fn reset(&mut self) {
         self.database = DatabaseId::default();
         self.protocol = Protocol::default();
-        self.answers = Answers::default();
+        // CLIENT REPLY SKIP is about the command that resets, too.
+        if self.answers != Answers::Skip {
+            self.answers = Answers::default();
+        }
         self.entry.set_session(self.database, self.protocol);
         self.entry.change_texts(|texts| texts.name.clear());
     }

@@ -382,6 +382,11 @@ fn replies_can_be_turned_off() {
     c.push(&encode(&["GET", "k"]));
     assert_eq!(c.say("CLIENT REPLY ON"), "+OK\r\n");
     assert_eq!(c.say("GET k"), "$1\r\nv\r\n");
+    c.push(&encode(&["CLIENT", "REPLY", "SKIP"]));
+    c.push(&encode(&["RESET"]));
+    assert_eq!(c.say("PING"), "+PONG\r\n");
+    c.push(&encode(&["CLIENT", "REPLY", "OFF"]));
+    assert_eq!(c.say("RESET"), "+RESET\r\n");
     c.push(&encode(&["CLIENT", "REPLY", "OFF"]));
     c.push(b"*1\r\nx\r\n");
     c.settle();
