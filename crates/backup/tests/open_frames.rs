@@ -39,13 +39,16 @@ fn offered_after(
     (replicas(&node, &backup), kept)
 }
 
+/// What befalls the file of a frame whose last write begins there.
+type Damage = fn(usize, &mut [u8]);
+
 /// Zeros are what a device may give for sectors at the end of a file whose new length it has kept.
-fn lose_a_sector(last_write: usize, file: &mut Vec<u8>) {
+fn lose_a_sector(last_write: usize, file: &mut [u8]) {
     let begin = (last_write + 1).next_multiple_of(FRAME_SLOT_BYTES);
     file[begin..begin + FRAME_SLOT_BYTES].fill(0);
 }
 
-fn flip_a_bit(last_write: usize, file: &mut Vec<u8>) {
+fn flip_a_bit(last_write: usize, file: &mut [u8]) {
     file[last_write + FRAME_SLOT_BYTES] ^= 4;
 }
 
@@ -84,7 +87,7 @@ fn of_version_3(file: &mut Vec<u8>, sectors: bool) {
 #[test]
 fn an_open_frame_that_lacks_a_sector_is_as_long_as_before_its_last_write() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
-    let (found, kept) = offered_after(true, lose_a_sector);
+    let (found, kept) = offered_after(true, |at, file| lose_a_sector(at, file));
     assert_eq!(found[0].length, kept);
 }
 
@@ -93,7 +96,7 @@ fn an_open_frame_that_lacks_a_sector_is_as_long_as_before_its_last_write() {
 #[test]
 fn an_open_frame_whose_last_write_has_rotted_is_damaged() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-rotten"]);
-    assert_eq!(offered_after(true, flip_a_bit).0, []);
+    assert_eq!(offered_after(true, |at, file| flip_a_bit(at, file)).0, []);
 }
 
 /// Nothing tells what is missing from what has rotted.
@@ -110,7 +113,7 @@ fn without_a_word_on_its_sectors_a_last_write_that_is_damaged_was_cut_off() {
 
 #[test]
 fn an_open_frame_of_an_earlier_program_is_read_as_that_program_read_it() {
-    let cases: [(fn(usize, &mut Vec<u8>), bool); 2] = [(lose_a_sector, true), (flip_a_bit, false)];
+    let cases: [(Damage, bool); 2] = [(lose_a_sector, true), (flip_a_bit, false)];
     for (change, is_kept) in cases {
         let (found, kept) = offered_after(true, |last_write, file| {
             of_version_3(file, true);
@@ -196,7 +199,7 @@ fn a_frame_goes_on_where_its_certificates_end() {
 fn an_open_frame_that_lost_its_end_without_a_loss_of_power_is_damaged() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-damaged-frame"]);
     for change in [lose_a_sector, flip_a_bit] {
-        assert_eq!(offered_after(false, change).0, []);
+        assert_eq!(offered_after(false, |at, file| change(at, file)).0, []);
     }
 }
 

@@ -349,7 +349,7 @@ proptest! {
         let [first, last] = [7000, 7003].map(|n| KeySlot::new(n).unwrap());
         let expected = first.hashes_to(last);
         let hash = move |key: u64| {
-            KeyHash(expected.first.0 + (key % count << 50) + (hash_of_key(key).0 >> 14))
+            KeyHash(expected.first.0 + ((key % count) << 50) + (hash_of_key(key).0 >> 14))
         };
         let options = IndexOptions { expected, kind: HashKind::Slots, ..options(1000) };
         agrees_with_a_map(ops, options, hash);

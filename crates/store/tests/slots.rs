@@ -42,10 +42,11 @@ fn filled(covered: &[HashRange]) -> (Arc<Engine>, Arc<EngineTable>) {
         ..LogOptions::new(Size::mib(48))
     };
     let store = Engine::open(EngineOptions { log }).unwrap();
-    let tables = covered
+    let mut tables = covered
         .iter()
-        .map(|range| store.table(TableId(1), SLOTS, *range));
-    let table = tables.last().unwrap().unwrap();
+        .map(|range| store.table(TableId(1), SLOTS, *range).unwrap());
+    let first = tables.next().unwrap();
+    let table = tables.fold(first, |_, table| table);
     for key in keys() {
         let _ = ops::put(&store, &table, LogId(0), key.as_bytes(), b"value").unwrap();
     }

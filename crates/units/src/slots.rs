@@ -85,7 +85,7 @@ impl KeySlot {
     #[must_use]
     pub fn hashes_to(self, last: Self) -> HashRange {
         let first = u64::from(self.0) << SEEDED_BITS;
-        let last = u64::from(last.0) << SEEDED_BITS | (1 << SEEDED_BITS) - 1;
+        let last = (u64::from(last.0) << SEEDED_BITS) | ((1 << SEEDED_BITS) - 1);
         HashRange::new(KeyHash(first), KeyHash(last))
     }
 }

@@ -7,7 +7,8 @@
 
 #![allow(
     clippy::unwrap_used,
-    reason = "of the support module, which serves tests"
+    clippy::disallowed_methods,
+    reason = "the first is of the support module, which serves tests; this measures real time"
 )]
 
 mod flags;
