@@ -56,7 +56,7 @@ impl Engine {
     /// Scans `range` from a rank on until about as much is there as is wanted; objects of one group
     /// of ranks stay together. An index bucket is looked at as a whole, so an object that is there
     /// all the time is found exactly once by scans that follow each other. After
-    /// [`BUCKETS_MAX`] buckets it ends, perhaps without an object.
+    /// `BUCKETS_MAX` buckets it ends, perhaps without an object.
     pub fn scan(
         &self,
         table: &EngineTable,
