@@ -39,7 +39,7 @@ fn offered_after(
     (replicas(&node, &backup), kept)
 }
 
-/// What befalls the file of a frame whose last write begins there.
+/// Damage to the file of a frame whose last write begins at that place.
 type Damage = fn(usize, &mut [u8]);
 
 /// Zeros are what a device may give for sectors at the end of a file whose new length it has kept.

@@ -165,12 +165,14 @@ fn start_peer(program: &str, flags: &[&str], port: u16) -> Ends {
         .args(flags);
     peer.arg("--dir").arg(directory.path());
     let child = peer.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let child = child.expect("the peer is installed (cargo xtask setup)");
+    let mut child = child.expect("the peer is installed (cargo xtask setup)");
     let address = format!("127.0.0.1:{port}");
     wait_for("the peer", || {
         let mut resp = Resp::try_connect(&address).map_err(|error| error.to_string())?;
         resp.try_call(&["PING"]).map_err(|error| error.to_string())
     });
+    let ended = child.try_wait().expect("it is our child");
+    assert!(ended.is_none(), "another program answers on port {port}");
     Ends(child, directory)
 }
 
@@ -178,7 +180,7 @@ fn start_ours(replicas: u32, durability: &'static str) -> Cluster {
     Setup::servers(1)
         .replicas(replicas)
         .memory("1GiB")
-        .flags(&["--durability", durability, "--cores", "1"])
+        .flags(&["--durability", durability])
         .start()
 }
 
