@@ -177,8 +177,8 @@ fn a_big_server_is_recovered_by_all_others() {
     let status = cluster.calm_down();
     let recovery = &status.recoveries[0];
     assert_eq!(recovery.masters.len(), 4);
-    // Each has a first part and the rest, beside the tablet that it had.
-    assert_eq!(status.tables[0].tablets.len(), 12);
+    // Each has a part, beside the tablet that it had.
+    assert_eq!(status.tables[0].tablets.len(), 8);
 }
 
 #[test]
