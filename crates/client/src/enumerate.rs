@@ -49,8 +49,9 @@ impl Cursor {
     ///
     /// ```text
     ///  seeded table   hash of the next object, its top 53 bits
-    ///  slot table     | first slot 14 | last slot 14 | rank, its top 25 bits |    last slot 0 if rank is 0
+    ///  slot table     | first slot 14 | last slot 14 | rank, its top 25 bits |
     /// ```
+    /// The last slot is 0 where the rank is.
     #[must_use]
     pub fn to_number(self, kind: HashKind) -> u64 {
         match kind {

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 /// `CLOCK_MONOTONIC`, counted from the start of the runtime, and the wall clock.
 #[derive(Debug)]
 pub struct OsClock {
-    /// By `CLOCK_MONOTONIC`, whose coarse sister counts from the same point.
+    /// By `CLOCK_MONOTONIC`.
     start: Duration,
     /// The event loop that keeps the timers of threads that have none.
     fallback: Handle,
@@ -37,11 +37,8 @@ impl Clock for OsClock {
         Moment(read(ClockId::Monotonic).saturating_sub(self.start))
     }
 
-    fn now_coarse(&self) -> Moment {
-        Moment(read(ClockId::MonotonicCoarse).saturating_sub(self.start))
-    }
-
     fn unix_seconds(&self) -> u64 {
+        // Read for every change; a kernel's tick more or less is nothing to a second.
         read(ClockId::RealtimeCoarse).as_secs()
     }
 

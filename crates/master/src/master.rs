@@ -6,7 +6,7 @@ use crate::recover::{AddressBook, RecoveryOptions};
 use crate::recovery_attempts::Attempts;
 use crate::settlements::Settlements;
 use crate::tablets::{OLD_MAPS_PAUSE, Snapshot, Tablet, TabletMap, TabletPhase};
-use pluvio_env::{COARSE_LAG, Env, Moment, timeout};
+use pluvio_env::{Env, Moment, timeout};
 use pluvio_log::{Appended, Awaited, Durability, Durable};
 use pluvio_mutation::Outcome;
 use pluvio_replication::Replication;
@@ -225,8 +225,8 @@ impl Master {
     #[must_use]
     pub fn may_serve(&self) -> bool {
         let until = Duration::from_nanos(self.serve_until.load(Ordering::Relaxed));
-        // The coarse clock is enough, and is read for every operation.
-        self.env.clock.now_coarse() + COARSE_LAG < Moment(until)
+        // The exact clock: a coarse one stands still where the hypervisor takes its processor.
+        self.env.clock.now() < Moment(until)
     }
 
     /// Takes tablets that hold nothing yet, once every log is durably open (MASTER-3).

@@ -67,8 +67,7 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         parser: Parser::new(options.limits),
         input: BytesMut::new(),
         output: Vec::new(),
-        queue: Queue::new(options.flights_max),
-        in_doubt: false,
+        queue: Queue::new(options.queue_max),
         ahead: VecDeque::new(),
         same: None,
         scratch: Scratch::default(),
@@ -148,8 +147,6 @@ struct Connection<'a, M, F> {
     input: BytesMut,
     output: Vec<u8>,
     queue: Queue<F>,
-    /// It is not known whether a command was executed: what has arrived behind it is not.
-    in_doubt: bool,
     /// Commands that were read and are not started.
     ahead: VecDeque<Step>,
     /// The row of the last command, if another one may be found without a look at the table.
@@ -218,7 +215,7 @@ where
 
     /// Starts all commands that have arrived and may start, and collects replies that may leave.
     fn start_all(&mut self, context: &mut Context<'_>) -> Pause {
-        self.drive(context);
+        let _ended = self.queue.poll(context);
         self.held_until = None;
         loop {
             let limit = self.core.options().output_bytes_max;
@@ -239,7 +236,9 @@ where
                 self.ahead.pop_front()
             };
             let Some(step) = next else {
-                self.in_doubt &= !self.queue.is_empty();
+                if self.queue.is_empty() {
+                    self.queue.all_answered();
+                }
                 let over = self.ended || self.session.is_closing();
                 return match (over, self.queue.is_empty()) {
                     (true, true) => Pause::Over,
@@ -310,9 +309,14 @@ where
         }
         let found = match self.same {
             Some(same) if SPECS[usize::from(same)].is_called(command.get(0), parts) => Ok(same),
-            Some(_) | None => resolve(&command, parts),
+            Some(_) | None => {
+                let found = resolve(&command, parts);
+                // A subcommand is not called by the name of its row.
+                let is_plain = |spec: &u16| SPECS[usize::from(*spec)].container().is_none();
+                self.same = found.as_ref().ok().copied().filter(is_plain);
+                found
+            }
         };
-        self.same = found.as_ref().ok().copied();
         self.core.counters.command(found.as_ref().ok().copied());
         Some(match (found, too_large) {
             (Err(failure), _) => Step::Refuse(failure),
@@ -387,7 +391,7 @@ where
                     return Err(Wait::For(Step::Run(resolved)));
                 }
                 self.session.entry().set_command(spec);
-                if self.in_doubt {
+                if self.queue.is_in_doubt() {
                     let answered = self.session.is_answered();
                     self.answer(Reply::Error(AFTER_DOUBT), answered);
                     return Ok(());
@@ -426,7 +430,8 @@ where
                 return true;
             }
         };
-        let (databases, database) = (&self.core.databases, self.session.database());
+        let (core, database) = (self.core, self.session.database());
+        let databases = &core.databases;
         if one.is_plain_get() && self.session.answers_all() && self.queue.is_empty() {
             let (protocol, output) = (self.session.protocol(), &mut self.output);
             let mut show = |value: Option<&[u8]>| Reply::write_value(value, protocol, output);
@@ -442,14 +447,14 @@ where
             AtOnce::Held(held) => {
                 let answered = self.session.is_answered();
                 let limit = databases.client().timeout();
-                let parts = databases.parts();
-                let until =
-                    *{ &mut self.held_until }.get_or_insert_with(|| parts.clock.now() + limit);
+                let until = self
+                    .held_until
+                    .get_or_insert_with(|| core.shared.now() + limit);
                 let reply = HeldReply {
                     held,
                     shape: one.shape,
                     is_change: matches!(one.request, Request::Mutate(_)),
-                    until,
+                    until: *until,
                 };
                 self.queue.hold(reply, answered);
             }
@@ -474,7 +479,7 @@ where
             && let Some((what, next)) = self.ahead.front().and_then(Step::data)
             && kind.is_some()
             && kind_of(what, next) == kind
-            && bytes + next.bytes_held() <= self.core.options().flight_bytes_max
+            && bytes + next.bytes_held() <= self.core.options().run_bytes_max
         {
             bytes += next.bytes_held();
             let Some(Step::Run(next)) = self.ahead.pop_front() else {
@@ -486,18 +491,7 @@ where
         }
         let run = (self.run_data)(self.session.database(), commands);
         self.queue.begin(run, answered);
-        self.drive(context);
-    }
-
-    /// Drives the run under way. Whether it has ended.
-    fn drive(&mut self, context: &mut Context<'_>) -> bool {
-        match self.queue.poll(context) {
-            Poll::Ready(in_doubt) => {
-                self.in_doubt |= in_doubt;
-                true
-            }
-            Poll::Pending => false,
-        }
+        let _ended = self.queue.poll(context);
     }
 
     fn answer(&mut self, reply: Reply, answered: bool) {
@@ -519,7 +513,6 @@ where
             stream,
             output,
             queue,
-            in_doubt,
             session,
             core,
             ..
@@ -530,7 +523,7 @@ where
             .store(output.len(), core::sync::atomic::Ordering::Relaxed);
         let mut write = stream.write_all(output);
         let written = poll_fn(|context| {
-            *in_doubt |= matches!(queue.poll(context), Poll::Ready(true));
+            let _ended = queue.poll(context);
             match write.as_mut().poll(context) {
                 Poll::Pending if entry.is_killed(context.waker()) => {
                     Poll::Ready(Err(StreamError("ended by CLIENT KILL".to_owned())))
@@ -562,7 +555,6 @@ where
             session,
             held_wait,
             alarm,
-            in_doubt,
             ..
         } = self;
         let entry = session.entry();
@@ -574,8 +566,7 @@ where
             if entry.is_killed(context.waker()) {
                 return Poll::Ready(Woke::Killed);
             }
-            if let Poll::Ready(doubt) = queue.poll(context) {
-                *in_doubt |= doubt;
+            if queue.poll(context).is_ready() {
                 return Poll::Ready(Woke::Landed);
             }
             if let Some((held, until)) = queue.first_held() {
@@ -583,7 +574,7 @@ where
                     return Poll::Ready(Woke::Landed);
                 }
                 if rings(core, alarm, until, context) {
-                    *in_doubt |= queue.give_up(core.databases.client().timeout());
+                    queue.give_up(core.databases.client().timeout());
                     return Poll::Ready(Woke::Landed);
                 }
             }

@@ -74,6 +74,8 @@ pub(crate) struct Queue<F> {
     /// The number of the first place of the run.
     run_first: u64,
     bytes_waiting: usize,
+    /// It is not known whether a command was executed.
+    in_doubt: bool,
     /// About the largest reply of late; of a reply with several values, their mean.
     largest_reply: usize,
 }
@@ -87,6 +89,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
             run: Box::pin(None),
             run_first: 0,
             bytes_waiting: 0,
+            in_doubt: false,
             largest_reply: REPLY_BYTES_FIRST,
         }
     }
@@ -156,24 +159,34 @@ impl<F: Future<Output = Ran>> Queue<F> {
         }
     }
 
-    /// Gives up the first reply, whose time is over (QUEUE-4). Whether it leaves doubt.
-    pub(crate) fn give_up(&mut self, limit: Duration) -> bool {
-        let Some(place) = self.places.front_mut() else {
-            return false;
-        };
-        let State::Held(reply) = &place.state else {
-            return false;
-        };
-        let is_change = reply.is_change;
-        let failure = Reply::Error(not_durable(limit, is_change));
-        self.bytes_waiting -= reply.held.bytes();
-        self.bytes_waiting += failure.size();
-        place.state = State::Done(failure);
-        is_change
+    /// Whether it is not known if a command was executed: those that have arrived behind it are not
+    /// to be.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.in_doubt
     }
 
-    /// Drives the run under way. Gives whether it left doubt, when it has ended.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+    /// Everything that had arrived was answered.
+    pub(crate) fn all_answered(&mut self) {
+        debug_assert!(self.is_empty());
+        self.in_doubt = false;
+    }
+
+    /// Gives up the first reply, whose time is over (QUEUE-4).
+    pub(crate) fn give_up(&mut self, limit: Duration) {
+        let Some(place) = self.places.front_mut() else {
+            return;
+        };
+        if let State::Held(reply) = &place.state {
+            self.in_doubt |= reply.is_change;
+            let failure = Reply::Error(not_durable(limit, reply.is_change));
+            self.bytes_waiting -= reply.held.bytes();
+            self.bytes_waiting += failure.size();
+            place.state = State::Done(failure);
+        }
+    }
+
+    /// Drives the run under way; ready when it has ended.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(run) = self.run.as_mut().as_pin_mut() else {
             return Poll::Pending;
         };
@@ -189,7 +202,8 @@ impl<F: Future<Output = Ran>> Queue<F> {
             self.bytes_waiting += size;
             place.state = State::Done(reply);
         }
-        Poll::Ready(ran.in_doubt)
+        self.in_doubt |= ran.in_doubt;
+        Poll::Ready(())
     }
 
     /// The next reply that may leave, oldest first; those that are not wanted are left out.

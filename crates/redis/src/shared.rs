@@ -30,10 +30,10 @@ pub struct RedisOptions {
     pub connections: Arc<AtomicUsize>,
     /// What commands may look like.
     pub limits: Limits,
-    /// Most commands of one connection under way at the same time.
-    pub flights_max: usize,
-    /// Most bytes of commands of one connection under way at the same time (one is always allowed).
-    pub flight_bytes_max: usize,
+    /// Most commands of one connection that are executed, or being executed, and not answered.
+    pub queue_max: usize,
+    /// Most bytes of the commands of one run; a single one may have more.
+    pub run_bytes_max: usize,
     /// From this many bytes of replies that wait to be sent on, a connection starts no more
     /// commands.
     pub output_bytes_max: usize,
@@ -53,8 +53,8 @@ impl Default for RedisOptions {
             connections_max: 10_000,
             connections: Arc::default(),
             limits: Limits::default(),
-            flights_max: 256,
-            flight_bytes_max: 4 << 20,
+            queue_max: 256,
+            run_bytes_max: 4 << 20,
             output_bytes_max: 1 << 20,
             cluster: None,
             reply_bytes_max: 256 << 20,
@@ -123,13 +123,11 @@ impl ClusterPort {
         pinged.retain(|_, (at, _)| now.since(*at) < PINGED_FOR);
         pinged.insert(server, (now, answered));
     }
+}
 
-    /// The id of a node: the same wherever it is asked for. A server that starts again is another
-    /// one.
-    #[allow(clippy::unused_self)] // a cluster may come to have a say in it
-    pub(crate) fn node_id(&self, server: ServerId) -> String {
-        format!("{:040x}", server.0)
-    }
+/// The id of a node: the same wherever it is asked for. A server that starts again is another one.
+pub(crate) fn node_id(server: ServerId) -> String {
+    format!("{:040x}", server.0)
 }
 
 impl core::fmt::Debug for ClusterPort {

@@ -1,8 +1,9 @@
 //! How the keys of a table become hashes: by a seed alone, or by Redis Cluster's slots first.
 //!
 //! ```text
-//!  seeded table    hash = XXH3 with the table's seed                      rank = hash
-//!  slot table      hash = | slot 14 | top 50 bits of XXH3 with the seed | rank = | those 50 | slot 14 |
+//!                  hash                                       rank
+//!  seeded table    XXH3 with the table's seed                 the hash
+//!  slot table      | slot 14 | XXH3 with the seed, top 50 |   | those 50 | slot 14 |
 //! ```
 //!
 //! The *hash* routes: tablets are ranges of hashes, and those of a slot table are ranges of slots.

@@ -31,17 +31,10 @@ impl fmt::Display for Moment {
     }
 }
 
-/// How much [`Clock::now_coarse`] may be behind: the longest tick of a kernel.
-pub const COARSE_LAG: Duration = Duration::from_millis(10);
-
 /// The clocks of one process.
 pub trait Clock: Send + Sync {
     /// The monotonic clock: never goes back, unrelated to the date.
     fn now(&self) -> Moment;
-    /// A moment that is at most [`COARSE_LAG`] before now, and cheaper to have.
-    fn now_coarse(&self) -> Moment {
-        self.now()
-    }
     /// Seconds since 1970 by the wall clock. May jump; nothing correct may depend on it.
     fn unix_seconds(&self) -> u64;
     /// Ends when `duration` has passed on the monotonic clock.

@@ -10,7 +10,7 @@ pub mod watch;
 
 use std::sync::Arc;
 
-pub use clock::{COARSE_LAG, Clock, Moment, TimedOut, timeout};
+pub use clock::{Clock, Moment, TimedOut, timeout};
 pub use disk::{Disk, DiskError, File, OpenMode};
 pub use network::{
     Address, ByteStream, CallError, Frame, Handled, Listening, Network, NetworkError, NoConnection,

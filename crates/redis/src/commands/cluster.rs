@@ -22,7 +22,7 @@ use crate::failure::{self, CROSS_SLOT, NO_CLUSTER, SEEDED_DATABASE};
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
-use crate::shared::{ClusterPort, Core};
+use crate::shared::{ClusterPort, Core, node_id};
 use crate::table::{Keys, SPECS, resolve};
 use core::fmt::Write;
 use core::time::Duration;
@@ -156,7 +156,7 @@ pub(super) async fn query(core: &Core, query: Query, command: &Command) -> Comma
         return count_in_slot(core, command).await;
     }
     if let Query::MyId = query {
-        return Ok(Reply::copy(port.node_id(port.own_id())));
+        return Ok(Reply::copy(node_id(port.own_id())));
     }
     if let Query::Links = query {
         return Ok(Reply::Array(Vec::new()));
@@ -291,7 +291,7 @@ impl<'a> View<'a> {
             let node = vec![
                 Reply::copy(host),
                 Reply::Integer(port),
-                Reply::copy(self.port.node_id(stretch.node)),
+                Reply::copy(node_id(stretch.node)),
                 Reply::Array(Vec::new()),
             ];
             Reply::Array(vec![
@@ -308,7 +308,7 @@ impl<'a> View<'a> {
             let ends = self.slots_of(info.id).flat_map(|s| [s.first, s.last]);
             let (host, port) = self.place(info.id);
             let node = vec![
-                (Reply::Text("id"), Reply::copy(self.port.node_id(info.id))),
+                (Reply::Text("id"), Reply::copy(node_id(info.id))),
                 (Reply::Text("port"), Reply::Integer(port)),
                 (Reply::Text("ip"), Reply::copy(&host)),
                 (Reply::Text("endpoint"), Reply::copy(&host)),
@@ -330,7 +330,7 @@ impl<'a> View<'a> {
     fn nodes(&self) -> Reply {
         let mut text = String::new();
         for info in &self.nodes {
-            let id = self.port.node_id(info.id);
+            let id = node_id(info.id);
             let (host, port) = self.place(info.id);
             let myself = if info.id == self.own { "myself," } else { "" };
             let epoch = info.id;

@@ -124,7 +124,7 @@ fn commands_on_one_key_and_commands_without_keys_keep_their_order() {
 fn the_number_of_commands_under_way_is_bounded() {
     let cluster = FakeCluster::new(1);
     let mut options = RedisOptions::default();
-    options.flights_max = 10;
+    options.queue_max = 10;
     let mut bench = Bench::with(cluster.clone(), &cluster.client(), options);
     let mut c = bench.connect();
     c.say("SET warm up");

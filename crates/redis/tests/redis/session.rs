@@ -394,6 +394,15 @@ fn replies_can_be_turned_off() {
 }
 
 #[test]
+fn a_subcommand_is_not_called_by_the_name_of_its_row() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    assert_eq!(c.say("OBJECT ENCODING k"), "$-1\r\n");
+    let reply = c.say("object|encoding x k");
+    assert!(reply.starts_with("-ERR unknown command"), "{reply}");
+}
+
+#[test]
 fn commands_describe_themselves() {
     let mut bench = Bench::new();
     let mut c = bench.connect();
