@@ -15,7 +15,7 @@ use pluvio_env::{Address, BoxFuture, DiskError, Env};
 use pluvio_env_os::DiskOpener;
 use pluvio_local::{Announcement, METADATA_PASSWORD, MetadataLogin, Role};
 use pluvio_metadata::{Login, Place};
-use pluvio_net::TcpNetwork;
+use pluvio_net::OsNetwork;
 use std::convert::Infallible;
 use std::path::Path;
 use std::process::ExitCode;
@@ -259,7 +259,7 @@ struct Pages {
     /// Asks this very process, as others do; `None` until it listens.
     client: Mutex<Option<Client>>,
     candidate: Arc<Candidate>,
-    network: Arc<TcpNetwork>,
+    network: Arc<OsNetwork>,
 }
 
 impl Pages {

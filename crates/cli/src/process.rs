@@ -10,7 +10,7 @@ use pluvio_env::{Clock, Disk, DiskError, Env};
 use pluvio_env_os::{
     DiskOpener, NoDisk, OsOptions, OsRuntime, StopSignals, current_core, die_with_parent,
 };
-use pluvio_net::{TcpNetwork, TcpOptions};
+use pluvio_net::{NetOptions, OsNetwork};
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::process::ExitCode;
@@ -65,7 +65,7 @@ pub struct Parts {
     /// Its environment, with the data directory.
     pub env: Env,
     /// The network, for its counters.
-    pub network: Arc<TcpNetwork>,
+    pub network: Arc<OsNetwork>,
     /// Connections that it may take.
     pub connections: Connections,
     /// Asks it to stop.
@@ -101,7 +101,7 @@ where
     options.pin = process.pin;
     options.spin = process.spin;
     let runtime = OsRuntime::start(&options).map_err(|error| Failure::new(error.to_string()))?;
-    let mut tcp = TcpOptions::default();
+    let mut tcp = NetOptions::default();
     let wanted = Connections {
         redis,
         rpc: tcp.connections_max,
@@ -127,7 +127,7 @@ where
         }
         None => Arc::new(NoDisk),
     };
-    let network = Arc::new(TcpNetwork::new(
+    let network = Arc::new(OsNetwork::new(
         tcp,
         runtime.tasks(),
         runtime.clock(),

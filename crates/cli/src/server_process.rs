@@ -10,7 +10,7 @@ use pluvio_console::output::number_of;
 use pluvio_console::ports;
 use pluvio_env::{Address, BoxFuture};
 use pluvio_local::{Announcement, Durability, Role};
-use pluvio_net::TcpNetwork;
+use pluvio_net::OsNetwork;
 use pluvio_server::{Server, ServerError, ServerOptions};
 use pluvio_units::Size;
 use std::path::Path;
@@ -197,7 +197,7 @@ fn rounded_up(size: Size) -> Size {
 struct Pages {
     /// Empty until the server has joined the cluster, and when it has ended.
     server: Mutex<Weak<Server>>,
-    network: Arc<TcpNetwork>,
+    network: Arc<OsNetwork>,
 }
 
 impl Pages {

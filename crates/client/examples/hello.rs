@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use pluvio_client::{Client, ClientError, ClientOptions};
 use pluvio_env_os::{NoDisk, OsOptions, OsRuntime, current_core};
-use pluvio_net::{TcpNetwork, TcpOptions};
+use pluvio_net::{NetOptions, OsNetwork};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let coordinators = given.unwrap_or_else(|| "127.0.0.1:7700".to_owned());
     // One event loop, with its network and without a data directory.
     let runtime = OsRuntime::start(&OsOptions::with_cores(1))?;
-    let network = TcpNetwork::new(
-        TcpOptions::default(),
+    let network = OsNetwork::new(
+        NetOptions::default(),
         runtime.tasks(),
         runtime.clock(),
         current_core,

@@ -6,7 +6,7 @@ use crate::output::say;
 use pluvio_client::{Client, ClientOptions, OnDelay};
 use pluvio_env::Env;
 use pluvio_env_os::{NoDisk, OsOptions, OsRuntime, current_core};
-use pluvio_net::{TcpNetwork, TcpOptions};
+use pluvio_net::{NetOptions, OsNetwork};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -76,8 +76,8 @@ where
 {
     let runtime = OsRuntime::start(&OsOptions::with_cores(cores))
         .map_err(|error| Failure::new(error.to_string()))?;
-    let network = TcpNetwork::new(
-        TcpOptions::default(),
+    let network = OsNetwork::new(
+        NetOptions::default(),
         runtime.tasks(),
         runtime.clock(),
         current_core,

@@ -4,7 +4,7 @@
 //! An [`OsRuntime`] owns one event loop (a thread with a single-threaded tokio runtime) per core
 //! (rule D). A binary makes one, gives it its main future with [`OsRuntime::block_on`], and ends
 //! it with [`OsRuntime::shutdown`]. The network is a crate of its own (`net`); binaries join the
-//! two: `TcpNetwork::new(options, runtime.tasks(), runtime.clock(), pluvio_env_os::current_core)`.
+//! two: `OsNetwork::new(options, runtime.tasks(), runtime.clock(), pluvio_env_os::current_core)`.
 //!
 //! Invariants
 //! - ENVOS-1: a task runs only on the event loop of the core it was spawned on.

@@ -10,7 +10,7 @@ use core::time::Duration;
 use futures_util::future::join_all;
 use pluvio_env::{Address, Clock, Frame, Handled, Network, Peer, Service};
 use pluvio_env_os::{OsOptions, OsRuntime, current_core};
-use pluvio_net::{TcpNetwork, TcpOptions};
+use pluvio_net::{NetOptions, OsNetwork};
 use std::net::TcpStream;
 use std::sync::Arc;
 
@@ -35,9 +35,9 @@ impl Service for Answer {
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-fn network(runtime: &OsRuntime) -> Arc<TcpNetwork> {
-    let options = TcpOptions::default();
-    Arc::new(TcpNetwork::new(
+fn network(runtime: &OsRuntime) -> Arc<OsNetwork> {
+    let options = NetOptions::default();
+    Arc::new(OsNetwork::new(
         options,
         runtime.tasks(),
         runtime.clock(),
@@ -62,7 +62,7 @@ fn resident_kib() -> u64 {
 }
 
 async fn one_at_a_time(
-    network: &TcpNetwork,
+    network: &OsNetwork,
     clock: &dyn Clock,
     to: &Address,
 ) -> Result<(), Failure> {
@@ -84,7 +84,7 @@ async fn one_at_a_time(
 }
 
 async fn many_at_once(
-    network: &TcpNetwork,
+    network: &OsNetwork,
     clock: &dyn Clock,
     to: &Address,
     callers: u32,
@@ -108,7 +108,7 @@ async fn many_at_once(
     Ok(())
 }
 
-async fn large(network: &TcpNetwork, clock: &dyn Clock, to: &Address) -> Result<(), Failure> {
+async fn large(network: &OsNetwork, clock: &dyn Clock, to: &Address) -> Result<(), Failure> {
     for (kib, count) in [(64u32, 4_000u32), (1_024, 500), (8_192, 60)] {
         let payload = Bytes::from(vec![1; (kib << 10) as usize]);
         for (what, reply_bytes, payload) in

@@ -40,6 +40,7 @@ const REFUSALS_MAX: usize = 64;
 const WARN_PAUSE: Duration = Duration::from_secs(1);
 
 /// The use of a port.
+#[derive(Clone)]
 pub(crate) enum Role {
     Rpc(Arc<dyn Service>),
     Streams {

@@ -4,14 +4,14 @@ use crate::client::{Connection, PeerMap, take_out};
 use crate::counters::{CoreCounters, Counters, add};
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Terms, greet};
-use crate::options::TcpOptions;
+use crate::options::NetOptions;
 use crate::reader::FrameReader;
 use crate::socket::{Tuning, connect, tune};
 use crate::watch::{Overdue, Watch};
 use crate::writer::WriteQueue;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
-use pluvio_env::{CallError, Clock, Frame, NoConnection, Tasks};
+use pluvio_env::{CallError, Clock, Frame, NoConnection, Tasks, Transport};
 use std::io;
 use std::sync::{Arc, Weak};
 use tokio::net::TcpStream;
@@ -21,9 +21,12 @@ const WRITE_AHEAD_BYTES: usize = 256 << 10;
 /// Rounds of reading before other tasks have their turn.
 const ROUNDS_MAX: usize = 16;
 
+/// The reason why a caller cannot use any endpoint of an address.
+const NO_TRANSPORT: &str = "this process has none of the transports that the address names";
+
 /// The state that all connections of a network share.
 pub(crate) struct Shared {
-    pub(crate) options: TcpOptions,
+    pub(crate) options: NetOptions,
     pub(crate) tasks: Arc<dyn Tasks>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
@@ -145,7 +148,10 @@ async fn open(
 ) -> Result<(TcpStream, usize), NoConnection> {
     let (tasks, clock) = (&*shared.tasks, &*shared.clock);
     let limit = shared.options.connect_limit;
-    let mut stream = connect(tasks, clock, &connection.address, limit).await?;
+    let Some(place) = connection.address.place_of(Transport::Tcp) else {
+        return Err(NO_TRANSPORT.to_owned().into());
+    };
+    let mut stream = connect(tasks, clock, place, limit).await?;
     tune(&stream, shared.tuning());
     let body_bytes_max = greet(&mut stream, &shared.terms()).await?;
     Ok((stream, body_bytes_max.min(shared.options.frame_bytes_max)))

@@ -96,7 +96,7 @@ counters! {
     accepts_failed,
 }
 
-/// The counts of a [`crate::TcpNetwork`].
+/// The counts of a [`crate::OsNetwork`].
 #[derive(Debug)]
 pub struct Counters {
     cores: Vec<CoreCounters>,

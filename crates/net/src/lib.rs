@@ -1,6 +1,6 @@
-//! TCP behind `env::Network`: requests and replies as frames, and plain byte streams.
+//! The transports behind `env::Network`: requests and replies as frames, and plain byte streams.
 //!
-//! [`TcpNetwork`] owns, per core, one connection to each peer that the core has called, and the
+//! [`OsNetwork`] owns, per core, one connection to each peer that the core has called, and the
 //! ports it listens on. `docs/transport.md` draws the frame and lists every bound.
 //!
 //! Invariants
@@ -43,8 +43,8 @@ mod writer;
 pub use counters::{Counters, Totals};
 pub use frame::{FRAME_VERSION, HEADER_BYTES};
 pub use handshake::PROTOCOL_VERSION;
-pub use network::TcpNetwork;
-pub use options::TcpOptions;
+pub use network::OsNetwork;
+pub use options::NetOptions;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,17 +1,17 @@
-//! [`TcpNetwork`]: finds the connection for a call, opens ports.
+//! [`OsNetwork`]: finds the connection for a call, opens ports.
 
 use crate::accept::{Port, Role, open_port};
 use crate::client::{Call, Connection, GivenUp, PeerMap, take_out};
 use crate::client_io::{Closer, Shared, run};
 use crate::counters::{Counters, add};
 use crate::lock;
-use crate::options::TcpOptions;
+use crate::options::NetOptions;
 use crate::socket::{bind, resolve};
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{
     Address, BoxFuture, CallError, Clock, Frame, Listening, Moment, Network, NetworkError, Service,
-    StreamService, Tasks, timeout,
+    StreamService, Tasks, Transport, timeout,
 };
 use pluvio_units::CoreId;
 use std::sync::Arc;
@@ -26,20 +26,23 @@ const SILENCE_MIN: Duration = Duration::from_millis(200);
 const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from another machine it leads nowhere; \
      give the address by which the others reach this machine";
 
-/// `env::Network` over TCP.
-pub struct TcpNetwork {
+/// The reason to refuse an endpoint of a transport that this process has not.
+const NOT_OPENED: &str = "this process cannot listen by that transport";
+
+/// `env::Network` of the real system: the transport is chosen by address.
+pub struct OsNetwork {
     shared: Arc<Shared>,
     /// Per core. The connections' tasks know it weakly.
     peers: Arc<Vec<PeerMap>>,
     current_core: fn() -> Option<CoreId>,
 }
 
-impl TcpNetwork {
+impl OsNetwork {
     /// `current_core` gives the core whose event loop runs on the calling thread
     /// (`pluvio_env_os::current_core`); the tasks and clock must be of that runtime.
     #[must_use]
     pub fn new(
-        options: TcpOptions,
+        options: NetOptions,
         tasks: Arc<dyn Tasks>,
         clock: Arc<dyn Clock>,
         current_core: fn() -> Option<CoreId>,
@@ -191,7 +194,7 @@ impl Drop for Attempt<'_, '_> {
     }
 }
 
-impl Drop for TcpNetwork {
+impl Drop for OsNetwork {
     fn drop(&mut self) {
         for peers in self.peers.iter() {
             // Out of the lock first: ending a task may take its connection out of this map.
@@ -203,7 +206,7 @@ impl Drop for TcpNetwork {
     }
 }
 
-impl Network for TcpNetwork {
+impl Network for OsNetwork {
     fn call<'a>(
         &'a self,
         to: &'a Address,
@@ -260,7 +263,8 @@ impl Network for TcpNetwork {
     }
 }
 
-impl TcpNetwork {
+impl OsNetwork {
+    /// Opens every endpoint of `address`. Either all of them are open in the end, or none.
     fn open(
         &self,
         address: Address,
@@ -268,18 +272,44 @@ impl TcpNetwork {
         role: Role,
     ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
         Box::pin(async move {
-            let fail = |message: String| NetworkError {
-                address: address.clone(),
-                message,
-            };
-            let found = resolve(&*self.shared.tasks, &address).await.map_err(fail)?;
-            let at = *found.first().ok_or_else(|| fail("no address".to_owned()))?;
-            if matches!(role, Role::Rpc(_)) && at.ip().to_canonical().is_unspecified() {
-                return Err(fail(NOT_ONE_ADDRESS.to_owned()));
+            let mut opened: Option<Listening> = None;
+            for endpoint in address.endpoints() {
+                let next = match endpoint.transport {
+                    Transport::Tcp => {
+                        self.open_tcp(endpoint.place, connections_max, role.clone())
+                            .await
+                    }
+                    Transport::Ring | Transport::Datagrams => Err(NOT_OPENED.to_owned()),
+                };
+                let next = next.map_err(|message| NetworkError {
+                    address: address.clone(),
+                    message,
+                })?;
+                opened = Some(match opened {
+                    None => next,
+                    Some(before) => Listening {
+                        address: before.address.and(&next.address),
+                        guard: Box::new((before.guard, next.guard)),
+                    },
+                });
             }
-            let listener = bind(&address, at)?;
-            let port = Port::new(Arc::clone(&self.shared), role, connections_max);
-            open_port(port, listener).map_err(|error| fail(error.to_string()))
+            Ok(opened.expect("an address has an endpoint"))
         })
+    }
+
+    async fn open_tcp(
+        &self,
+        place: &str,
+        connections_max: usize,
+        role: Role,
+    ) -> Result<Listening, String> {
+        let found = resolve(&*self.shared.tasks, place).await?;
+        let at = *found.first().ok_or("no address")?;
+        if matches!(role, Role::Rpc(_)) && at.ip().to_canonical().is_unspecified() {
+            return Err(NOT_ONE_ADDRESS.to_owned());
+        }
+        let listener = bind(at)?;
+        let port = Port::new(Arc::clone(&self.shared), role, connections_max);
+        open_port(port, listener).map_err(|error| error.to_string())
     }
 }

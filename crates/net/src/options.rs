@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-/// Bounds and time limits of a [`crate::TcpNetwork`]. The defaults suit a server.
+/// Bounds and time limits of a [`crate::OsNetwork`]. The defaults suit a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct TcpOptions {
+pub struct NetOptions {
     /// Largest meta and payload of one frame together, in bytes. The default carries two whole
     /// segments (8 MiB each) and 64 KiB around them.
     pub frame_bytes_max: usize,
@@ -44,7 +44,7 @@ pub struct TcpOptions {
     pub keepalive: Duration,
 }
 
-impl Default for TcpOptions {
+impl Default for NetOptions {
     fn default() -> Self {
         Self {
             frame_bytes_max: (16 << 20) + (64 << 10),

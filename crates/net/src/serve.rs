@@ -8,7 +8,7 @@ use crate::client_io::{End, Shared};
 use crate::counters::{CoreCounters, add};
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Unwelcome, welcome};
-use crate::options::TcpOptions;
+use crate::options::NetOptions;
 use crate::reader::FrameReader;
 use crate::socket::write_and_close;
 use crate::watch::Watch;
@@ -91,7 +91,7 @@ pub(crate) async fn serve(
 }
 
 struct Server<'a> {
-    options: &'a TcpOptions,
+    options: &'a NetOptions,
     service: &'a dyn Service,
     counters: &'a CoreCounters,
     peer: Peer,

@@ -3,7 +3,7 @@
 use crate::lock;
 use bytes::Bytes;
 use core::time::Duration;
-use pluvio_env::{Address, Clock, NetworkError, NoConnection, Tasks, timeout};
+use pluvio_env::{Clock, NoConnection, Tasks, timeout};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
@@ -23,32 +23,29 @@ const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 /// connection, and lose the answer.
 const REFUSAL_DRAIN_BYTES_MAX: usize = 64 << 10;
 
-/// Finds the socket addresses behind the text. Names are looked up outside the event loops.
-pub(crate) async fn resolve(
-    tasks: &dyn Tasks,
-    address: &Address,
-) -> Result<Vec<SocketAddr>, String> {
-    if let Ok(literal) = address.0.parse::<SocketAddr>() {
+/// Finds the socket addresses behind `place`. Names are looked up outside the event loops.
+pub(crate) async fn resolve(tasks: &dyn Tasks, place: &str) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(literal) = place.parse::<SocketAddr>() {
         return Ok(vec![literal]);
     }
     let found = Arc::new(Mutex::new(None));
-    let (name, result) = (address.clone(), Arc::clone(&found));
+    let (name, result) = (place.to_owned(), Arc::clone(&found));
     tasks
         .run_blocking(Box::new(move || {
-            let addresses = name.0.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+            let addresses = name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
             *lock(&result) = Some(addresses);
         }))
         .await;
     match lock(&found).take() {
         Some(Ok(addresses)) if addresses.is_empty() => Err("the name has no address".to_owned()),
         Some(Ok(addresses)) => Ok(addresses),
-        Some(Err(error)) => Err(explain_lookup(address, &error)),
+        Some(Err(error)) => Err(explain_lookup(place, &error)),
         None => Err("the process is shutting down".to_owned()),
     }
 }
 
-fn explain_lookup(address: &Address, error: &io::Error) -> String {
-    match address.0.rsplit_once(':') {
+fn explain_lookup(place: &str, error: &io::Error) -> String {
+    match place.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
             format!("cannot resolve host {host:?}: {error}")
         }
@@ -57,7 +54,7 @@ fn explain_lookup(address: &Address, error: &io::Error) -> String {
 }
 
 /// Opens a port. Not yet on any event loop.
-pub(crate) fn bind(address: &Address, at: SocketAddr) -> Result<StdListener, NetworkError> {
+pub(crate) fn bind(at: SocketAddr) -> Result<StdListener, String> {
     let open = || -> io::Result<StdListener> {
         let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
         // Lets a restarted process have its port while old connections are still dying. Two
@@ -68,10 +65,7 @@ pub(crate) fn bind(address: &Address, at: SocketAddr) -> Result<StdListener, Net
         socket.listen(BACKLOG)?;
         Ok(socket.into())
     };
-    open().map_err(|error| NetworkError {
-        address: address.clone(),
-        message: explain_bind(&error, at),
-    })
+    open().map_err(|error| explain_bind(&error, at))
 }
 
 fn explain_bind(error: &io::Error, at: SocketAddr) -> String {
@@ -118,18 +112,18 @@ pub(crate) fn tune(stream: &TcpStream, tuning: Tuning) {
     }
 }
 
-/// Finds the addresses behind the text and connects to one of them, all within `limit`.
+/// Finds the addresses behind `place` and connects to one of them, all within `limit`.
 ///
 /// # Errors
 /// Of the last address tried.
 pub(crate) async fn connect(
     tasks: &dyn Tasks,
     clock: &dyn Clock,
-    address: &Address,
+    place: &str,
     limit: Duration,
 ) -> Result<TcpStream, NoConnection> {
     let deadline = clock.now() + limit;
-    let addresses = match timeout(clock, limit, resolve(tasks, address)).await {
+    let addresses = match timeout(clock, limit, resolve(tasks, place)).await {
         Ok(found) => found?,
         Err(_) => return Err(format!("no address found within {limit:?}").into()),
     };
@@ -211,7 +205,7 @@ mod tests {
     #[test]
     fn a_host_that_is_unknown_is_told_from_what_is_no_address() {
         let error = io::Error::other("no such name");
-        let explained = |address: &str| explain_lookup(&Address::from(address), &error);
+        let explained = |address: &str| explain_lookup(address, &error);
         assert_eq!(
             explained("nohost:7700"),
             "cannot resolve host \"nohost\": no such name"

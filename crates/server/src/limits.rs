@@ -121,7 +121,7 @@ mod tests {
     /// Also when all of them come over one connection, which reads no more at its own bounds.
     #[test]
     fn what_clients_and_recoveries_may_have_in_progress_leaves_room_on_one_connection() {
-        let connection = pluvio_net::TcpOptions::default();
+        let connection = pluvio_net::NetOptions::default();
         let requests = DATA.requests + RECOVERY.requests;
         assert!(requests < connection.requests_max, "{connection:?}");
         // A lone request is admitted, however large.

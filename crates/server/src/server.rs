@@ -10,7 +10,7 @@ use crate::service::ServerService;
 use crate::status::{Readiness, StatusSource};
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions};
-use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle};
+use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle, Transport};
 use pluvio_log::{
     Cleaner, CleanerOptions, Corruption, Durability, Geometry, LogOptions, LogSpace, LogStats,
     MemoryBinding, MemoryPart, OpenError,
@@ -331,7 +331,8 @@ fn tell_binding(log: &LogStats) {
 /// The address at which others reach a port of this process that is open at `bound`. By `own` they
 /// reach this machine, and a port that is open on all addresses is open on that one, too.
 fn as_others_reach(bound: &str, own: &Address) -> String {
-    match (bound.parse::<SocketAddr>(), own.0.parse::<SocketAddr>()) {
+    let own = own.place_of(Transport::Tcp).unwrap_or_default();
+    match (bound.parse::<SocketAddr>(), own.parse::<SocketAddr>()) {
         (Ok(bound), Ok(own))
             if bound.ip().to_canonical().is_unspecified() && (bound.is_ipv6() || own.is_ipv4()) =>
         {
@@ -343,7 +344,7 @@ fn as_others_reach(bound: &str, own: &Address) -> String {
 
 /// The server that has an address, unless it is this one's former life.
 fn another_at(list: &ServerList, address: &str, former: Option<ServerId>) -> Option<ServerId> {
-    let there = list.up().find(|server| server.address == address)?;
+    let there = list.up().find(|server| server.is_at(address))?;
     Some(there.id).filter(|id| Some(*id) != former)
 }
 
@@ -710,6 +711,7 @@ mod tests {
             // Not open there.
             ("0.0.0.0:6379", "[fd00::2]:7700", "0.0.0.0:6379"),
             ("10.0.0.3:6379", "10.0.0.2:7700", "10.0.0.3:6379"),
+            ("0.0.0.0:6379", "10.0.0.2:7700+shm:/a", "10.0.0.2:6379"),
             ("server-1-redis", "server-1", "server-1-redis"),
         ] {
             assert_eq!(published(bound, own), expected, "{bound} {own}");

@@ -6,6 +6,7 @@ use crate::migration::MigrationStatus;
 use crate::opcode::Opcode;
 use crate::recovery::ReplayStats;
 use crate::recovery_stage::RecoveryStage;
+use pluvio_env::Address;
 use pluvio_units::{
     ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, RecoveryId, ReplicationEpoch,
     SegmentId, ServerId, ServerListVersion, TableHash, TableId,
@@ -50,6 +51,15 @@ pub struct ServerInfo {
     pub disk_mb_per_s: u32,
     /// The state.
     pub state: ServerState,
+}
+
+impl ServerInfo {
+    /// Whether this server has the same address as a process at `address`. Both may have further
+    /// endpoints.
+    #[must_use]
+    pub fn is_at(&self, address: &str) -> bool {
+        Address::from(&*self.address).is_same_place(&Address::from(address))
+    }
 }
 
 /// The server list. Always sent whole; a receiver ignores versions it has passed already.

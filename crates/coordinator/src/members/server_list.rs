@@ -43,7 +43,7 @@ impl State {
         }
         let ended: Vec<ServerId> = self
             .up()
-            .filter(|s| Some(s.id) == request.replaces || s.address == request.info.address)
+            .filter(|s| Some(s.id) == request.replaces || s.is_at(&request.info.address))
             .map(|s| s.id)
             .collect();
         for server in &ended {
@@ -196,7 +196,7 @@ impl Registry {
     /// The server that is listed still answers.
     async fn check_address(&self, request: &Enlist) -> Result<(), Refusal> {
         let state = self.ledger.state();
-        let here = |s: &&ServerInfo| s.address == request.info.address;
+        let here = |s: &&ServerInfo| s.is_at(&request.info.address);
         let Some(listed) = state.up().find(here) else {
             return Ok(());
         };

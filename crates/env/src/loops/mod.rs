@@ -1,5 +1,6 @@
 //! The event loops' half of the door: the traits of [`Env`], and what their users share.
 
+mod address;
 pub mod buffers;
 mod clock;
 mod disk;
@@ -10,11 +11,12 @@ pub mod watch;
 
 use std::sync::Arc;
 
+pub use address::{Address, Endpoint, Transport};
 pub use clock::{Clock, Moment, TimedOut, timeout};
 pub use disk::{Disk, DiskError, File, OpenMode};
 pub use network::{
-    Address, ByteStream, CallError, Frame, Handled, Listening, Network, NetworkError, NoConnection,
-    Peer, Service, StreamError, StreamService,
+    ByteStream, CallError, Frame, Handled, Listening, Network, NetworkError, NoConnection, Peer,
+    Service, StreamError, StreamService,
 };
 pub use rng::Rng;
 pub use tasks::{TaskHandle, Tasks};

@@ -1,27 +1,10 @@
 //! Messages between processes: a request and its reply.
 
-use crate::BoxFuture;
+use crate::{Address, BoxFuture};
 use bytes::{Bytes, BytesMut};
-use core::fmt;
 use core::time::Duration;
 use pluvio_units::CoreId;
 use std::sync::Arc;
-
-/// Where a process listens, as text that the network understands (`127.0.0.1:7000` for TCP).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Address(pub Arc<str>);
-
-impl From<&str> for Address {
-    fn from(text: &str) -> Self {
-        Self(text.into())
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// One message. `wire` says what is in it; a network carries the three parts unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

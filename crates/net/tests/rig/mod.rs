@@ -7,7 +7,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{Address, CallError, Frame, Handled, Listening, Network, Peer, Service};
 use pluvio_env_os::{OsOptions, OsRuntime, current_core};
-use pluvio_net::{TcpNetwork, TcpOptions};
+use pluvio_net::{NetOptions, OsNetwork};
 use pluvio_units::crc32c;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Event loops and a network over them.
 pub struct Rig {
-    pub network: Arc<TcpNetwork>,
+    pub network: Arc<OsNetwork>,
     pub runtime: OsRuntime,
 }
 
@@ -27,11 +27,11 @@ impl Rig {
         Self::with(cores, |_| {})
     }
 
-    pub fn with(cores: u16, change: impl FnOnce(&mut TcpOptions)) -> Self {
-        let mut options = TcpOptions::default();
+    pub fn with(cores: u16, change: impl FnOnce(&mut NetOptions)) -> Self {
+        let mut options = NetOptions::default();
         change(&mut options);
         let runtime = OsRuntime::start(&OsOptions::with_cores(cores)).unwrap();
-        let network = TcpNetwork::new(options, runtime.tasks(), runtime.clock(), current_core);
+        let network = OsNetwork::new(options, runtime.tasks(), runtime.clock(), current_core);
         Self {
             network: Arc::new(network),
             runtime,
@@ -41,7 +41,7 @@ impl Rig {
     /// Runs `test` on core 0 with the network.
     pub fn run<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         &self,
-        test: impl FnOnce(Arc<TcpNetwork>) -> F,
+        test: impl FnOnce(Arc<OsNetwork>) -> F,
     ) -> T {
         self.runtime.block_on(test(Arc::clone(&self.network)))
     }

@@ -4,7 +4,7 @@ use pluvio_client::blocking::BlockOn;
 use pluvio_client::{Client, ClientOptions};
 use pluvio_env::Env;
 use pluvio_env_os::{NoDisk, OsOptions, OsRuntime, current_core};
-use pluvio_net::{TcpNetwork, TcpOptions};
+use pluvio_net::{NetOptions, OsNetwork};
 use std::sync::Arc;
 
 /// An event loop for clients.
@@ -23,8 +23,8 @@ pub type Native = pluvio_client::blocking::Client<Loop>;
 /// An event loop and what runs on it: network, no disk.
 pub fn runtime() -> (OsRuntime, Env) {
     let runtime = OsRuntime::start(&OsOptions::with_cores(1)).expect("an event loop");
-    let network = TcpNetwork::new(
-        TcpOptions::default(),
+    let network = OsNetwork::new(
+        NetOptions::default(),
         runtime.tasks(),
         runtime.clock(),
         current_core,
