@@ -1,4 +1,4 @@
-//! How fast a full store is overwritten while it is cleaned (000 §8.1): one line of CSV for each
+//! How fast a full store is overwritten while it is cleaned [LSM-DRAM §8.1]: one line of CSV for each
 //! run.
 //!
 //! `cargo run --release -p pluvio-store --example overwrite -- --utilization 30,80,90 --size 1000`

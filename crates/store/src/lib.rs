@@ -17,7 +17,7 @@
 //!   has a newer version that lives, or a tombstone that lives as long as the copy's segment
 //!   (LOG-14 in crate `log`).
 //! - STORE-4: bytes found corrupt stop the process ([`Fatal`], or what a simulation has set in its
-//!   place): the replicas are right, and another server recovers from them (003 §6).
+//!   place): the replicas are right, and another server recovers from them [RAMCloud §6].
 //! - STORE-5: what a change rests on is never durable later than the change: while an entry is
 //!   pending, the next entry of its key is appended behind it, to the same log. Otherwise a crash
 //!   could keep an increment that counts another one and lose that one's completion record.

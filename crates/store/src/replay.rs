@@ -1,4 +1,4 @@
-//! Replaying entries of another master's log, in any order (003 §7.6).
+//! Replaying entries of another master's log, in any order [RAMCloud §7.6].
 //!
 //! The index decides: an entry counts only if it is newer than what the index has for its key.
 //! Tombstones go into the index as well while the replay runs, because an older object may come

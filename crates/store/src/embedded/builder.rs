@@ -19,7 +19,7 @@ pub enum UpdatePolicy {
     /// Appends a new one; the old one is collected. Readers never wait, and may borrow.
     #[default]
     Append,
-    /// Overwrites it where the new value fits into its place (Nibble-2, 004 ch. 6).
+    /// Overwrites it where the new value fits into its place [Nibble §6.2].
     InPlace,
 }
 

@@ -77,7 +77,7 @@ pub enum EpochKind {
     /// A counter that every operation advances: for comparison. All processors write its cache
     /// line.
     SharedCounter,
-    /// The processor's time stamp counter (004 §4.5).
+    /// The processor's time stamp counter [Nibble §4.5].
     Tsc,
 }
 
