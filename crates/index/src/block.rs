@@ -181,6 +181,26 @@ impl<M: Lines> Table<M> {
         }
     }
 
+    /// Locks the block of `place` if no thread holds it now.
+    pub(crate) fn try_lock(&self, place: u64) -> Option<Locked<'_, M>> {
+        let lines = self.lines();
+        let address = Address::of(place, lines, M::BLOCK_LOG);
+        let (head_word, reaches) = self.head(address.block.number);
+        let head = head_word.get();
+        if head & LOCKED != 0 || !head_word.try_swap(head, head | LOCKED) {
+            return None;
+        }
+        let locked = Locked {
+            table: self,
+            head_word,
+            reaches,
+            head,
+            address,
+        };
+        // As in `lock_address`. After a change of the size the block may be another's.
+        (self.lines() == lines).then_some(locked)
+    }
+
     /// Sets the lock bit of a head that another thread had locked, or has changed, a moment ago.
     /// Gives the old head.
     #[cold]

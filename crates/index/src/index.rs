@@ -205,6 +205,16 @@ impl Index {
         }
     }
 
+    /// [`Self::lock`] if no thread has the bucket locked now, the caller's own included. A thread
+    /// that has a bucket locked may try to lock another one. It must not wait for one: the thread
+    /// that has that one locked may wait for its own.
+    #[must_use]
+    pub fn try_lock(&self, hash: KeyHash) -> Option<BucketGuard<'_>> {
+        let locked = self.table.try_lock(self.spread.place(hash))?;
+        let thread = PhantomData;
+        Some(BucketGuard { locked, thread })
+    }
+
     /// [`Self::lock`] of the approached hash. Before the lock, `ahead` sees the entry at home that
     /// most likely has this hash, to ask for its bytes. While a lock waits for earlier stores, no
     /// other read is on its way from memory. Also gives the slot of that entry, if the locked

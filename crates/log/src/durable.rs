@@ -100,6 +100,14 @@ impl<T> Appended<T> {
         }
     }
 
+    /// The same wait for another value, of which this one is a part.
+    pub fn and<U>(&self, value: U) -> Appended<U> {
+        Appended {
+            waits: self.waits.clone(),
+            value,
+        }
+    }
+
     /// The same wait for two values.
     pub fn split<U, V>(self, f: impl FnOnce(T) -> (U, V)) -> (Appended<U>, Appended<V>) {
         let (first, second) = f(self.value);

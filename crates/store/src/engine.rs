@@ -2,12 +2,14 @@
 //! entries, and knows which must be durable before a result may be shown.
 
 mod apply;
+mod group;
 pub(crate) mod in_place;
 pub(crate) mod read;
 mod replicated;
 mod volatile;
 
 pub use apply::{Applied, Site, Unsettled};
+pub use group::Item;
 
 use crate::completions::{Admission, Completions};
 use crate::engine::read::Pending;

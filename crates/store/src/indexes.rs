@@ -62,6 +62,25 @@ pub(crate) enum IndexRef<'a> {
     },
 }
 
+/// The indexes of a table as they were at one moment, for several lookups.
+pub(crate) enum Loaded<'a> {
+    Whole(&'a Index),
+    Parts(Guard<Arc<Vec<Part>>>),
+}
+
+impl Loaded<'_> {
+    /// The index for `hash`, as [`Indexes::of`].
+    pub(crate) fn of(&self, hash: KeyHash) -> Option<&Index> {
+        match self {
+            Self::Whole(index) => Some(index),
+            Self::Parts(parts) => {
+                let part = parts.get(first_not_before(parts, hash))?;
+                part.range.contains(hash).then_some(&part.index)
+            }
+        }
+    }
+}
+
 impl Whole {
     /// The index, for who asks [`Indexes::is_closed`] before anything of it counts.
     #[inline(always)]
@@ -191,6 +210,14 @@ impl Indexes {
             return (!self.is_closed()).then_some(IndexRef::Whole(&whole.index));
         }
         self.part_of(hash)
+    }
+
+    /// All of them, for several lookups; none when the table is closed.
+    pub(crate) fn load(&self) -> Option<Loaded<'_>> {
+        match &self.whole {
+            Some(whole) => (!self.is_closed()).then_some(Loaded::Whole(&whole.index)),
+            None => Some(Loaded::Parts(self.parts.load())),
+        }
     }
 
     fn part_of(&self, hash: KeyHash) -> Option<IndexRef<'_>> {

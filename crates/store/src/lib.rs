@@ -49,7 +49,7 @@ pub use embedded::{
     Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
     StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
-pub use engine::{Applied, Engine, EngineError, EngineStats, Site, Unsettled};
+pub use engine::{Applied, Engine, EngineError, EngineStats, Item, Site, Unsettled};
 pub use leave::Copied;
 pub use options::EngineOptions;
 pub use pluvio_env::Pace;

@@ -48,7 +48,7 @@ mod ended;
 mod leaving;
 
 pub(crate) use arriving::Arrivals;
-pub(crate) use leaving::Leavings;
+pub(crate) use leaving::{Leaving, Leavings};
 
 /// Keys with changes that the receiver does not have yet.
 pub(crate) const NOTES_MAX: usize = 256 << 10;

@@ -8,10 +8,12 @@
 use super::Replies;
 use super::get::{GROUP, REST_OF_BATCH};
 use crate::master::{BACKUPS_RETRY, Master, Served};
+use crate::migrate::Leaving;
 use crate::tablets::Snapshot;
+use core::ops::ControlFlow;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Mutation, Outcome};
-use pluvio_store::{Admission, Applied, EngineError, Execution, Site};
+use pluvio_store::{Admission, Applied, EngineError, EngineTable, Item, Site};
 use pluvio_units::{KeyHash, LogId, TableId};
 use pluvio_wire::{Answer, FatalKind, Header, MULTI_BYTES_MAX, Refusal, Results, RetryReason};
 use smallvec::SmallVec;
@@ -64,32 +66,19 @@ impl Master {
                 return replies.into_answer(self);
             }
             self.prefetch(&snapshot, group.iter().map(|m| (m.table, m.hash)));
-            for mutation in &group {
-                if ordered && replies.last_rests_elsewhere(log) {
-                    // After a crash this item could be there, and the one before it be gone.
-                    pluvio_units::mark("ordered-batch-waits-for-another-log");
-                    replies.refused(Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress));
-                    return replies.into_answer(self);
-                }
-                if replies.bytes() >= MULTI_BYTES_MAX {
-                    replies.refused(Refusal::retry(REST_OF_BATCH, RetryReason::Busy));
-                    match ordered {
-                        true => return replies.into_answer(self),
-                        false => continue,
-                    }
-                }
-                let only_this_log = ordered && replies.is_waiting();
-                let site = (log, only_this_log);
-                match self.mutate_one(site, &snapshot, mutation) {
-                    Ok(outcome) => replies.awaited(self, outcome),
-                    Err(refusal) => {
-                        replies.refused(refusal);
-                        if ordered {
-                            pluvio_units::mark("ordered-batch-ends-early");
-                            return replies.into_answer(self);
-                        }
-                    }
-                }
+            let mut batch = Batch {
+                master: self,
+                log,
+                ordered,
+                replies,
+                items: SmallVec::new(),
+                served: SmallVec::new(),
+            };
+            let flow = group.iter().try_for_each(|m| batch.take(&snapshot, m));
+            let ends = flow.is_break() || batch.apply().is_break();
+            replies = batch.replies;
+            if ends {
+                return replies.into_answer(self);
             }
         }
     }
@@ -111,10 +100,26 @@ impl Master {
 
     fn mutate_one(
         &self,
-        (log, only_this_log): (LogId, bool),
+        site: (LogId, bool),
         snapshot: &Snapshot,
         mutation: &Mutation<'_>,
     ) -> Result<Awaited<Outcome>, Refusal> {
+        match self.prepare(site, snapshot, mutation)? {
+            Prepared::Answer(outcome) => Ok(outcome),
+            Prepared::Execute(item, served) => {
+                let applied = self.store().apply(&item.site, mutation, item.execution);
+                Ok(self.applied(&served, applied.map_err(|error| refusal_of(&error))?))
+            }
+        }
+    }
+
+    /// Looks whether a mutation is to be executed here, or has been executed before.
+    fn prepare<'p>(
+        &self,
+        (log, only_this_log): (LogId, bool),
+        snapshot: &'p Snapshot,
+        mutation: &'p Mutation<'p>,
+    ) -> Result<Prepared<'p>, Refusal> {
         let Served { table, hash, phase } =
             self.serving(snapshot, mutation.table, mutation.hash)?;
         let copying = self.leaving.of(phase, table, hash)?;
@@ -129,7 +134,7 @@ impl Master {
                 if !mutation.change.gives(outcome.pending()) {
                     return Err(reused());
                 }
-                return Ok(outcome);
+                return Ok(Prepared::Answer(outcome));
             }
             Some(other) => return Err(not_executed(&other)),
         };
@@ -141,21 +146,25 @@ impl Master {
             now_s: self.now_s(),
             only_this_log,
         };
-        let applied = self.apply(&site, mutation, execution)?;
-        if let Some(leaving) = copying {
-            leaving.note(mutation.key, applied.pending().outcome());
-        }
-        Ok(self.told(table, applied))
+        let item = Item {
+            site,
+            mutation,
+            execution,
+        };
+        let served = Admitted {
+            table,
+            copying,
+            key: mutation.key,
+        };
+        Ok(Prepared::Execute(item, served))
     }
 
-    fn apply(
-        &self,
-        site: &Site<'_>,
-        mutation: &Mutation<'_>,
-        execution: Option<Execution>,
-    ) -> Result<Awaited<Applied>, Refusal> {
-        let applied = self.store().apply(site, mutation, execution);
-        applied.map_err(|error| refusal_of(&error))
+    /// What a mutation came to; a tablet that leaves takes note.
+    fn applied(&self, admitted: &Admitted<'_>, applied: Awaited<Applied>) -> Awaited<Outcome> {
+        if let Some(leaving) = &admitted.copying {
+            leaving.note(admitted.key, applied.pending().outcome());
+        }
+        self.told(admitted.table, applied)
     }
 
     /// Looks whether an operation was executed before; `None` when it has no identity.
@@ -163,6 +172,130 @@ impl Master {
         let id = mutation.id;
         id.is_some()
             .then(|| self.store().admit(id, place, self.monotonic()))
+    }
+}
+
+/// A mutation that may be executed, or the outcome that it had before.
+enum Prepared<'p> {
+    Execute(Item<'p>, Admitted<'p>),
+    Answer(Awaited<Outcome>),
+}
+
+/// What is kept of a mutation until it was applied.
+struct Admitted<'p> {
+    table: &'p Arc<EngineTable>,
+    /// The copy of its tablet to another server, if there is one.
+    copying: Option<Arc<Leaving>>,
+    key: &'p [u8],
+}
+
+/// Mutations of a request that are applied together.
+struct Batch<'b> {
+    master: &'b Master,
+    log: LogId,
+    ordered: bool,
+    replies: Replies,
+    items: SmallVec<[Item<'b>; 1]>,
+    served: SmallVec<[Admitted<'b>; 1]>,
+}
+
+impl<'b> Batch<'b> {
+    /// Takes the next mutation up, or replies to it. Breaks where the request ends.
+    fn take(&mut self, snapshot: &'b Snapshot, mutation: &'b Mutation<'b>) -> ControlFlow<()> {
+        if let Some(refusal) = self.held_back() {
+            return self.refuse_the_rest(refusal);
+        }
+        let only_this_log = self.ordered && (self.replies.is_waiting() || !self.items.is_empty());
+        match self
+            .master
+            .prepare((self.log, only_this_log), snapshot, mutation)
+        {
+            Ok(Prepared::Execute(item, served)) => {
+                self.items.push(item);
+                self.served.push(served);
+                ControlFlow::Continue(())
+            }
+            Ok(Prepared::Answer(outcome)) => {
+                self.apply()?;
+                match self.held_back() {
+                    Some(refusal) => self.refuse_the_rest(refusal),
+                    None => {
+                        self.replies.awaited(self.master, outcome);
+                        ControlFlow::Continue(())
+                    }
+                }
+            }
+            Err(refusal) => {
+                self.apply()?;
+                self.refuse(refusal)
+            }
+        }
+    }
+
+    /// Applies what was taken up.
+    fn apply(&mut self) -> ControlFlow<()> {
+        let mut items = core::mem::take(&mut self.items);
+        let served = core::mem::take(&mut self.served);
+        let mut next = served.iter();
+        let mut refused = ControlFlow::Continue(());
+        let done = self.master.store().apply_batch(&mut items, |applied| {
+            let admitted = next.next().expect("one for each item");
+            match applied {
+                Ok(applied) => {
+                    let outcome = self.master.applied(admitted, applied);
+                    self.replies.awaited(self.master, outcome);
+                    match self.held_back() {
+                        Some(_) => ControlFlow::Break(()),
+                        None => ControlFlow::Continue(()),
+                    }
+                }
+                Err(error) => {
+                    refused = self.refuse(refusal_of(&error));
+                    refused
+                }
+            }
+        });
+        refused?;
+        for _ in done..items.len() {
+            let refusal = self.held_back();
+            self.refuse_the_rest(refusal.expect("that is why the batch was left"))?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Why the next item may not be executed behind the last one.
+    fn held_back(&self) -> Option<Refusal> {
+        if self.ordered && self.replies.last_rests_elsewhere(self.log) {
+            // After a crash the next item could be there, and this one be gone.
+            return Some(Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress));
+        }
+        let is_full = self.replies.bytes() >= MULTI_BYTES_MAX;
+        is_full.then(|| Refusal::retry(REST_OF_BATCH, RetryReason::Busy))
+    }
+
+    /// Replies to an item that comes again later, as everything behind it in an ordered batch.
+    fn refuse_the_rest(&mut self, refusal: Refusal) -> ControlFlow<()> {
+        if self.ordered && self.replies.last_rests_elsewhere(self.log) {
+            pluvio_units::mark("ordered-batch-waits-for-another-log");
+        }
+        self.replies.refused(refusal);
+        self.after_refusal()
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> ControlFlow<()> {
+        self.replies.refused(refusal);
+        if self.ordered {
+            pluvio_units::mark("ordered-batch-ends-early");
+        }
+        self.after_refusal()
+    }
+
+    /// An ordered batch ends with its first refusal.
+    fn after_refusal(&self) -> ControlFlow<()> {
+        match self.ordered {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     }
 }
 

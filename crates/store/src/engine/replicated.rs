@@ -15,13 +15,13 @@ use pluvio_mutation::{Outcome, Output};
 use pluvio_units::{EntryRef, ObjectVersion, SegmentId};
 
 /// An operation with its outcome, to be kept.
-struct Kept {
+pub(super) struct Kept {
     execution: Execution,
     outcome: Outcome,
 }
 
 impl Kept {
-    fn of(execution: Option<Execution>, outcome: &Outcome) -> Option<Self> {
+    pub(super) fn of(execution: Option<Execution>, outcome: &Outcome) -> Option<Self> {
         let outcome = || outcome.clone();
         execution.map(|execution| Self {
             execution,
@@ -39,7 +39,7 @@ impl Kept {
     }
 
     /// The group with the record was appended; its guard is still held (COMP-5).
-    fn appended<T>(self, group: &Appended<T>, record: EntryRef) {
+    pub(super) fn appended<T>(self, group: &Appended<T>, record: EntryRef) {
         let pending = Pending {
             log: group.log(),
             position: group.position(),
@@ -217,7 +217,7 @@ impl Engine {
         }
     }
 
-    fn dead_with(&self, write: &Write<'_, '_>, old: &Old<'_>) -> DeadIn {
+    pub(super) fn dead_with(&self, write: &Write<'_, '_>, old: &Old<'_>) -> DeadIn {
         self.space.dead_with(old.entry, old.graves, write.guard)
     }
 }
