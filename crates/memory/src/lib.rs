@@ -28,6 +28,8 @@ mod racing_bytes;
 #[allow(unsafe_code)] // the one door to mapped memory
 mod region;
 mod seglets;
+#[allow(unsafe_code)] // copies bytes that another process changes
+mod shared;
 #[allow(unsafe_code)] // discards words, and looks at eight of them at once
 mod words;
 
@@ -43,4 +45,5 @@ pub use region::{
 pub use seglets::{
     FreeSeglets, PartIndex, Reserves, SegletClass, SegletIndex, SegletPool, SegletPoolError,
 };
+pub use shared::{SharedMemory, SharedMemoryError};
 pub use words::{WordRegion, words_with_top};

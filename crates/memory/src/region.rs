@@ -121,6 +121,19 @@ impl Region {
         Self::map(len, true, Some(file))
     }
 
+    /// Maps `len` bytes of `file`, which the caller keeps no longer than it likes.
+    ///
+    /// # Errors
+    /// [`RegionError::BadLength`] and [`RegionError::ReserveFailed`]; nothing stays reserved.
+    pub(crate) fn of_file(file: BorrowedFd<'_>, len: u64) -> Result<Self, RegionError> {
+        let copy = file.try_clone_to_owned();
+        let copy = copy.map_err(|source| RegionError::ReserveFailed { len, source })?;
+        let mut region = Self::map(len, false, Some(copy))?;
+        // The mapping stays without it.
+        region.memfd = None;
+        Ok(region)
+    }
+
     fn map(len: u64, huge: bool, memfd: Option<OwnedFd>) -> Result<Self, RegionError> {
         let rounded = round_len(len)?;
         let refused = |errno: rustix::io::Errno| RegionError::ReserveFailed {

@@ -1,14 +1,15 @@
 //! The transport's speed on this machine: latency of one call at a time, many calls at once, large
 //! frames. Also the memory of idle connections.
 //!
-//! `cargo run --release -p pluvio-net --example loopback -- [spin microseconds] [connections]`
+//! `cargo run --release -p pluvio-net --example loopback -- [spin microseconds] [connections]
+//! [address]`
 //!
 //! Server and client are two runtimes of one core each in one process.
 
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::join_all;
-use pluvio_env::{Address, Clock, Frame, Handled, Network, Peer, Service};
+use pluvio_env::{Address, Clock, Frame, Handled, Network, Peer, Service, Transport};
 use pluvio_env_os::{OsOptions, OsRuntime, current_core};
 use pluvio_net::{NetOptions, OsNetwork};
 use std::net::TcpStream;
@@ -35,8 +36,9 @@ impl Service for Answer {
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-fn network(runtime: &OsRuntime) -> Arc<OsNetwork> {
-    let options = NetOptions::default();
+fn network(runtime: &OsRuntime, spin: u64) -> Arc<OsNetwork> {
+    let mut options = NetOptions::default();
+    options.spin = Duration::from_micros(spin);
     Arc::new(OsNetwork::new(
         options,
         runtime.tasks(),
@@ -140,10 +142,11 @@ fn main() -> Result<(), Failure> {
     let mut options = OsOptions::with_cores(1);
     options.spin = Duration::from_micros(spin);
     let (servers, clients) = (OsRuntime::start(&options)?, OsRuntime::start(&options)?);
-    let (server, client) = (network(&servers), network(&clients));
+    let (server, client) = (network(&servers, spin), network(&clients, spin));
+    let address = arguments.next().unwrap_or_else(|| "127.0.0.1:0".to_owned());
     let listening = servers.block_on(async move {
         let service = Answer(Bytes::from(vec![2; 8 << 20]));
-        let any = Address::from("127.0.0.1:0");
+        let any = Address::from(&*address);
         server.listen(&any, Arc::new(service)).await
     })?;
     let (to, clock) = (listening.address.clone(), clients.clock());
@@ -154,13 +157,16 @@ fn main() -> Result<(), Failure> {
         }
         large(&client, &*clock, &to).await
     })?;
+    let Some(place) = listening.address.place_of(Transport::Tcp) else {
+        return Ok(());
+    };
     let before = resident_kib();
     let idle: Result<Vec<_>, _> = (0..connections)
-        .map(|_| TcpStream::connect(&*listening.address.0))
+        .map(|_| TcpStream::connect(place))
         .collect();
     let idle = idle?;
     // An answer to the last means that the server has accepted all.
-    let probe = network(&clients);
+    let probe = network(&clients, spin);
     let to = listening.address.clone();
     clients.block_on(async move { probe.call(&to, request(0, Bytes::new()), LIMIT).await })?;
     let grown = resident_kib().saturating_sub(before);

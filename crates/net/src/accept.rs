@@ -15,6 +15,7 @@ use crate::client_io::Shared;
 use crate::counters::add;
 use crate::handshake::{Status, refusal};
 use crate::lock;
+use crate::ring::socket::SocketFile;
 use crate::serve;
 use crate::socket::{tune, write_and_close};
 use crate::streams::TcpByteStream;
@@ -22,14 +23,15 @@ use bytes::Bytes;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
-use pluvio_env::{Address, Listening, Moment, Peer, Service, StreamService, TaskHandle};
+use pluvio_env::{Address, Clock, Listening, Moment, Peer, Service, StreamService, TaskHandle};
 use pluvio_units::CoreId;
 use socket2::SockRef;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Shutdown, TcpListener as StdListener, TcpStream as StdStream};
+use std::net::{Shutdown, TcpListener as StdTcpListener, TcpStream as StdTcpStream};
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::sync::{Arc, Mutex};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// Pause after the kernel lacked a file or memory for a connection: without it the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -54,6 +56,8 @@ pub(crate) struct Port {
     pub(crate) shared: Arc<Shared>,
     role: Role,
     connections_max: usize,
+    /// The mark in its address, or 0.
+    pub(crate) mark: u64,
     state: Mutex<PortState>,
     refusing: AtomicUsize,
 }
@@ -72,12 +76,18 @@ struct PortState {
 }
 
 impl Port {
-    pub(crate) fn new(shared: Arc<Shared>, role: Role, connections_max: usize) -> Arc<Self> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        role: Role,
+        connections_max: usize,
+        mark: u64,
+    ) -> Arc<Self> {
         let cores = usize::from(shared.tasks.cores());
         Arc::new(Self {
             shared,
             role,
             connections_max,
+            mark,
             state: Mutex::new(PortState {
                 per_core: vec![0; cores],
                 ..PortState::default()
@@ -161,7 +171,7 @@ struct PortGuard {
     port: Arc<Port>,
     /// A second descriptor of the listening socket. Shutting it down frees the port at once. The
     /// acceptor's task is dropped a little later on its own core.
-    listener: StdListener,
+    listener: Door,
     acceptor: TaskHandle,
 }
 
@@ -172,9 +182,7 @@ impl Drop for PortGuard {
             state.closed = true;
             state.tasks.values_mut().filter_map(Option::take).collect()
         };
-        if let Err(error) = SockRef::from(&self.listener).shutdown(Shutdown::Both) {
-            tracing::debug!(%error, "the listening socket was closed already");
-        }
+        self.listener.close();
         self.acceptor.abort();
         for task in tasks {
             task.abort();
@@ -182,18 +190,132 @@ impl Drop for PortGuard {
     }
 }
 
-/// Begins to accept.
+/// A socket that takes connections, on no event loop.
+pub(crate) enum Door {
+    Tcp(StdTcpListener),
+    /// Of connections over rings. Its file goes with it.
+    Ring(
+        StdUnixListener,
+        #[expect(dead_code, reason = "its destructor removes the file")] Option<SocketFile>,
+    ),
+}
+
+impl Door {
+    /// Frees the port at once.
+    fn close(&self) {
+        match self {
+            Self::Tcp(listener) => {
+                if let Err(error) = SockRef::from(listener).shutdown(Shutdown::Both) {
+                    tracing::debug!(%error, "the listening socket was closed already");
+                }
+            }
+            // Its file goes. A Unix socket that is shut down would say for ever that a connection
+            // waits, and the acceptor would never come to its end.
+            Self::Ring(..) => {}
+        }
+    }
+
+    /// A second descriptor of the same socket.
+    fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(listener) => Self::Tcp(listener.try_clone()?),
+            Self::Ring(listener, _) => Self::Ring(listener.try_clone()?, None),
+        })
+    }
+}
+
+/// [`Door`] on an event loop.
+enum Acceptor {
+    Tcp(TcpListener),
+    Ring(UnixListener),
+}
+
+impl Acceptor {
+    fn new(door: Door) -> io::Result<Self> {
+        Ok(match door {
+            Door::Tcp(listener) => Self::Tcp(TcpListener::from_std(listener)?),
+            Door::Ring(listener, _) => Self::Ring(UnixListener::from_std(listener)?),
+        })
+    }
+
+    async fn accept(&self) -> io::Result<Arrival> {
+        Ok(match self {
+            Self::Tcp(listener) => {
+                let (stream, from) = listener.accept().await?;
+                Arrival::Tcp(stream, from)
+            }
+            Self::Ring(listener) => Arrival::Ring(listener.accept().await?.0),
+        })
+    }
+}
+
+/// A connection that came in.
+pub(crate) enum Arrival {
+    Tcp(TcpStream, SocketAddr),
+    /// One that is to have rings.
+    Ring(UnixStream),
+}
+
+impl Arrival {
+    /// The other end, for traces.
+    fn from(&self) -> Address {
+        match self {
+            Self::Tcp(_, from) => Address::from(from.to_string().as_str()),
+            Self::Ring(socket) => match socket.peer_cred().ok().and_then(|cred| cred.pid()) {
+                Some(pid) => Address::from(format!("process {pid} of this machine").as_str()),
+                None => Address::from("a process of this machine"),
+            },
+        }
+    }
+
+    /// Says `text`, and closes.
+    pub(crate) async fn answer_and_close(self, text: Bytes, clock: &dyn Clock) {
+        match self {
+            Self::Tcp(stream, _) => write_and_close(stream, text, clock).await,
+            Self::Ring(socket) => write_and_close(socket, text, clock).await,
+        }
+    }
+
+    /// Takes the socket off this core's event queue.
+    fn into_loose(self) -> io::Result<Loose> {
+        Ok(match self {
+            Self::Tcp(stream, from) => Loose::Tcp(stream.into_std()?, from),
+            Self::Ring(socket) => Loose::Ring(socket.into_std()?),
+        })
+    }
+}
+
+/// [`Arrival`] on its way to its core.
+enum Loose {
+    Tcp(StdTcpStream, SocketAddr),
+    Ring(StdUnixStream),
+}
+
+impl Loose {
+    /// Puts the socket on the event queue of the calling task's core.
+    fn into_arrival(self) -> io::Result<Arrival> {
+        Ok(match self {
+            Self::Tcp(stream, from) => Arrival::Tcp(TcpStream::from_std(stream)?, from),
+            Self::Ring(socket) => Arrival::Ring(UnixStream::from_std(socket)?),
+        })
+    }
+}
+
+/// Begins to accept at `address`.
 ///
 /// # Errors
 /// The kernel's, when descriptors run out.
-pub(crate) fn open_port(port: Arc<Port>, listener: StdListener) -> io::Result<Listening> {
-    let address = Address::from(listener.local_addr()?.to_string().as_str());
-    let second = listener.try_clone()?;
+pub(crate) fn open_port(
+    port: Arc<Port>,
+    address: Address,
+    listener: Door,
+) -> io::Result<Listening> {
+    let for_task = listener.try_clone()?;
     let loop_port = Arc::clone(&port);
     let tasks = Arc::clone(&port.shared.tasks);
     let acceptor = tasks.spawn(CoreId(0), "acceptor", async move {
-        match TcpListener::from_std(listener) {
-            Ok(listener) => accept_all(&loop_port, &listener).await,
+        match Acceptor::new(for_task) {
+            Ok(acceptor) => accept_all(&loop_port, &acceptor).await,
             Err(error) => tracing::error!(%error, "cannot watch a listening socket"),
         }
     });
@@ -202,18 +324,18 @@ pub(crate) fn open_port(port: Arc<Port>, listener: StdListener) -> io::Result<Li
         address,
         guard: Box::new(PortGuard {
             port,
-            listener: second,
+            listener,
             acceptor,
         }),
     })
 }
 
-async fn accept_all(port: &Arc<Port>, listener: &TcpListener) {
+async fn accept_all(port: &Arc<Port>, listener: &Acceptor) {
     loop {
         match listener.accept().await {
-            Ok((stream, from)) => {
-                if let Err(error) = deal(port, stream, from) {
-                    tracing::debug!(%error, %from, "a new connection was gone at once");
+            Ok(arrival) => {
+                if let Err(error) = deal(port, arrival) {
+                    tracing::debug!(%error, "a new connection was gone at once");
                 }
             }
             Err(error) if is_of_one_connection(&error) => {
@@ -251,29 +373,29 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 /// Gives a connection to a core, or refuses it.
-fn deal(port: &Arc<Port>, stream: TcpStream, from: SocketAddr) -> io::Result<()> {
+fn deal(port: &Arc<Port>, arrival: Arrival) -> io::Result<()> {
     let Some(place) = port.take_place() else {
         // A port that is being closed has no bound to name.
         if !lock(&port.state).closed {
-            refuse(port, stream);
+            refuse(port, arrival);
         }
         return Ok(());
     };
     let (id, core) = (place.id, place.core);
     // The socket leaves this core's event queue and enters that of its own.
-    let stream: StdStream = stream.into_std()?;
+    let loose = arrival.into_loose()?;
     let task = port
         .shared
         .tasks
-        .spawn(core, "connection", attend(place, stream, from));
+        .spawn(core, "connection", attend(place, loose));
     port.run_by(id, task);
     Ok(())
 }
 
 /// Serves one connection on its core.
-async fn attend(place: Place, stream: StdStream, from: SocketAddr) {
-    let stream = match TcpStream::from_std(stream) {
-        Ok(stream) => stream,
+async fn attend(place: Place, loose: Loose) {
+    let arrival = match loose.into_arrival() {
+        Ok(arrival) => arrival,
         Err(error) => {
             tracing::warn!(%error, "cannot watch a connection");
             return;
@@ -284,22 +406,28 @@ async fn attend(place: Place, stream: StdStream, from: SocketAddr) {
         Role::Rpc(_) => shared.tuning(),
         Role::Streams { .. } => shared.stream_tuning(),
     };
-    tune(&stream, tuning);
+    if let Arrival::Tcp(stream, _) = &arrival {
+        tune(stream, tuning);
+    }
     let peer = Peer {
-        address: Address::from(from.to_string().as_str()),
+        address: arrival.from(),
         core: place.core,
     };
-    match &place.port.role {
-        Role::Rpc(service) => Box::pin(serve::serve(&place, stream, peer, service)).await,
-        Role::Streams { service, .. } => {
+    match (&place.port.role, arrival) {
+        (Role::Rpc(service), arrival) => {
+            Box::pin(serve::serve(&place, arrival, peer, service)).await;
+        }
+        (Role::Streams { service, .. }, Arrival::Tcp(stream, _)) => {
             let stream = TcpByteStream::new(stream, peer, Arc::clone(shared));
             service.serve(Box::new(stream)).await;
         }
+        // No such port is opened.
+        (Role::Streams { .. }, Arrival::Ring(_)) => {}
     }
 }
 
 /// Tells a connection over the bound the reason for its end.
-fn refuse(port: &Arc<Port>, stream: TcpStream) {
+fn refuse(port: &Arc<Port>, arrival: Arrival) {
     let counters = port.shared.counters.of(CoreId(0));
     add(&counters.connections_refused, 1);
     let most = port.connections_max;
@@ -319,7 +447,8 @@ fn refuse(port: &Arc<Port>, stream: TcpStream) {
     };
     let speaking = Refusing(Arc::clone(port));
     let task = async move {
-        write_and_close(stream, text, &*speaking.0.shared.clock).await;
+        let clock = &*speaking.0.shared.clock;
+        arrival.answer_and_close(text, clock).await;
     };
     let _runs_alone = port.shared.tasks.spawn(CoreId(0), "refusal", task);
 }

@@ -3,18 +3,22 @@
 use crate::client::{Connection, PeerMap, take_out};
 use crate::counters::{CoreCounters, Counters, add};
 use crate::frame::{FrameFault, Header, Kind};
-use crate::handshake::{Terms, greet};
+use crate::handshake::{Terms, Ungreeted, greet};
+use crate::link::Link;
 use crate::options::NetOptions;
 use crate::reader::FrameReader;
+use crate::ring::handover;
+use crate::ring::poller::Poller;
+use crate::ring::socket::{Meeting, connect as meet};
 use crate::socket::{Tuning, connect, tune};
 use crate::watch::{Overdue, Watch};
 use crate::writer::WriteQueue;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
-use pluvio_env::{CallError, Clock, Frame, NoConnection, Tasks, Transport};
+use pluvio_env::{CallError, Clock, Frame, NoConnection, TaskHandle, Tasks, Transport, timeout};
+use pluvio_units::CoreId;
 use std::io;
-use std::sync::{Arc, Weak};
-use tokio::net::TcpStream;
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Bytes given to the socket's buffer before it takes some: more would only copy earlier.
 const WRITE_AHEAD_BYTES: usize = 256 << 10;
@@ -30,9 +34,38 @@ pub(crate) struct Shared {
     pub(crate) tasks: Arc<dyn Tasks>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
+    /// Of the rings, per core. The first ring of a core starts its task.
+    pub(crate) pollers: Vec<(Arc<Poller>, OnceLock<TaskHandle>)>,
 }
 
 impl Shared {
+    pub(crate) fn new(options: NetOptions, tasks: Arc<dyn Tasks>, clock: Arc<dyn Clock>) -> Self {
+        let cores = tasks.cores();
+        let poller = |_| {
+            let (min, max) = (options.spin, options.ring_spin_max);
+            let poller = Poller::new(Arc::clone(&clock), min, max);
+            (Arc::new(poller), OnceLock::new())
+        };
+        Self {
+            counters: Counters::new(cores),
+            pollers: (0..cores).map(poller).collect(),
+            options,
+            tasks,
+            clock,
+        }
+    }
+
+    /// The poller of a core's rings, which runs from now on.
+    pub(crate) fn poller(&self, core: CoreId) -> &Arc<Poller> {
+        let (poller, task) = &self.pollers[usize::from(core.0)];
+        task.get_or_init(|| {
+            let poller = Arc::clone(poller);
+            let run = async move { poller.run().await };
+            self.tasks.spawn(core, "rings", run)
+        });
+        poller
+    }
+
     pub(crate) fn tuning(&self) -> Tuning {
         Tuning {
             keepalive: self.options.keepalive,
@@ -47,11 +80,21 @@ impl Shared {
         }
     }
 
-    pub(crate) fn terms(&self) -> Terms<'_> {
+    /// `mark`: that of the process that is wanted, or of this one.
+    pub(crate) fn terms(&self, mark: u64) -> Terms<'_> {
         Terms {
             clock: &*self.clock,
             limit: self.options.handshake_limit,
             body_bytes_max: self.options.frame_bytes_max,
+            mark,
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for task in self.pollers.iter().filter_map(|(_, task)| task.get()) {
+            task.abort();
         }
     }
 }
@@ -112,6 +155,7 @@ pub(crate) async fn run(mut closer: Closer) {
         }
     };
     add(&counters.connects, 1);
+    add(&counters.rings_made, usize::from(stream.is_ring()));
     closer.connected = true;
     tracing::debug!(peer = %connection.address, core = connection.core.0, "connected");
     let mut mover = Mover {
@@ -135,26 +179,85 @@ pub(crate) async fn run(mut closer: Closer) {
         End::Closed | End::Broken(_) => {
             tracing::debug!(peer = %connection.address, %end, "connection ended");
         }
-        End::Fault(_) | End::Overdue(_) => {
+        End::Garbage(_) | End::Fault(_) | End::Overdue(_) => {
             tracing::warn!(peer = %connection.address, %end, "connection closed");
         }
     }
     closer.why = format!("the connection ended before the request was sent: {end}").into();
 }
 
-async fn open(
-    shared: &Shared,
-    connection: &Connection,
-) -> Result<(TcpStream, usize), NoConnection> {
-    let (tasks, clock) = (&*shared.tasks, &*shared.clock);
-    let limit = shared.options.connect_limit;
-    let Some(place) = connection.address.place_of(Transport::Tcp) else {
-        return Err(NO_TRANSPORT.to_owned().into());
+async fn open(shared: &Shared, connection: &Connection) -> Result<(Link, usize), NoConnection> {
+    let ring = connection.address.place_of(Transport::Ring);
+    let tcp = connection.address.place_of(Transport::Tcp);
+    let (link, body_bytes_max) = match (ring, tcp) {
+        (Some(ring), None) => open_ring(shared, connection.core, ring)
+            .await
+            .map_err(|failed| failed.why)?,
+        (Some(ring), Some(tcp)) => match open_ring(shared, connection.core, ring).await {
+            Ok(opened) => opened,
+            Err(failed) if failed.is_elsewhere => {
+                tracing::trace!(peer = %connection.address, why = %failed.why, "no rings");
+                open_tcp(shared, tcp).await?
+            }
+            Err(failed) => return Err(failed.why),
+        },
+        (None, Some(tcp)) => open_tcp(shared, tcp).await?,
+        (None, None) => return Err(NO_TRANSPORT.to_owned().into()),
     };
-    let mut stream = connect(tasks, clock, place, limit).await?;
+    Ok((link, body_bytes_max.min(shared.options.frame_bytes_max)))
+}
+
+async fn open_tcp(shared: &Shared, place: &str) -> Result<(Link, usize), NoConnection> {
+    let (tasks, clock) = (&*shared.tasks, &*shared.clock);
+    let mut stream = connect(tasks, clock, place, shared.options.connect_limit).await?;
     tune(&stream, shared.tuning());
-    let body_bytes_max = greet(&mut stream, &shared.terms()).await?;
-    Ok((stream, body_bytes_max.min(shared.options.frame_bytes_max)))
+    let greeted = greet(&mut stream, &shared.terms(0)).await;
+    let body_bytes_max = greeted.map_err(Ungreeted::into_words)?;
+    Ok((Link::Tcp(stream), body_bytes_max))
+}
+
+/// Why there are no rings to a process.
+struct NoRing {
+    why: NoConnection,
+    /// The process may be on another machine, or out of reach for this user. Another endpoint of
+    /// its address may lead to it.
+    is_elsewhere: bool,
+}
+
+async fn open_ring(shared: &Shared, core: CoreId, place: &str) -> Result<(Link, usize), NoRing> {
+    let meeting = Meeting::parse(place);
+    let limit = shared.options.connect_limit;
+    let connected = meet(&*shared.clock, meeting.path, limit).await;
+    let mut socket = connected.map_err(|why| NoRing {
+        why,
+        is_elsewhere: true,
+    })?;
+    let broken = |why: String| NoRing {
+        why: why.into(),
+        is_elsewhere: false,
+    };
+    let body_bytes_max = match greet(&mut socket, &shared.terms(meeting.mark)).await {
+        Ok(body_bytes_max) => body_bytes_max,
+        Err(Ungreeted::Refused(why)) => {
+            return Err(NoRing {
+                why: why.into(),
+                is_elsewhere: true,
+            });
+        }
+        Err(Ungreeted::Broken(why)) => return Err(broken(why)),
+    };
+    let limit = shared.options.handshake_limit;
+    match timeout(
+        &*shared.clock,
+        limit,
+        handover::take(socket, shared.poller(core)),
+    )
+    .await
+    {
+        Ok(Ok(stream)) => Ok((Link::Ring(Box::new(stream)), body_bytes_max)),
+        Ok(Err(error)) => Err(broken(format!("no rings came behind its hello: {error}"))),
+        Err(_) => Err(broken(format!("no rings came within {limit:?}"))),
+    }
 }
 
 /// The end of a connection.
@@ -163,7 +266,9 @@ pub(crate) enum End {
     #[error("the peer closed it")]
     Closed,
     #[error("{0}")]
-    Broken(#[from] io::Error),
+    Broken(io::Error),
+    #[error("{0}")]
+    Garbage(io::Error),
     #[error("{0}")]
     Fault(#[from] FrameFault),
     #[error("{}", match .0 {
@@ -173,12 +278,21 @@ pub(crate) enum End {
     Overdue(Overdue),
 }
 
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::InvalidData => Self::Garbage(error),
+            _ => Self::Broken(error),
+        }
+    }
+}
+
 impl End {
     /// Counts every end but the ordinary one.
     pub(crate) fn count(&self, counters: &CoreCounters) {
         match self {
             Self::Closed | Self::Broken(_) => {}
-            Self::Fault(_) => add(&counters.frames_rejected, 1),
+            Self::Garbage(_) | Self::Fault(_) => add(&counters.frames_rejected, 1),
             Self::Overdue(Overdue::Frame) => add(&counters.frames_overdue, 1),
             Self::Overdue(Overdue::Stalled) => add(&counters.peers_stalled, 1),
         }
@@ -189,7 +303,7 @@ struct Mover<'a> {
     connection: &'a Connection,
     clock: &'a dyn Clock,
     counters: &'a CoreCounters,
-    stream: TcpStream,
+    stream: Link,
     reader: FrameReader,
     writer: WriteQueue,
     watch: Watch,

@@ -47,6 +47,8 @@ macro_rules! counters {
 counters! {
     /// RPC connections that came in and passed the handshake.
     connections_accepted,
+    /// Of these, the ones over rings.
+    rings_accepted,
     /// RPC connections that came in and have ended since (after `connections_accepted`).
     connections_ended,
     /// Connections refused because the port had its most.
@@ -55,6 +57,8 @@ counters! {
     handshakes_failed,
     /// Connections made to peers.
     connects,
+    /// Of these, the ones over rings.
+    rings_made,
     /// Connections to peers that could not be made.
     connects_failed,
     /// Connections to peers that have ended (after `connects`).

@@ -3,23 +3,23 @@
 //! ```text
 //!  0           8         10      12       14            16             20              28       32
 //!  +-----------+---------+-------+--------+-------------+--------------+---------------+--------+------+
-//!  | "PLUVIO\r\n" | version | oldest | status | text length | body max     | 0             | CRC-32C| text |
-//!  | 8         | u16     | u16   | u16    | u16         | u32          | 8             | u32    | ...  |
+//!  | "PLUVIO\r\n" | version | oldest | status | text length | body max     | mark          | CRC-32C| text |
+//!  | 8         | u16     | u16   | u16    | u16         | u32          | u64           | u32    | ...  |
 //!  +-----------+---------+-------+--------+-------------+--------------+---------------+--------+------+
 //! ```
 //!
 //! The side that connects speaks first. Both sides name the newest and the oldest protocol they
 //! speak, and the largest frame body they take. Status 0 means welcome. Otherwise the text gives
-//! the reason, and the connection ends. A side with another protocol (HTTP, Redis) gets the answer
-//! in its own, as far as its first bytes show it.
+//! the reason, and the connection ends. "mark" is that of the process which the connecting side
+//! wants, if its address names one, and else zero. A side with another protocol (HTTP, Redis) gets
+//! the answer in its own, as far as its first bytes show it.
 
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use pluvio_env::{Clock, timeout};
 use pluvio_units::crc32c;
 use std::io;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// The version of the transport protocol: the handshake and the meaning of frames, not their
 /// content.
@@ -38,6 +38,8 @@ pub(crate) enum Status {
     Welcome,
     OtherVersion,
     Full,
+    /// The caller wants another process.
+    OtherProcess,
 }
 
 impl Status {
@@ -46,6 +48,7 @@ impl Status {
             Self::Welcome => 0,
             Self::OtherVersion => 1,
             Self::Full => 2,
+            Self::OtherProcess => 3,
         }
     }
 }
@@ -58,10 +61,16 @@ struct Hello {
     status: u16,
     text_bytes: u16,
     body_bytes_max: u32,
+    mark: u64,
 }
 
 impl Hello {
-    fn encode(status: Status, text_bytes: u16, body_bytes_max: usize) -> [u8; HELLO_BYTES] {
+    fn encode(
+        status: Status,
+        text_bytes: u16,
+        body_bytes_max: usize,
+        mark: u64,
+    ) -> [u8; HELLO_BYTES] {
         let body_bytes_max = u32::try_from(body_bytes_max).unwrap_or(u32::MAX);
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -70,6 +79,7 @@ impl Hello {
         bytes[12..14].copy_from_slice(&status.to_wire().to_le_bytes());
         bytes[14..16].copy_from_slice(&text_bytes.to_le_bytes());
         bytes[16..20].copy_from_slice(&body_bytes_max.to_le_bytes());
+        bytes[20..28].copy_from_slice(&mark.to_le_bytes());
         let checksum = crc32c(&[&bytes[..28]]);
         bytes[28..].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -87,57 +97,89 @@ impl Hello {
             status: half(12),
             text_bytes: half(14),
             body_bytes_max: word(16),
+            mark: u64::from(word(20)) | u64::from(word(24)) << 32,
         })
     }
 }
 
-/// The result of a handshake.
+/// A connection on which both sides can say hello.
+pub(crate) trait Talk: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Talk for T {}
+
+/// What this side brings to a handshake.
 pub(crate) struct Terms<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) limit: Duration,
     pub(crate) body_bytes_max: usize,
+    /// The mark of the process that is wanted, or of this one; 0 if there is none.
+    pub(crate) mark: u64,
+}
+
+/// Why a handshake of the side that connects failed, as text for people. Nothing was executed
+/// there.
+#[derive(Debug)]
+pub(crate) enum Ungreeted {
+    /// The other side does not take this connection. Another endpoint of its address may.
+    Refused(String),
+    /// It is broken, silent, or no process of a cluster.
+    Broken(String),
+}
+
+impl Ungreeted {
+    pub(crate) fn into_words(self) -> String {
+        match self {
+            Self::Refused(words) | Self::Broken(words) => words,
+        }
+    }
 }
 
 /// The handshake of the side that connects. Gives the largest body that the other side takes.
 ///
 /// # Errors
-/// Text for people: the reason for the failure. Nothing was executed there.
-pub(crate) async fn greet(stream: &mut TcpStream, terms: &Terms<'_>) -> Result<usize, String> {
+/// [`Ungreeted`].
+pub(crate) async fn greet(stream: &mut impl Talk, terms: &Terms<'_>) -> Result<usize, Ungreeted> {
     match timeout(terms.clock, terms.limit, greet_unlimited(stream, terms)).await {
         Ok(result) => result,
-        Err(_) => Err(format!(
+        Err(_) => Err(Ungreeted::Broken(format!(
             "no answer to the handshake within {:?}; is it a Pluvio RPC port?",
             terms.limit
-        )),
+        ))),
     }
 }
 
-async fn greet_unlimited(stream: &mut TcpStream, terms: &Terms<'_>) -> Result<usize, String> {
-    let broken = |error: io::Error| format!("the connection broke during the handshake: {error}");
-    let hello = Hello::encode(Status::Welcome, 0, terms.body_bytes_max);
+async fn greet_unlimited(stream: &mut impl Talk, terms: &Terms<'_>) -> Result<usize, Ungreeted> {
+    let broken = |error: io::Error| {
+        Ungreeted::Broken(format!(
+            "the connection broke during the handshake: {error}"
+        ))
+    };
+    let hello = Hello::encode(Status::Welcome, 0, terms.body_bytes_max, terms.mark);
     stream.write_all(&hello).await.map_err(broken)?;
     let bytes = match read_hello(stream).await.map_err(broken)? {
         Spoken::Hello(bytes) => bytes,
         Spoken::Foreign(start) if start.is_empty() => {
-            return Err("it closed the connection during the handshake".to_owned());
+            let why = "it closed the connection during the handshake";
+            return Err(Ungreeted::Broken(why.to_owned()));
         }
         Spoken::Foreign(start) => {
-            return Err(format!(
+            return Err(Ungreeted::Broken(format!(
                 "it is not a Pluvio RPC port (it answered {:?})",
                 start.escape_ascii().to_string()
-            ));
+            )));
         }
     };
     let Some(hello) = Hello::decode(&bytes) else {
-        return Err("its handshake is damaged".to_owned());
+        return Err(Ungreeted::Broken("its handshake is damaged".to_owned()));
     };
     if hello.status != Status::Welcome.to_wire() {
         let mut text = vec![0; usize::from(hello.text_bytes).min(TEXT_BYTES_MAX)];
         stream.read_exact(&mut text).await.map_err(broken)?;
-        return Err(format!("it refused: {}", String::from_utf8_lossy(&text)));
+        let why = format!("it refused: {}", String::from_utf8_lossy(&text));
+        return Err(Ungreeted::Refused(why));
     }
     if PROTOCOL_VERSION < hello.oldest || hello.version < PROTOCOL_OLDEST {
-        return Err(other_version(&hello));
+        return Err(Ungreeted::Broken(other_version(&hello)));
     }
     Ok(hello.body_bytes_max as usize)
 }
@@ -167,7 +209,7 @@ pub(crate) enum Unwelcome {
 ///
 /// # Errors
 /// The other side cannot be served, and does not know it yet.
-pub(crate) async fn welcome(stream: &mut TcpStream, terms: &Terms<'_>) -> Result<usize, Unwelcome> {
+pub(crate) async fn welcome(stream: &mut impl Talk, terms: &Terms<'_>) -> Result<usize, Unwelcome> {
     let silent = |why: String| Unwelcome::Stranger { why, answer: None };
     let spoken = match timeout(terms.clock, terms.limit, read_hello(stream)).await {
         Ok(Ok(spoken)) => spoken,
@@ -193,7 +235,13 @@ pub(crate) async fn welcome(stream: &mut TcpStream, terms: &Terms<'_>) -> Result
         let answer = Some(refusal(Status::OtherVersion, &why));
         return Err(Unwelcome::Stranger { why, answer });
     }
-    let hello = Hello::encode(Status::Welcome, 0, terms.body_bytes_max);
+    if theirs.mark != 0 && theirs.mark != terms.mark {
+        let why = "wants another process, whose address this is no more".to_owned();
+        let text = "this is another process than the one that is wanted";
+        let answer = Some(refusal(Status::OtherProcess, text));
+        return Err(Unwelcome::Stranger { why, answer });
+    }
+    let hello = Hello::encode(Status::Welcome, 0, terms.body_bytes_max, 0);
     match timeout(terms.clock, terms.limit, stream.write_all(&hello)).await {
         Ok(Ok(())) => Ok(theirs.body_bytes_max as usize),
         Ok(Err(error)) => Err(silent(format!("broke during the handshake: {error}"))),
@@ -208,7 +256,7 @@ pub(crate) async fn welcome(stream: &mut TcpStream, terms: &Terms<'_>) -> Result
 pub(crate) fn refusal(status: Status, text: &str) -> Bytes {
     let text = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
     let text_bytes = u16::try_from(text.len()).expect("cut to a limit below 64 KiB");
-    let mut bytes = BytesMut::from(&Hello::encode(status, text_bytes, 0)[..]);
+    let mut bytes = BytesMut::from(&Hello::encode(status, text_bytes, 0, 0)[..]);
     bytes.extend_from_slice(text);
     bytes.freeze()
 }
@@ -221,7 +269,7 @@ enum Spoken {
 }
 
 /// Reads a hello, and no byte after it. Stops at the first wrong byte.
-async fn read_hello(stream: &mut TcpStream) -> io::Result<Spoken> {
+async fn read_hello(stream: &mut impl Talk) -> io::Result<Spoken> {
     let mut bytes = [0; HELLO_BYTES];
     let mut filled = 0;
     while filled < HELLO_BYTES {
@@ -267,12 +315,13 @@ mod tests {
 
     #[test]
     fn a_hello_survives_and_a_damaged_one_does_not() {
-        let bytes = Hello::encode(Status::Full, 7, 1 << 20);
+        let bytes = Hello::encode(Status::Full, 7, 1 << 20, 1 << 40);
         let hello = Hello::decode(&bytes).expect("whole");
         assert_eq!(
             (hello.version, hello.oldest, hello.status, hello.text_bytes),
             (PROTOCOL_VERSION, PROTOCOL_OLDEST, 2, 7)
         );
+        assert_eq!((hello.body_bytes_max, hello.mark), (1 << 20, 1 << 40));
         let mut bad = bytes;
         bad[17] ^= 1;
         assert!(Hello::decode(&bad).is_none());

@@ -1,11 +1,12 @@
 //! [`OsNetwork`]: finds the connection for a call, opens ports.
 
-use crate::accept::{Port, Role, open_port};
+use crate::accept::{Door, Port, Role, open_port};
 use crate::client::{Call, Connection, GivenUp, PeerMap, take_out};
 use crate::client_io::{Closer, Shared, run};
 use crate::counters::{Counters, add};
 use crate::lock;
 use crate::options::NetOptions;
+use crate::ring::socket::{Meeting, bind as bind_socket, new_mark};
 use crate::socket::{bind, resolve};
 use bytes::Bytes;
 use core::time::Duration;
@@ -29,6 +30,8 @@ const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from anothe
 /// The reason to refuse an endpoint of a transport that this process has not.
 const NOT_OPENED: &str = "this process cannot listen by that transport";
 
+const NO_STREAMS: &str = "rings carry messages only; give an address of TCP";
+
 /// `env::Network` of the real system: the transport is chosen by address.
 pub struct OsNetwork {
     shared: Arc<Shared>,
@@ -50,12 +53,7 @@ impl OsNetwork {
         let cores = tasks.cores();
         Self {
             peers: Arc::new((0..cores).map(|_| PeerMap::default()).collect()),
-            shared: Arc::new(Shared {
-                options,
-                tasks,
-                clock,
-                counters: Counters::new(cores),
-            }),
+            shared: Arc::new(Shared::new(options, tasks, clock)),
             current_core,
         }
     }
@@ -279,7 +277,8 @@ impl OsNetwork {
                         self.open_tcp(endpoint.place, connections_max, role.clone())
                             .await
                     }
-                    Transport::Ring | Transport::Datagrams => Err(NOT_OPENED.to_owned()),
+                    Transport::Ring => self.open_ring(endpoint.place, role.clone()),
+                    Transport::Datagrams => Err(NOT_OPENED.to_owned()),
                 };
                 let next = next.map_err(|message| NetworkError {
                     address: address.clone(),
@@ -309,7 +308,26 @@ impl OsNetwork {
             return Err(NOT_ONE_ADDRESS.to_owned());
         }
         let listener = bind(at)?;
-        let port = Port::new(Arc::clone(&self.shared), role, connections_max);
-        open_port(port, listener).map_err(|error| error.to_string())
+        let bound = listener.local_addr().map_err(|error| error.to_string())?;
+        let address = Address::from(bound.to_string().as_str());
+        let port = Port::new(Arc::clone(&self.shared), role, connections_max, 0);
+        open_port(port, address, Door::Tcp(listener)).map_err(|error| error.to_string())
+    }
+
+    fn open_ring(&self, place: &str, role: Role) -> Result<Listening, String> {
+        if matches!(role, Role::Streams { .. }) {
+            return Err(NO_STREAMS.to_owned());
+        }
+        let mut meeting = Meeting::parse(place);
+        if meeting.mark == 0 {
+            meeting.mark = new_mark();
+        }
+        let (listener, file) = bind_socket(meeting.path)?;
+        let shared = Arc::clone(&self.shared);
+        let connections_max = shared.options.ring_connections_max;
+        let port = Port::new(shared, role, connections_max, meeting.mark);
+        let address = Address::from(meeting.address().as_str());
+        let door = Door::Ring(listener, Some(file));
+        open_port(port, address, door).map_err(|error| error.to_string())
     }
 }

@@ -12,6 +12,17 @@ pub struct NetOptions {
     /// Most connections open to one RPC port at a time; a further one is refused and closed. Each
     /// costs one file descriptor, so the process's limit of open files must be higher.
     pub connections_max: usize,
+    /// Most connections over rings to one RPC port at a time. A further one is refused, and its
+    /// caller takes another endpoint of the address, if there is one. Each costs one file
+    /// descriptor on either side, and the memory of two rings.
+    pub ring_connections_max: usize,
+    /// Bytes of one ring: a power of two from 4 KiB to 16 MiB. A connection has two.
+    pub ring_bytes: u32,
+    /// How long an event loop looks at its rings after each arrival before they sleep, at least.
+    pub spin: Duration,
+    /// The same, at most. Up to here the time adapts itself: it grows while looking finds
+    /// something, and shrinks to `spin` while it does not.
+    pub ring_spin_max: Duration,
     /// Most peers that one core is connected to at a time.
     pub peers_max: usize,
     /// Most calls of one connection that wait for a reply; further ones wait before they are sent.
@@ -49,6 +60,10 @@ impl Default for NetOptions {
         Self {
             frame_bytes_max: (16 << 20) + (64 << 10),
             connections_max: 16_384,
+            ring_connections_max: 256,
+            ring_bytes: 256 << 10,
+            spin: Duration::ZERO,
+            ring_spin_max: Duration::from_micros(50),
             peers_max: 4_096,
             calls_max: 16_384,
             send_queue_bytes_max: 16 << 20,

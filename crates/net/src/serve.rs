@@ -3,14 +3,15 @@
 //! Backpressure: while the service or the replies' queue is at its bound, reading stops, and TCP
 //! makes the other side wait.
 
-use crate::accept::Place;
+use crate::accept::{Arrival, Place};
 use crate::client_io::{End, Shared};
 use crate::counters::{CoreCounters, add};
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Unwelcome, welcome};
+use crate::link::Link;
 use crate::options::NetOptions;
 use crate::reader::FrameReader;
-use crate::socket::write_and_close;
+use crate::ring::handover;
 use crate::watch::Watch;
 use crate::writer::WriteQueue;
 use core::future::poll_fn;
@@ -18,9 +19,8 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use pluvio_env::{BoxFuture, Frame, Handled, Peer, Service};
+use pluvio_env::{BoxFuture, Frame, Handled, Peer, Service, timeout};
 use std::sync::Arc;
-use tokio::net::TcpStream;
 
 /// Rounds of reading before other tasks have their turn.
 const ROUNDS_MAX: usize = 16;
@@ -28,13 +28,18 @@ const ROUNDS_MAX: usize = 16;
 /// Serves a connection until it ends, then drives the requests that have begun (NET-5).
 pub(crate) async fn serve(
     place: &Place,
-    mut stream: TcpStream,
+    mut arrival: Arrival,
     peer: Peer,
     service: &Arc<dyn Service>,
 ) {
     let shared: &Shared = &place.port.shared;
     let counters = shared.counters.of(place.core);
-    let theirs = match welcome(&mut stream, &shared.terms()).await {
+    let terms = shared.terms(place.port.mark);
+    let welcomed = match &mut arrival {
+        Arrival::Tcp(stream, _) => welcome(stream, &terms).await,
+        Arrival::Ring(socket) => welcome(socket, &terms).await,
+    };
+    let theirs = match welcomed {
         Ok(theirs) => theirs,
         Err(Unwelcome::Wordless) => {
             tracing::debug!(peer = %peer.address, "RPC connection closed without a word");
@@ -47,12 +52,39 @@ pub(crate) async fn serve(
             }
             if let Some(answer) = answer {
                 // On the heap: its buffer would be part of every connection.
-                Box::pin(write_and_close(stream, answer, &*shared.clock)).await;
+                Box::pin(arrival.answer_and_close(answer, &*shared.clock)).await;
             }
             return;
         }
     };
+    let stream = match arrival {
+        Arrival::Tcp(stream, _) => Link::Tcp(stream),
+        Arrival::Ring(socket) => {
+            let ring_bytes = ring_bytes(&shared.options);
+            match timeout(
+                terms.clock,
+                terms.limit,
+                handover::give(socket, ring_bytes, shared.poller(place.core)),
+            )
+            .await
+            {
+                Ok(Ok(stream)) => Link::Ring(Box::new(stream)),
+                Ok(Err(error)) => {
+                    add(&counters.handshakes_failed, 1);
+                    if place.port.may_warn() {
+                        tracing::warn!(peer = %peer.address, %error, "no rings for a connection");
+                    }
+                    return;
+                }
+                Err(_) => {
+                    add(&counters.handshakes_failed, 1);
+                    return;
+                }
+            }
+        }
+    };
     add(&counters.connections_accepted, 1);
+    add(&counters.rings_accepted, usize::from(stream.is_ring()));
     let mut server = Server {
         options: &shared.options,
         service: &**service,
@@ -76,7 +108,7 @@ pub(crate) async fn serve(
     let peer = &server.peer.address;
     match &end {
         End::Closed | End::Broken(_) => tracing::debug!(%peer, %end, "RPC connection ended"),
-        End::Fault(_) | End::Overdue(_) => {
+        End::Garbage(_) | End::Fault(_) | End::Overdue(_) => {
             if place.port.may_warn() {
                 tracing::warn!(%peer, %end, "RPC connection closed");
             }
@@ -90,13 +122,20 @@ pub(crate) async fn serve(
         .await;
 }
 
+/// Bytes of one ring, within what both sides take.
+fn ring_bytes(options: &NetOptions) -> u64 {
+    let wanted = u64::from(options.ring_bytes);
+    let wanted = wanted.clamp(handover::RING_BYTES_MIN, handover::RING_BYTES_MAX);
+    wanted.next_power_of_two()
+}
+
 struct Server<'a> {
     options: &'a NetOptions,
     service: &'a dyn Service,
     counters: &'a CoreCounters,
     peer: Peer,
     reply_bytes_max: usize,
-    stream: TcpStream,
+    stream: Link,
     reader: FrameReader,
     writer: WriteQueue,
     watch: Watch,

@@ -1,5 +1,6 @@
 //! Sockets: opening ports, connecting, and the reasons when these fail.
 
+use crate::handshake::Talk;
 use crate::lock;
 use bytes::Bytes;
 use core::time::Duration;
@@ -177,7 +178,7 @@ fn explain_connect(error: &io::Error) -> NoConnection {
 }
 
 /// Writes `text`, then closes so that the other side gets it, within about a second.
-pub(crate) async fn write_and_close(mut stream: TcpStream, text: Bytes, clock: &dyn Clock) {
+pub(crate) async fn write_and_close(mut stream: impl Talk, text: Bytes, clock: &dyn Clock) {
     let say = async {
         stream.write_all(&text).await?;
         stream.shutdown().await?;

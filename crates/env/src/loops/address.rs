@@ -122,6 +122,14 @@ impl Address {
         })
     }
 
+    /// The first endpoint. There is always one.
+    #[must_use]
+    pub fn first(&self) -> Endpoint<'_> {
+        self.endpoints()
+            .next()
+            .expect("also no text is one endpoint")
+    }
+
     /// The place of its first endpoint of `transport`.
     #[must_use]
     pub fn place_of(&self, transport: Transport) -> Option<&str> {
@@ -133,7 +141,7 @@ impl Address {
     /// Whether both begin with the same endpoint. Two running processes never do.
     #[must_use]
     pub fn is_same_place(&self, other: &Self) -> bool {
-        self.endpoints().next() == other.endpoints().next()
+        self.first() == other.first()
     }
 
     /// Its endpoints and those of `other` behind them.

@@ -3,6 +3,8 @@
 mod address;
 pub mod buffers;
 mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod disk;
 mod network;
 mod rng;

@@ -3,6 +3,8 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub mod raw_ring;
+
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{Address, CallError, Frame, Handled, Listening, Network, Peer, Service};
@@ -120,6 +122,14 @@ pub fn hello(oldest: u16, version: u16) -> [u8; 32] {
     sealed(bytes)
 }
 
+/// Reads a hello that welcomes.
+pub fn read_exact_hello(stream: &mut impl Read) {
+    let mut answer = [0; 32];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..8], *b"PLUVIO\r\n");
+    assert_eq!(answer[12..14], [0, 0], "not welcome");
+}
+
 /// The header of a request.
 pub fn header(id: u64, meta_bytes: u32, payload_bytes: u32) -> [u8; 32] {
     let mut bytes = [0; 32];
@@ -134,10 +144,7 @@ pub fn header(id: u64, meta_bytes: u32, payload_bytes: u32) -> [u8; 32] {
 pub fn raw_welcomed(to: &Address) -> TcpStream {
     let mut stream = raw(to);
     stream.write_all(&hello(1, 1)).unwrap();
-    let mut answer = [0; 32];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[..8], *b"PLUVIO\r\n");
-    assert_eq!(answer[12..14], [0, 0], "not welcome");
+    read_exact_hello(&mut stream);
     stream
 }
 

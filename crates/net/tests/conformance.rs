@@ -1,0 +1,58 @@
+//! Every transport does what every network must do.
+
+#![allow(clippy::unwrap_used)] // of the helpers too
+
+mod rig;
+
+use pluvio_env::conformance::{CASES, Ground};
+use pluvio_env::{Address, Network};
+use pluvio_env_os::NoDisk;
+use rig::Rig;
+use std::sync::Arc;
+
+/// Small frames keep the cases quick; they are still of many pieces.
+const FRAME_BYTES_MAX: usize = 3 << 20;
+
+/// Runs all cases between two processes of `cores` event loops.
+fn all(cores: u16, address: impl Fn(usize) -> String) {
+    for (number, (name, case)) in CASES.iter().enumerate() {
+        println!("{name}");
+        let rig = || Rig::with(cores, |options| options.frame_bytes_max = FRAME_BYTES_MAX);
+        let (server, client) = (rig(), rig());
+        let env = |rig: &Rig| {
+            let network: Arc<dyn Network> = Arc::<pluvio_net::OsNetwork>::clone(&rig.network);
+            rig.runtime.env(network, Arc::new(NoDisk))
+        };
+        let ground = Ground {
+            server: env(&server),
+            client: env(&client),
+            address: Address::from(&*address(number)),
+            frame_bytes_max: FRAME_BYTES_MAX,
+            bounds_replies: true,
+        };
+        client.runtime.block_on(case(ground));
+    }
+}
+
+#[test]
+fn tcp_is_a_network() {
+    all(1, |_| "127.0.0.1:0".to_owned());
+    all(2, |_| "tcp:127.0.0.1:0".to_owned());
+}
+
+// shows: DUPLEX-2, RING-1, RING-3
+#[test]
+fn rings_are_a_network() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |number| format!("shm:{}/{number}", directory.path().display());
+    all(1, place);
+    all(2, place);
+}
+
+#[test]
+fn an_address_of_both_is_a_network() {
+    let directory = tempfile::tempdir().unwrap();
+    all(1, |number| {
+        format!("127.0.0.1:0+shm:{}/{number}", directory.path().display())
+    });
+}

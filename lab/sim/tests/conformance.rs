@@ -1,0 +1,30 @@
+//! The simulated network does what every network must do.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use pluvio_env::Address;
+use pluvio_env::conformance::{CASES, Ground};
+use pluvio_sim::Sim;
+use support::{SECOND, quiet};
+
+#[test]
+fn the_simulated_network_is_a_network() {
+    for (seed, (name, case)) in (1..).zip(CASES) {
+        println!("{name}");
+        let options = quiet();
+        let frame_bytes_max = options.network.message_bytes_max;
+        let sim = Sim::new(seed, options);
+        let (server, client) = (sim.process("s"), sim.process("c"));
+        let ground = Ground {
+            server: server.env,
+            client: client.env,
+            address: Address::from("s:0"),
+            frame_bytes_max,
+            bounds_replies: false,
+        };
+        sim.block_on(client.id, case(ground), 1_000 * SECOND)
+            .unwrap();
+    }
+}
