@@ -314,8 +314,8 @@ impl PagesGivenBack {
 mod tests {
     use super::{CALM_WINDOWS, GivenBack, Patience};
 
-    /// Gives back if it may, after some windows without load; says whether it did. Then the store is
-    /// busy.
+    /// Gives back if it may, after some windows without load; says whether it did. Then the store
+    /// is busy.
     fn pause(patience: &mut Patience, windows: u32) -> bool {
         (0..windows).for_each(|_| patience.note_calm());
         patience.gave |= patience.is_over();

@@ -63,8 +63,8 @@ impl LogSpace {
         self.memory().entries().value_of(entry, key, guard)
     }
 
-    /// The object at `entry`, which was found or appended under `guard`, if its value cannot change
-    /// and all that lies before the value is in one seglet. The value may be in many seglets.
+    /// The object at `entry`, if its value cannot change and all that lies before the value is in
+    /// one seglet. The value may be in many seglets. `entry` was found or appended under `guard`.
     #[must_use]
     pub fn cut_object<'g>(
         &'g self,
