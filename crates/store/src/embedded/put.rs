@@ -1,5 +1,5 @@
-//! Storing and deleting an object of an embedded store without a sink whose values do not change:
-//! the fast paths, each in one piece of code, for nearly every put and delete.
+//! Puts and deletes of an embedded store without a sink whose values do not change. Here are the
+//! fast paths, each in one piece of code, for nearly all of them.
 //!
 //! The same steps as [`Engine::apply`] takes, without what only other stores and other changes
 //! need: nothing is pending, no graves and no tombstones are written, no result is kept for a
@@ -67,9 +67,9 @@ impl Old {
 }
 
 impl Engine {
-    /// Stores the value if its entry fits the seglet that the head of the log that `by` gives is
-    /// in; `approach` is that of the key. Gives the new version. `None`, and nothing has changed,
-    /// when it takes [`Self::apply`]. The lengths were checked.
+    /// Stores the value, at the head of the log that `by` gives; `approach` is that of the key.
+    /// Gives the new version. `None`, and nothing has changed, when it takes [`Self::apply`]. The
+    /// lengths were checked.
     #[inline]
     pub(crate) fn put_fast(
         &self,
