@@ -3,7 +3,7 @@
 use crate::slot::{self, Slot};
 use crate::spread::Spread;
 use crate::table::Table;
-use crate::words::Lines;
+use crate::words::{Lines, Word};
 use pluvio_units::{EntryRef, HashRange, KeyHash, Rank};
 
 impl<M: Lines> Table<M> {
@@ -17,10 +17,12 @@ impl<M: Lines> Table<M> {
         let Err(address) = self.read_all(
             place,
             || found.borrow_mut().truncate(begin),
-            |word, address| -> Option<core::convert::Infallible> {
-                if word != slot::EMPTY && address.block.home(slot::tag_of(word)) == address.home {
-                    found.borrow_mut().push(Slot::of(word));
-                }
+            |slots, address| -> Option<core::convert::Infallible> {
+                let words = slots.iter().map(Word::get);
+                let here = words.filter(|&word| {
+                    word != slot::EMPTY && address.block.home(slot::tag_of(word)) == address.home
+                });
+                found.borrow_mut().extend(here.map(Slot::of));
                 None
             },
         );
