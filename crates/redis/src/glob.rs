@@ -373,8 +373,8 @@ mod tests {
     // shows: GLOB-1
     #[test]
     fn patterns_of_an_enemy_give_way_or_cost_nothing() {
-        let text = "a".repeat(60_000);
-        let many = "a".repeat(30_000);
+        let text = "a".repeat(20_000);
+        let many = "a".repeat(10_000);
         for (pattern, gives_way) in [
             (format!("*{many}b"), false),
             (format!("*{many}b*"), false),

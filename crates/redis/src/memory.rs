@@ -21,8 +21,9 @@
 //! - MEM-1: the connections of all ports with one `ClientMemory` hold at most its bound together,
 //!   up to [`GRAIN`] bytes of each connection and what one of them takes in one turn.
 //! - MEM-2: what a connection counted is taken off again when it ends, however it ends.
-//! - MEM-3: of the large replies that wait, the first one in line is always built on. So they never
-//!   wait for each other in a circle.
+//! - MEM-3: of the large replies that wait, the first one in line is built on as far as the bound
+//!   goes. So they never wait for each other in a circle, and none of them is why a connection is
+//!   closed that does not stand still.
 
 use crate::clients::ClientEntry;
 use crate::counters::add;
@@ -363,7 +364,7 @@ impl Building<'_> {
             let now = clock.now();
             memory.evict_still(now);
             let (is_first, others) = memory.is_first(place);
-            if is_first {
+            if is_first && memory.stays() + more <= memory.bound {
                 break;
             }
             if now.since(began) >= limit {
