@@ -9,7 +9,8 @@ use pluvio_coordinator::CoordinatorOptions;
 use pluvio_env::{Address, Transport};
 use pluvio_local::{Durability, MetadataLogin, SERVERS_MAX};
 use pluvio_metadata::Place as MetadataPlace;
-use pluvio_units::Size;
+use pluvio_server::ServerOptions;
+use pluvio_units::{ParseSizeError, Size};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -134,6 +135,10 @@ pub struct Dev {
     /// ones]
     #[arg(long, value_name = "P", env = "PLUVIO_REDIS_CLUSTER_PORT")]
     pub redis_cluster_port: Option<u16>,
+    /// What all connections of Redis clients of a server may hold together [default: a quarter of
+    /// --memory, at least 512MiB]
+    #[arg(long, value_name = "SIZE", env = "PLUVIO_REDIS_MEMORY", value_parser = redis_memory)]
+    pub redis_memory: Option<Size>,
     /// Port for metrics and health of the coordinator; the servers' follow [default: any free ones]
     #[arg(long, value_name = "P", env = "PLUVIO_ADMIN_PORT")]
     pub admin_port: Option<u16>,
@@ -228,6 +233,10 @@ pub struct Server {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub redis_connections_max: u32,
+    /// What all connections of Redis clients may hold together, in requests and replies. Beyond it
+    /// the connection that holds most is closed [default: a quarter of --memory, at least 512MiB]
+    #[arg(long, value_name = "SIZE", env = "PLUVIO_REDIS_MEMORY", value_parser = redis_memory)]
+    pub redis_memory: Option<Size>,
     /// What both kinds of processes have.
     #[command(flatten)]
     pub process: Process,
@@ -311,6 +320,20 @@ fn silence(text: &str) -> Result<Duration, String> {
         ));
     }
     Ok(silence)
+}
+
+/// What the connections of Redis clients may hold: some of the largest values at least.
+fn redis_memory(text: &str) -> Result<Size, String> {
+    let size: Size = text
+        .parse()
+        .map_err(|error: ParseSizeError| error.to_string())?;
+    let least = ServerOptions::REDIS_MEMORY_MIN;
+    if size < least {
+        return Err(format!(
+            "some of the largest values must fit; give {least} or more"
+        ));
+    }
+    Ok(size)
 }
 
 /// An address to listen at that the whole cluster is told, so it must be one. Names are looked up

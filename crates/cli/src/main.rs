@@ -15,6 +15,7 @@ mod admin;
 mod args;
 mod cmd;
 mod coordinator_process;
+mod heap;
 mod ingest;
 mod process;
 mod server_process;

@@ -3,6 +3,7 @@
 use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
 use crate::args::{HugePages, Server as Arguments, Update};
+use crate::heap;
 use crate::process::{self, Parts};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
@@ -12,10 +13,11 @@ use pluvio_env::{Address, BoxFuture, Transport};
 use pluvio_local::{Announcement, Durability, Role};
 use pluvio_net::OsNetwork;
 use pluvio_server::{Server, ServerError, ServerOptions};
-use pluvio_units::Size;
+use pluvio_units::{CoreId, Size};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// Runs the server until it is asked to stop or the cluster has declared it dead.
 ///
@@ -43,7 +45,7 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
             "--listen {listen}: the coordinator at {coordinator} is on another machine and cannot reach this address; give one by which the others reach this machine"
         )));
     }
-    let (coordinator, json) = (coordinator.clone(), global.json);
+    let (coordinator, timeout, json) = (coordinator.clone(), global.timeout, global.json);
     let given = arguments.clone();
     let has_redis = arguments.redis.is_some() || arguments.redis_cluster.is_some();
     let redis = usize::from(has_redis) * arguments.redis_connections_max as usize;
@@ -53,7 +55,7 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         0,
         Some(&arguments.data),
         redis,
-        move |parts| serve(parts, coordinator, given, json),
+        move |parts| serve(parts, coordinator, given, timeout, json),
     )
 }
 
@@ -88,6 +90,7 @@ async fn serve(
     parts: Parts,
     coordinator: String,
     arguments: Arguments,
+    timeout: Duration,
     json: bool,
 ) -> Result<(), Failure> {
     let Parts {
@@ -106,7 +109,7 @@ async fn serve(
         None => None,
     };
     let admin_address = admin.as_ref().map(|a| a.address.clone());
-    let mut options = options(&coordinator, &arguments, admin_address.clone());
+    let mut options = options(&coordinator, &arguments, admin_address.clone(), timeout);
     options.redis_connections_max = connections.redis;
     let started = tokio::select! {
         biased;
@@ -118,6 +121,11 @@ async fn serve(
     };
     let server = Arc::new(started.map_err(|error| failure(error, &arguments))?);
     *subject.place() = Arc::downgrade(&server);
+    let small = server.redis_memory().map(|memory| {
+        let (clock, tasks) = (Arc::clone(&env.clock), Arc::clone(&env.tasks));
+        let keep = heap::keep_small(clock, tasks, memory);
+        env.tasks.spawn(CoreId(0), "keep the heap small", keep)
+    });
     Announcement {
         ready: true,
         role: "server".into(),
@@ -140,12 +148,20 @@ async fn serve(
             "this server is no member of the cluster any more: {why}; start it again on the same data directory, it joins as a new server"
         ))),
     };
+    if let Some(small) = small {
+        small.abort();
+    }
     drop(admin);
     drop(server);
     result
 }
 
-fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> ServerOptions {
+fn options(
+    coordinator: &str,
+    arguments: &Arguments,
+    admin: Option<String>,
+    timeout: Duration,
+) -> ServerOptions {
     let mut options =
         ServerOptions::new(Address::default(), Address::from(arguments.listen.as_str()));
     options.coordinators = coordinator.split(',').map(Address::from).collect();
@@ -159,6 +175,8 @@ fn options(coordinator: &str, arguments: &Arguments, admin: Option<String>) -> S
     options.synced = arguments.durability == Durability::Synced;
     options.in_place = arguments.update == Update::InPlace;
     options.rack = arguments.rack.clone();
+    options.redis_memory = arguments.redis_memory;
+    options.redis_timeout = timeout;
     options.pid = std::process::id();
     options
 }
@@ -231,7 +249,13 @@ impl Subject for Pages {
         if let Some(server) = self.server() {
             metrics.server(&server.status());
             if let Some(t) = server.redis_totals() {
+                let memory = server.redis_memory().map(|memory| memory.stats());
+                let memory = memory.unwrap_or_default();
                 metrics.redis(&RedisNumbers {
+                    memory: memory.used,
+                    memory_max: memory.bound,
+                    evicted: memory.evicted,
+                    waited: memory.waited,
                     commands_unknown: t.commands_unknown,
                     connections_open: t.connections_open(),
                     connections: t.connections,

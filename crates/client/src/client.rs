@@ -32,6 +32,8 @@ const TABLES_IDLE_MAX: usize = 64;
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
     core: CoreId,
+    /// Instead of [`ClientOptions::full_timeout`].
+    full_timeout: Option<Duration>,
 }
 
 pub(crate) struct Shared {
@@ -94,6 +96,7 @@ impl Client {
                 tables: Mutex::new(BTreeMap::new()),
             }),
             core: CoreId(0),
+            full_timeout: None,
         }
     }
 
@@ -101,8 +104,18 @@ impl Client {
     #[must_use]
     pub fn on_core(&self, core: CoreId) -> Self {
         Self {
-            shared: self.shared.clone(),
             core,
+            ..self.clone()
+        }
+    }
+
+    /// A clone with another [`ClientOptions::full_timeout`]. With zero, an operation that finds
+    /// memory full fails at once.
+    #[must_use]
+    pub fn with_full_timeout(&self, timeout: Duration) -> Self {
+        Self {
+            full_timeout: Some(timeout),
+            ..self.clone()
         }
     }
 
@@ -113,7 +126,9 @@ impl Client {
     }
 
     pub(crate) fn attempts(&self) -> Attempts<'_> {
-        Attempts::new(&self.shared.parts, &self.shared.options)
+        let options = &self.shared.options;
+        let full = self.full_timeout.unwrap_or(options.full_timeout);
+        Attempts::new(&self.shared.parts, options, full)
     }
 
     /// Whether the server that embeds this client has a hash of a table, as far as it knows.

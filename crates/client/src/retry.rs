@@ -34,13 +34,14 @@ pub(crate) struct Attempts<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    pub(crate) fn new(parts: &'a Parts, options: &'a ClientOptions) -> Self {
+    /// `full_limit` is the time while all it hears is that memory is full.
+    pub(crate) fn new(parts: &'a Parts, options: &'a ClientOptions, full_limit: Duration) -> Self {
         Self {
             parts,
             deadline: parts.clock.now() + options.timeout,
             limit: options.timeout,
             per_attempt: options.attempt_timeout,
-            full_limit: options.full_timeout,
+            full_limit,
             on_delay: options.on_delay.as_ref(),
             full_since: None,
             pauses: 0,

@@ -67,6 +67,10 @@ pub struct LocalOptions {
     /// Port for cluster clients of Redis of the first server; the others follow. 0 takes any free
     /// ones.
     pub redis_cluster_port: u16,
+    /// What connections of Redis clients may hold; see `ServerOptions`.
+    pub redis_memory: Option<Size>,
+    /// How long the Redis ports mask failures; as they do by themselves when `None`.
+    pub redis_timeout: Option<Duration>,
     /// HTTP port of the coordinator; any when `None`.
     pub admin_port: Option<u16>,
     /// Port of the coordinator; the usual one, or any when that is taken, when `None`.
@@ -116,6 +120,8 @@ impl LocalOptions {
             data: data.to_owned(),
             redis_port: 0,
             redis_cluster_port: 0,
+            redis_memory: None,
+            redis_timeout: None,
             admin_port: None,
             coordinator_port: Some(0),
             coordinators: 1,
@@ -665,6 +671,12 @@ impl LocalCluster {
         add("--replicas", options.replicas.to_string());
         add("--durability", options.durability.name().to_owned());
         add("--cores", options.cores.unwrap_or(shared_out).to_string());
+        if let Some(memory) = options.redis_memory {
+            add("--redis-memory", memory.bytes().to_string());
+        }
+        if let Some(timeout) = options.redis_timeout {
+            add("--timeout", format!("{}ms", timeout.as_millis()));
+        }
         if let Some(least) = options.min_replicas {
             add("--min-replicas", least.to_string());
         }

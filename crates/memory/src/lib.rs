@@ -20,6 +20,8 @@ mod binding;
 #[allow(unsafe_code)] // copies to where its callers may write
 mod copy;
 mod epoch;
+#[allow(unsafe_code)] // one call of the C library
+mod heap;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)] // copies bytes that others change
 mod racing;
@@ -38,6 +40,7 @@ pub use copy::CopyMethod;
 #[doc(hidden)] // for models of the crates above: stores use `ReclaimEpochs`
 pub use epoch::protocol as epoch_protocol;
 pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
+pub use heap::give_back_heap;
 pub use racing_bytes::RacingBytes;
 pub use region::{
     CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError, page_bytes,

@@ -10,7 +10,7 @@ use pluvio_env::{Address, BoxFuture, ByteStream, Peer, StreamError};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 /// While nothing arrives, an empty buffer of the caller above this size is given back.
@@ -98,6 +98,13 @@ impl ByteStream for TcpByteStream {
         };
         spare::give(buffer);
         result
+    }
+
+    fn gone(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            // An error of this call means the same.
+            let _ = self.stream.ready(Interest::ERROR).await;
+        })
     }
 
     fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>> {

@@ -6,6 +6,7 @@ mod rig;
 
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
+use futures_util::FutureExt;
 use pluvio_env::{Address, BoxFuture, ByteStream, Listening, Network, StreamService};
 use rig::{PATIENCE, Rig, raw, read_to_end};
 use std::io::{Read, Write};
@@ -201,4 +202,37 @@ fn looking_without_waiting_finds_nothing_something_or_the_end() {
     go.notify_one();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(read_to_end(&mut stream), b"first second");
+}
+
+/// Reads to the end, and tells whether the peer was gone then. Then waits for it to be gone.
+struct Watcher(mpsc::Sender<&'static str>);
+
+impl StreamService for Watcher {
+    fn serve(&self, mut stream: Box<dyn ByteStream>) -> BoxFuture<'static, ()> {
+        let say = self.0.clone();
+        Box::pin(async move {
+            let mut buffer = BytesMut::new();
+            while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+            let is_gone = stream.gone().now_or_never().is_some();
+            say.send(if is_gone { "gone at once" } else { "ended" })
+                .unwrap();
+            stream.gone().await;
+            say.send("gone").unwrap();
+        })
+    }
+}
+
+#[test]
+fn a_peer_that_sends_nothing_more_is_not_gone_and_one_that_resets_is() {
+    let rig = Rig::new(1);
+    let (say, hear) = mpsc::channel();
+    let listening = listen(&rig, 10, Watcher(say));
+    let mut stream = raw(&listening.address);
+    stream.write_all(b"x").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(hear.recv_timeout(PATIENCE), Ok("ended"));
+    let linger = Some(Duration::ZERO);
+    socket2::SockRef::from(&stream).set_linger(linger).unwrap();
+    drop(stream);
+    assert_eq!(hear.recv_timeout(PATIENCE), Ok("gone"));
 }

@@ -7,6 +7,7 @@ use crate::database::DatabaseId;
 use crate::reply::Protocol;
 use crate::table::SPECS;
 use core::task::Waker;
+use core::time::Duration;
 use futures_util::task::AtomicWaker;
 use pluvio_env::{Address, Moment};
 use std::collections::BTreeMap;
@@ -55,6 +56,12 @@ impl ClientEntry {
         let ms = now.since(self.since).as_millis();
         self.active_ms
             .store(u64::try_from(ms).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long it has neither sent nor taken anything.
+    pub(crate) fn idle(&self, now: Moment) -> Duration {
+        let active = Duration::from_millis(self.active_ms.load(Ordering::Relaxed));
+        now.since(self.since).saturating_sub(active)
     }
 
     pub(crate) fn set_command(&self, spec: u16) {

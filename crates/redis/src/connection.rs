@@ -17,19 +17,26 @@
 //! - CONN-2: a run under way is driven in every wait, also while replies are written to a peer that
 //!   does not read. It may hold turns that others wait for.
 //! - CONN-3: the memory of a connection is bounded. Input: one command's bytes and one read.
-//!   Output: `output_bytes_max`, one reply, and the replies of commands under way (QUEUE-3). An
-//!   idle connection holds no buffers.
+//!   Output: `output_bytes_max`, one reply, and the replies of commands under way (QUEUE-3). While
+//!   memory is scarce it is [`SCARCE_OUTPUT_BYTES`] instead of `output_bytes_max`. An idle
+//!   connection holds no buffers. What a connection holds counts in the bound of all (MEM-1).
 //! - CONN-4: one timer is set for all held replies of a connection, not one for each.
 //! - CONN-5: when it is not known whether a command was executed, those that have arrived behind it
 //!   are not executed.
+//! - CONN-6: a connection reads and writes about [`TURN_BYTES`] before others of its core get their
+//!   turn, however large its values are.
+//! - CONN-7: when a connection is known to be broken, its run is dropped: a reply that nobody takes
+//!   is not built on.
 
 use crate::commands::{
     Commands, Data, OneKey, Ran, Request, Scratch, one_key, run_data, run_now, run_own,
 };
 use crate::counters::add;
 use crate::database::{DatabaseId, KnownHash, PREFETCH_MAX};
-use crate::failure::{AFTER_DOUBT, too_long};
+use crate::failure::{AFTER_DOUBT, evicted, too_long};
 use crate::give_way::give_way;
+use crate::memory::Share;
+use crate::output::Output;
 use crate::parser::{Command, Parsed, Parser, ProtocolError, TooLarge};
 use crate::queue::{HeldReply, Queue};
 use crate::reply::{Failure, Reply};
@@ -44,11 +51,20 @@ use pluvio_env::{BoxFuture, ByteStream, Moment, StreamError};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Buffers above this size are given back when a connection has nothing to do.
 const IDLE_BYTES_MAX: usize = 4 << 10;
 /// Turns without waiting after which other connections of the core get theirs.
 const TURNS_MAX: u32 = 16;
+/// Bytes that are read or written before other connections of the core get their turn. The kernel
+/// takes some ten microseconds for them.
+const TURN_BYTES: usize = 128 << 10;
+/// From this many bytes of replies on, a connection starts no more commands while memory is scarce.
+const SCARCE_OUTPUT_BYTES: usize = 64 << 10;
+/// A run that was polled this often may take long: from then on it is looked whether the connection
+/// is broken.
+const POLLS_BEFORE_LOOK: u32 = 4;
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
@@ -58,15 +74,20 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         .enter(stream.peer().address, stream.local(), shared.now());
     let _leave = Leave(core, entry.id);
     add(&core.counters.connections, 1);
-    let run = |database: DatabaseId, commands: Commands| run_data(core, database, commands);
     let options = core.options();
+    let share = options.memory.enter(Arc::clone(&entry));
+    let run = |is_hasty: bool, database: DatabaseId, commands: Commands| {
+        let core = if is_hasty { core.hasty() } else { core };
+        run_data(core, &share, database, commands)
+    };
     let mut connection = Connection {
         core,
+        share: &share,
         stream,
         session: Session::new(Arc::clone(&entry)),
         parser: Parser::new(options.limits),
         input: BytesMut::new(),
-        output: Vec::new(),
+        output: Output::default(),
         queue: Queue::new(options.queue_max),
         ahead: VecDeque::new(),
         same: None,
@@ -75,10 +96,15 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         alarm: None,
         held_until: None,
         ended: false,
+        running_bytes: 0,
+        spent: 0,
         run_data: run,
     };
     // An error means that the peer is gone: nobody is left to tell.
-    let _ = connection.run().await;
+    let ended = connection.run().await;
+    if ended.is_ok() && share.is_evicted() {
+        connection.say_last_words().await;
+    }
 }
 
 /// Takes the connection off the list, however it ends.
@@ -103,6 +129,14 @@ enum Step {
 }
 
 impl Step {
+    /// Bytes that it holds.
+    fn bytes_held(&self) -> usize {
+        match self {
+            Self::Run(resolved) => resolved.command.bytes_held(),
+            Self::Refuse(_) | Self::Broken(_) | Self::Intruder => 0,
+        }
+    }
+
     /// The command on the database that it is.
     fn data(&self) -> Option<(Data, &Command)> {
         match self {
@@ -135,17 +169,36 @@ enum Pause {
 /// What ended a wait.
 enum Woke {
     Landed,
-    Read(Result<usize, StreamError>),
+    Read(usize),
     Killed,
+}
+
+/// What a connection that waits wants of its stream.
+enum Wish<'s> {
+    /// More bytes.
+    Bytes(BoxFuture<'s, Result<usize, StreamError>>),
+    /// Nothing so far.
+    Nothing(Option<&'s mut Box<dyn ByteStream>>),
+    /// To know when it is broken (CONN-7).
+    End(BoxFuture<'s, ()>),
+}
+
+fn killed() -> StreamError {
+    StreamError("ended by CLIENT KILL, or because it held most memory".to_owned())
+}
+
+fn broken() -> StreamError {
+    StreamError("the peer is gone".to_owned())
 }
 
 struct Connection<'a, M, F> {
     core: &'a Core,
+    share: &'a Share,
     stream: Box<dyn ByteStream>,
     session: Session,
     parser: Parser,
     input: BytesMut,
-    output: Vec<u8>,
+    output: Output,
     queue: Queue<F>,
     /// Commands that were read and are not started.
     ahead: VecDeque<Step>,
@@ -159,20 +212,25 @@ struct Connection<'a, M, F> {
     held_until: Option<Moment>,
     /// Whether the peer sends nothing more.
     ended: bool,
+    /// Bytes of the commands of the run under way.
+    running_bytes: usize,
+    /// Bytes read and written since others had their turn.
+    spent: usize,
     run_data: M,
 }
 
 impl<M, F> Connection<'_, M, F>
 where
-    M: Fn(DatabaseId, Commands) -> F,
+    M: Fn(bool, DatabaseId, Commands) -> F,
     F: Future<Output = Ran>,
 {
     async fn run(&mut self) -> Result<(), StreamError> {
         let mut turns = 0;
         loop {
             turns += 1;
-            if turns > TURNS_MAX {
+            if turns > TURNS_MAX || self.spent >= TURN_BYTES {
                 turns = 0;
+                self.spent = 0;
                 give_way().await;
                 if self.session.entry().was_killed() {
                     return Ok(());
@@ -196,12 +254,10 @@ where
                 }
             }
             turns = 0;
-            match self.wait(matches!(pause, Pause::Hungry)).await {
+            self.spent = 0;
+            match self.wait(matches!(pause, Pause::Hungry)).await? {
                 Woke::Landed => {}
-                Woke::Read(count) => {
-                    let count = count?;
-                    self.received(count);
-                }
+                Woke::Read(count) => self.received(count),
                 Woke::Killed => return Ok(()),
             }
         }
@@ -209,8 +265,36 @@ where
 
     fn received(&mut self, count: usize) {
         self.ended |= count == 0;
+        self.spent += count;
         add(&self.core.counters.bytes_in, count as u64);
         self.session.entry().set_active(self.core.shared.now());
+        if self.input.capacity() > TURN_BYTES {
+            self.tell();
+        }
+    }
+
+    /// Counts what this connection holds in the memory of all (MEM-1).
+    fn tell(&self) {
+        let ahead: usize = self.ahead.iter().map(Step::bytes_held).sum();
+        let input = self.input.capacity() + ahead + self.running_bytes;
+        let output = self.output.bytes_held() + self.queue.bytes_waiting();
+        let entry = self.session.entry();
+        entry.input_bytes.store(input, Relaxed);
+        entry.output_bytes.store(output, Relaxed);
+        self.share.tell();
+    }
+
+    /// Tells the peer why the connection is closed, unless it is in the middle of a reply, or does
+    /// not take it at once.
+    async fn say_last_words(&mut self) {
+        if !self.output.is_empty() {
+            return;
+        }
+        let mut words = Vec::new();
+        let failure = evicted(self.share.memory().bound());
+        Reply::Error(failure).write(self.session.protocol(), &mut words);
+        let mut write = self.stream.write_all(&words);
+        let _ = poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await;
     }
 
     /// Starts all commands that have arrived and may start, and collects replies that may leave.
@@ -218,11 +302,14 @@ where
         let _ended = self.queue.poll(context);
         self.held_until = None;
         loop {
-            let limit = self.core.options().output_bytes_max;
+            let mut limit = self.core.options().output_bytes_max;
+            if self.share.memory().is_scarce() {
+                limit = limit.min(SCARCE_OUTPUT_BYTES);
+            }
             while self.output.len() < limit
                 && let Some(reply) = self.queue.next_reply(self.core.databases.client())
             {
-                self.emit(&reply);
+                self.emit(reply);
             }
             if self.output.len() + self.queue.bytes_waiting() >= limit {
                 return Pause::Blocked;
@@ -434,7 +521,7 @@ where
         let databases = &core.databases;
         if one.is_plain_get() && self.session.answers_all() && self.queue.is_empty() {
             let (protocol, output) = (self.session.protocol(), &mut self.output);
-            let mut show = |value: Option<&[u8]>| Reply::write_value(value, protocol, output);
+            let mut show = |value: Option<&[u8]>| output.value_or_nil(value, protocol);
             if databases.show_at_once(database, one.request.key(), known, &mut show) {
                 return true;
             }
@@ -489,64 +576,110 @@ where
             answered.push(self.session.is_answered());
             commands.push((what, next.command));
         }
-        let run = (self.run_data)(self.session.database(), commands);
+        let is_hasty = self.queue.is_full();
+        let run = (self.run_data)(is_hasty, self.session.database(), commands);
+        self.running_bytes = bytes;
         self.queue.begin(run, answered);
         let _ended = self.queue.poll(context);
     }
 
     fn answer(&mut self, reply: Reply, answered: bool) {
         if let Some(reply) = self.queue.answer(reply, answered) {
-            self.emit(&reply);
+            self.emit(reply);
         }
     }
 
-    fn emit(&mut self, reply: &Reply) {
-        if let Reply::Error(failure) = reply {
+    fn emit(&mut self, reply: Reply) {
+        if let Reply::Error(failure) = &reply {
             self.core.counters.error(failure.prefix());
         }
-        reply.write(self.session.protocol(), &mut self.output);
+        self.output.reply(reply, self.session.protocol());
     }
 
     /// Sends what has been collected.
     async fn send(&mut self) -> Result<(), StreamError> {
+        self.release_run();
+        while !self.output.is_empty() {
+            let is_large = self.output.len() > TURN_BYTES;
+            if is_large {
+                self.tell();
+            }
+            let length = self.output.first().len();
+            let mut sent = 0;
+            while sent < length {
+                let end = length.min(sent + TURN_BYTES);
+                self.send_part(sent, end).await?;
+                self.spent += end - sent;
+                sent = end;
+                if sent < length || is_large {
+                    self.session.entry().set_active(self.core.shared.now());
+                    self.give_way().await?;
+                }
+            }
+            add(&self.core.counters.bytes_out, length as u64);
+            self.output.sent_first();
+        }
+        let entry = self.session.entry();
+        if entry.output_bytes.load(Relaxed) > 0 {
+            self.tell();
+        }
+        Ok(())
+    }
+
+    /// Lets others have their turn in the middle of what is sent (CONN-6).
+    async fn give_way(&mut self) -> Result<(), StreamError> {
+        self.spent = 0;
+        give_way().await;
+        match self.session.entry().was_killed() {
+            true => Err(killed()),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends a part of the first piece, and drives the run under way meanwhile (CONN-2).
+    async fn send_part(&mut self, start: usize, end: usize) -> Result<(), StreamError> {
         let Self {
             stream,
             output,
             queue,
             session,
-            core,
             ..
         } = self;
         let entry = session.entry();
-        entry
-            .output_bytes
-            .store(output.len(), core::sync::atomic::Ordering::Relaxed);
-        let mut write = stream.write_all(output);
+        let mut is_told = false;
+        let mut write = stream.write_all(&output.first()[start..end]);
         let written = poll_fn(|context| {
             let _ended = queue.poll(context);
             match write.as_mut().poll(context) {
-                Poll::Pending if entry.is_killed(context.waker()) => {
-                    Poll::Ready(Err(StreamError("ended by CLIENT KILL".to_owned())))
+                Poll::Pending if entry.is_killed(context.waker()) => Poll::Ready(Err(killed())),
+                Poll::Pending => {
+                    if !is_told {
+                        is_told = true;
+                        self.share.set_owed(false);
+                        let held = output.bytes_held() + queue.bytes_waiting();
+                        entry.output_bytes.store(held, Relaxed);
+                        self.share.tell();
+                    }
+                    Poll::Pending
                 }
                 polled => polled,
             }
         });
-        written.await?;
-        drop(write);
-        add(&core.counters.bytes_out, output.len() as u64);
-        entry
-            .output_bytes
-            .store(0, core::sync::atomic::Ordering::Relaxed);
-        if output.capacity() > core.options().output_bytes_max {
-            *output = Vec::new();
-        } else {
-            output.clear();
+        written.await
+    }
+
+    /// The commands of a run that has ended are held no more.
+    fn release_run(&mut self) {
+        if !self.queue.is_running() {
+            self.running_bytes = 0;
         }
-        Ok(())
     }
 
     /// Waits for bytes (when `hungry`), for durability, for commands under way, or for the end.
-    async fn wait(&mut self, hungry: bool) -> Woke {
+    async fn wait(&mut self, hungry: bool) -> Result<Woke, StreamError> {
+        self.release_run();
+        self.share.set_owed(!hungry || !self.queue.is_empty());
+        self.tell();
         let Self {
             core,
             stream,
@@ -558,29 +691,41 @@ where
             ..
         } = self;
         let entry = session.entry();
-        entry
-            .input_bytes
-            .store(input.len(), core::sync::atomic::Ordering::Relaxed);
-        let mut read = hungry.then(|| stream.read(input));
+        let mut wish = match hungry {
+            true => Wish::Bytes(stream.read(input)),
+            false => Wish::Nothing(Some(stream)),
+        };
+        let mut polls = 0;
         poll_fn(|context| {
             if entry.is_killed(context.waker()) {
-                return Poll::Ready(Woke::Killed);
+                return Poll::Ready(Ok(Woke::Killed));
             }
             if queue.poll(context).is_ready() {
-                return Poll::Ready(Woke::Landed);
+                return Poll::Ready(Ok(Woke::Landed));
             }
             if let Some((held, until)) = queue.first_held() {
                 if !held_wait.wake(held, context.waker()) {
-                    return Poll::Ready(Woke::Landed);
+                    return Poll::Ready(Ok(Woke::Landed));
                 }
                 if rings(core, alarm, until, context) {
                     queue.give_up(core.databases.client().timeout());
-                    return Poll::Ready(Woke::Landed);
+                    return Poll::Ready(Ok(Woke::Landed));
                 }
             }
-            match &mut read {
-                Some(read) => read.as_mut().poll(context).map(Woke::Read),
-                None => Poll::Pending,
+            polls += 1;
+            if let Wish::Nothing(stream) = &mut wish
+                && polls >= POLLS_BEFORE_LOOK
+                && let Some(stream) = stream.take()
+            {
+                wish = Wish::End(stream.gone());
+            }
+            match &mut wish {
+                Wish::Bytes(read) => read
+                    .as_mut()
+                    .poll(context)
+                    .map(|read| Ok(Woke::Read(read?))),
+                Wish::End(gone) => gone.as_mut().poll(context).map(|()| Err(broken())),
+                Wish::Nothing(_) => Poll::Pending,
             }
         })
         .await
@@ -588,12 +733,14 @@ where
 
     /// Gives back what an idle connection does not need.
     fn shrink(&mut self) {
-        if self.input.is_empty() && self.input.capacity() > IDLE_BYTES_MAX {
+        let (length, capacity) = (self.input.len(), self.input.capacity());
+        if length == 0 && capacity > IDLE_BYTES_MAX {
             self.input = BytesMut::new();
+        } else if capacity > TURN_BYTES && length < capacity / 8 {
+            // The rest of a large command that is done.
+            self.input = BytesMut::from(&self.input[..]);
         }
-        if self.output.capacity() > IDLE_BYTES_MAX {
-            self.output = Vec::new();
-        }
+        self.output.shrink(IDLE_BYTES_MAX);
         self.ahead = VecDeque::new();
         self.queue.shrink();
     }

@@ -63,6 +63,22 @@ pub(crate) fn reply_too_long(limit: usize) -> Failure {
     ))
 }
 
+/// A reply for which there was no room in the memory of all connections.
+pub(crate) fn connections_are_full() -> Failure {
+    Failure::fixed(
+        "TRYAGAIN not executed: the connections of this server hold too much memory; let their \
+         clients take their replies, or raise --redis-memory",
+    )
+}
+
+/// The last words to a connection that is closed because of all it held most memory.
+pub(crate) fn evicted(bound: usize) -> Failure {
+    Failure::new(format!(
+        "OOM this connection is closed: the connections of this server held {bound} bytes \
+         (--redis-memory), and this one most of them"
+    ))
+}
+
 /// Something about expiry.
 pub(crate) fn no_expiry(what: &str) -> Failure {
     Failure::new(format!(
@@ -108,7 +124,10 @@ pub(crate) fn of_client(error: &ClientError) -> Failure {
         ErrorKind::TimedOut => Failure::new(format!(
             "TRYAGAIN the cluster did not do it in time: {error}"
         )),
-        ErrorKind::BadArgument if error.fatal_kind() == Some(FatalKind::ValueTooLong) => too_long(),
+        // Servers have different limits: the error names the one that counts.
+        ErrorKind::BadArgument if error.fatal_kind() == Some(FatalKind::ValueTooLong) => {
+            Failure::new(format!("ERR string exceeds maximum allowed size: {error}"))
+        }
         _ => Failure::new(format!("ERR {error}")),
     }
 }

@@ -11,9 +11,9 @@
 //! 3. `table.rs` finds it; the rows of the table are in `specs.rs`.
 //! 4. `commands` runs it.
 //! 5. `queue.rs` keeps outcomes that are not durable, and replies, in order.
-//! 6. `reply.rs` writes the reply.
+//! 6. `reply.rs` writes the reply into `output.rs`.
 //!
-//! `database.rs` turns database numbers into tables.
+//! `memory.rs` bounds what all connections hold. `database.rs` turns database numbers into tables.
 //!
 //! Invariants
 //! - REDIS-1: replies of a connection leave in the order of its commands.
@@ -21,7 +21,8 @@
 //!   keys; a command is acknowledged only when its replicas have it.
 //! - REDIS-3: errors that Redis has have the texts of Redis: clients choose their way by them.
 //! - REDIS-4: input of a peer costs memory only as it arrives, and within bounds, and so do the
-//!   replies (PARSE-2, CONN-3, QUEUE-3). The bounds are those of one connection.
+//!   replies. There are bounds of one connection (PARSE-2, CONN-3, QUEUE-3), and one of all
+//!   connections of a server together (MEM-1).
 //!
 //! Threads: a connection stays on the core that accepted it. Cores share the list of connections,
 //! and counters that are only added up to be shown.
@@ -36,7 +37,9 @@ mod database;
 mod failure;
 mod give_way;
 mod glob;
+mod memory;
 mod number;
+mod output;
 mod parser;
 mod queue;
 mod reply;
@@ -48,8 +51,9 @@ mod table;
 mod version;
 
 pub use counters::Totals;
+pub use memory::{ClientMemory, ClientMemoryStats};
 pub use parser::{Command, Limits, Parsed, Parser, ProtocolError, TooLarge};
-pub use reply::{Failure, Protocol, Reply};
+pub use reply::{Bulks, Failure, Protocol, Reply};
 pub use service::RedisService;
 pub use shared::{ClusterPort, RedisOptions, ServersFn, StatusFn};
 pub use table::{Keys, SPECS, Spec};

@@ -20,7 +20,7 @@
 //!   was executed. That of a read says to try again.
 
 use crate::commands::{Ran, Shape};
-use crate::failure::not_durable;
+use crate::failure::{OUT_OF_MEMORY, not_durable};
 use crate::reply::Reply;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -76,6 +76,8 @@ pub(crate) struct Queue<F> {
     bytes_waiting: usize,
     /// It is not known whether a command was executed.
     in_doubt: bool,
+    /// A command has waited in vain for memory.
+    is_full: bool,
     /// About the largest reply of late; of a reply with several values, their mean.
     largest_reply: usize,
 }
@@ -90,6 +92,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
             run_first: 0,
             bytes_waiting: 0,
             in_doubt: false,
+            is_full: false,
             largest_reply: REPLY_BYTES_FIRST,
         }
     }
@@ -119,6 +122,11 @@ impl<F: Future<Output = Ran>> Queue<F> {
         let expected = REPLIES_BYTES / self.largest_reply.max(1);
         let places = self.places_max.saturating_sub(self.places.len());
         expected.clamp(RUN_MIN, RUN_MAX).min(places.max(1))
+    }
+
+    /// Whether a run is under way.
+    pub(crate) fn is_running(&self) -> bool {
+        self.run.is_some()
     }
 
     /// Begins a run. `answered` says of each of its commands whether its reply is wanted.
@@ -165,10 +173,17 @@ impl<F: Future<Output = Ran>> Queue<F> {
         self.in_doubt
     }
 
+    /// Whether a command has waited in vain for memory: those that have arrived behind it are not to
+    /// wait, too.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
     /// Everything that had arrived was answered.
     pub(crate) fn all_answered(&mut self) {
         debug_assert!(self.is_empty());
         self.in_doubt = false;
+        self.is_full = false;
     }
 
     /// Gives up the first reply, whose time is over (QUEUE-4).
@@ -200,6 +215,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
             let faded = self.largest_reply - self.largest_reply / 16;
             self.largest_reply = faded.max(size / reply.values().max(1));
             self.bytes_waiting += size;
+            self.is_full |= matches!(&reply, Reply::Error(failure) if *failure == OUT_OF_MEMORY);
             place.state = State::Done(reply);
         }
         self.in_doubt |= ran.in_doubt;

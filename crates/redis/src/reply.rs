@@ -1,6 +1,7 @@
 //! Replies, and how both versions of the protocol write them.
 
 use crate::number::push_integer;
+use crate::output::Out;
 use bytes::Bytes;
 use pluvio_client::Output;
 use std::borrow::Cow;
@@ -86,6 +87,8 @@ pub enum Reply {
     Nil,
     /// A list.
     Array(Vec<Self>),
+    /// A list of bytes, written in advance.
+    Bulks(Bulks),
     /// Pairs: a map in RESP3, a list of twice the length in RESP2.
     Map(Vec<(Self, Self)>),
     /// A set in RESP3, a list in RESP2.
@@ -149,6 +152,7 @@ impl Reply {
             Self::Bulk(bytes) => bytes.len(),
             Self::Verbatim(text) | Self::Word(text) => text.len(),
             Self::Array(items) | Self::Set(items) => items.iter().map(Self::size).sum(),
+            Self::Bulks(bulks) => bulks.bytes,
             Self::Map(pairs) => pairs.iter().map(|(k, v)| k.size() + v.size()).sum(),
         }
     }
@@ -157,6 +161,7 @@ impl Reply {
     pub(crate) fn values(&self) -> usize {
         match self {
             Self::Array(items) | Self::Set(items) => items.len(),
+            Self::Bulks(bulks) => bulks.count,
             _ => 1,
         }
     }
@@ -171,42 +176,93 @@ impl Reply {
 
     /// Appends what is sent.
     pub fn write(&self, protocol: Protocol, out: &mut Vec<u8>) {
+        self.clone().write_to(protocol, out);
+    }
+
+    /// Appends what is sent. Parts are freed as they are written, so that a large reply is not in
+    /// memory twice.
+    pub(crate) fn write_to(self, protocol: Protocol, out: &mut impl Out) {
         match self {
-            Self::Status(text) => line(out, b'+', text.as_bytes()),
-            Self::Word(text) => line(out, b'+', text.as_bytes()),
-            Self::Error(failure) => line(out, b'-', failure.text()),
-            Self::Integer(value) => head(out, b':', *value),
-            Self::Bulk(bytes) => bulk(out, bytes),
-            Self::Text(text) => bulk(out, text.as_bytes()),
+            Self::Status(text) => line(out.small(), b'+', text.as_bytes()),
+            Self::Word(text) => line(out.small(), b'+', text.as_bytes()),
+            Self::Error(failure) => line(out.small(), b'-', failure.text()),
+            Self::Integer(value) => head(out.small(), b':', value),
+            Self::Bulk(bytes) => {
+                head_count(out.small(), b'$', bytes.len());
+                out.value(&bytes);
+                out.small().extend_from_slice(b"\r\n");
+            }
+            Self::Text(text) => bulk(out.small(), text.as_bytes()),
             Self::Verbatim(text) => match protocol {
-                Protocol::Resp2 => bulk(out, text.as_bytes()),
+                Protocol::Resp2 => bulk(out.small(), text.as_bytes()),
                 Protocol::Resp3 => {
+                    let out = out.small();
                     head_count(out, b'=', text.len() + 4);
                     out.extend_from_slice(b"txt:");
                     out.extend_from_slice(text.as_bytes());
                     out.extend_from_slice(b"\r\n");
                 }
             },
-            Self::Nil => out.extend_from_slice(match protocol {
+            Self::Nil => out.small().extend_from_slice(match protocol {
                 Protocol::Resp2 => b"$-1\r\n",
                 Protocol::Resp3 => b"_\r\n",
             }),
             Self::Array(items) => list(out, protocol, b'*', items),
+            Self::Bulks(bulks) => {
+                head_count(out.small(), b'*', bulks.count);
+                for part in bulks.parts {
+                    out.value(&part.into());
+                }
+            }
             Self::Set(items) => match protocol {
                 Protocol::Resp2 => list(out, protocol, b'*', items),
                 Protocol::Resp3 => list(out, protocol, b'~', items),
             },
             Self::Map(pairs) => {
                 match protocol {
-                    Protocol::Resp2 => head_count(out, b'*', pairs.len() * 2),
-                    Protocol::Resp3 => head_count(out, b'%', pairs.len()),
+                    Protocol::Resp2 => head_count(out.small(), b'*', pairs.len() * 2),
+                    Protocol::Resp3 => head_count(out.small(), b'%', pairs.len()),
                 }
                 for (key, value) in pairs {
-                    key.write(protocol, out);
-                    value.write(protocol, out);
+                    key.write_to(protocol, out);
+                    value.write_to(protocol, out);
                 }
             }
         }
+    }
+}
+
+/// A list of bytes, written in advance: a small part of the memory that as many replies take.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Bulks {
+    count: usize,
+    bytes: usize,
+    parts: Vec<Vec<u8>>,
+}
+
+impl Bulks {
+    /// Most bytes of a part, unless one of its items is longer. A part never grows to the size of
+    /// the list.
+    const PART_BYTES: usize = 256 << 10;
+
+    /// Appends an item.
+    pub fn push(&mut self, item: &[u8]) {
+        let is_full = |part: &Vec<u8>| part.len() + item.len() > Self::PART_BYTES;
+        if self.parts.last().is_none_or(is_full) {
+            self.parts.push(Vec::new());
+        }
+        if let Some(part) = self.parts.last_mut() {
+            let before = part.len();
+            bulk(part, item);
+            self.bytes += part.len() - before;
+        }
+        self.count += 1;
+    }
+
+    /// Bytes of all items.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -233,10 +289,10 @@ fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn list(out: &mut Vec<u8>, protocol: Protocol, kind: u8, items: &[Reply]) {
-    head_count(out, kind, items.len());
+fn list(out: &mut impl Out, protocol: Protocol, kind: u8, items: Vec<Reply>) {
+    head_count(out.small(), kind, items.len());
     for item in items {
-        item.write(protocol, out);
+        item.write_to(protocol, out);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::connection::serve;
 use crate::counters::Totals;
+use crate::memory::ClientMemory;
 use crate::shared::{Core, RedisOptions, Shared, StatusFn};
 use bytes::Bytes;
 use pluvio_client::{Client, Parts};
@@ -42,6 +43,12 @@ impl RedisService {
     /// Tells it the port that it has, where any free one was asked for.
     pub fn bound(&self, port: u16) {
         self.shared.port.store(port, Ordering::Relaxed);
+    }
+
+    /// What the connections hold, of all ports that share its bound.
+    #[must_use]
+    pub fn memory(&self) -> Arc<ClientMemory> {
+        Arc::clone(&self.shared.options.memory)
     }
 
     /// What was counted since the start.

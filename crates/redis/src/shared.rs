@@ -3,6 +3,7 @@
 use crate::clients::Clients;
 use crate::counters::{Counters, Totals};
 use crate::database::Databases;
+use crate::memory::ClientMemory;
 use crate::parser::Limits;
 use core::time::Duration;
 use pluvio_client::{Client, Parts, ServerList, ServerStatus};
@@ -41,6 +42,8 @@ pub struct RedisOptions {
     pub cluster: Option<ClusterPort>,
     /// Longest reply of one command, so that a KEYS or MGET cannot take all memory.
     pub reply_bytes_max: usize,
+    /// What all connections may hold. Ports that share a bound share this.
+    pub memory: Arc<ClientMemory>,
 }
 
 impl Default for RedisOptions {
@@ -58,11 +61,24 @@ impl Default for RedisOptions {
             output_bytes_max: 1 << 20,
             cluster: None,
             reply_bytes_max: 256 << 20,
+            memory: Arc::new(ClientMemory::new(512 << 20)),
         }
     }
 }
 
 impl RedisOptions {
+    /// With this bound for what all connections hold. A command may have a quarter of it, and a
+    /// reply half of it, so that neither alone fills it.
+    #[must_use]
+    pub fn with_memory(mut self, memory: ClientMemory) -> Self {
+        let bound = memory.bound();
+        let command = &mut self.limits.command_bytes_max;
+        *command = (*command).min(bound / 4);
+        self.reply_bytes_max = self.reply_bytes_max.min(bound / 2);
+        self.memory = Arc::new(memory);
+        self
+    }
+
     /// The word for it in HELLO and INFO.
     pub(crate) fn mode(&self) -> &'static str {
         match self.cluster {
@@ -215,24 +231,57 @@ impl Shared {
     }
 }
 
+/// Bytes of values that MGET reads before others get their turn.
+const STEP_BYTES: usize = 1 << 20;
+/// Keys that it reads at most before.
+const STEP_KEYS: usize = 64;
+
 /// What the connections of one core share.
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) databases: Databases,
     pub(crate) counters: Arc<Counters>,
+    /// The same core for commands that do not wait while memory is full: those of a pipeline in
+    /// which one has waited.
+    hasty: Option<Box<Self>>,
+    /// About the length of the largest values of late.
+    value_bytes: AtomicUsize,
 }
 
 impl Core {
     pub(crate) fn new(shared: &Arc<Shared>, client: &Client, parts: &Parts, core: u16) -> Self {
-        Self {
+        let client = client.on_core(CoreId(core));
+        let of = |client: Client, hasty| Self {
             shared: shared.clone(),
-            databases: Databases::new(
-                client.on_core(CoreId(core)),
-                parts.clone(),
-                shared.options.cluster.is_some(),
-            ),
+            databases: Databases::new(client, parts.clone(), shared.options.cluster.is_some()),
             counters: shared.counters[usize::from(core)].clone(),
-        }
+            hasty,
+            value_bytes: AtomicUsize::new(0),
+        };
+        let hasty = of(client.with_full_timeout(Duration::ZERO), None);
+        of(client, Some(Box::new(hasty)))
+    }
+
+    /// The same core for commands that do not wait while memory is full.
+    pub(crate) fn hasty(&self) -> &Self {
+        self.hasty.as_deref().unwrap_or(self)
+    }
+
+    /// About the length of the largest values of late.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.value_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How many values are read before others get their turn.
+    pub(crate) fn step_keys(&self) -> usize {
+        (STEP_BYTES / self.value_bytes().max(1)).clamp(1, STEP_KEYS)
+    }
+
+    /// Notes the length of values that were read together, on average.
+    pub(crate) fn note_values(&self, bytes: usize) {
+        let faded = self.value_bytes();
+        let faded = faded - faded / 16;
+        self.value_bytes.store(faded.max(bytes), Ordering::Relaxed);
     }
 
     pub(crate) fn options(&self) -> &RedisOptions {

@@ -1,10 +1,20 @@
 //! Options of a server.
 
 use crate::membership::PingOptions;
+use core::time::Duration;
 use pluvio_env::Address;
 use pluvio_log::{Corruption, Tombstones};
+use pluvio_redis::ClientMemory;
 use pluvio_units::Size;
 use std::sync::Arc;
+
+/// How long the Redis front end masks failures, unless told otherwise: longer than a recovery
+/// takes. Clients with a shorter time-out (many have 2 to 5 s) give up earlier, and do not hear
+/// whether their command was executed.
+const REDIS_PATIENCE: Duration = Duration::from_secs(10);
+/// The least memory of the connections of Redis clients, unless told otherwise: two of the longest
+/// replies.
+const REDIS_MEMORY: Size = Size::mib(512);
 
 /// How a server runs.
 #[derive(Clone, Debug)]
@@ -41,6 +51,11 @@ pub struct ServerOptions {
     pub rack: Option<String>,
     /// Most connections of Redis clients, on each port.
     pub redis_connections_max: usize,
+    /// What all connections of Redis clients may hold together, on both ports. `None`: a quarter
+    /// of the log memory, at least 512 MiB.
+    pub redis_memory: Option<Size>,
+    /// How long the Redis ports mask failures before they answer with an error.
+    pub redis_timeout: Duration,
     /// How this server looks after others.
     pub pings: PingOptions,
     /// Process id, for the server list.
@@ -74,6 +89,9 @@ impl core::fmt::Debug for OnCorruption {
 }
 
 impl ServerOptions {
+    /// The least that connections of Redis clients may be allowed to hold.
+    pub const REDIS_MEMORY_MIN: Size = Size(ClientMemory::BOUND_MIN as u64);
+
     /// Usual values: 256 MiB, three replicas, acknowledged when with the operating system.
     #[must_use]
     pub fn new(coordinator: Address, listen: Address) -> Self {
@@ -92,6 +110,8 @@ impl ServerOptions {
             in_place: false,
             rack: None,
             redis_connections_max: 10_000,
+            redis_memory: None,
+            redis_timeout: REDIS_PATIENCE,
             pings: PingOptions::default(),
             pid: 0,
             on_corruption: None,
@@ -103,6 +123,13 @@ impl ServerOptions {
     pub fn needed(&self) -> u32 {
         self.min_replicas
             .unwrap_or_else(|| self.replicas.saturating_sub(1).max(1))
+    }
+
+    /// What all connections of Redis clients may hold together.
+    #[must_use]
+    pub fn redis_memory(&self) -> Size {
+        let quarter = Size(self.memory.bytes() / 4);
+        self.redis_memory.unwrap_or(quarter.max(REDIS_MEMORY))
     }
 
     /// What is wrong with the options, for people.

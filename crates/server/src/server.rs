@@ -16,7 +16,7 @@ use pluvio_log::{
     MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
-use pluvio_redis::{ClusterPort, RedisOptions, RedisService, Totals};
+use pluvio_redis::{ClientMemory, ClusterPort, RedisOptions, RedisService, Totals};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{
@@ -40,10 +40,6 @@ const ENLIST_TRACE_EVERY: u32 = 20;
 /// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some
 /// thousand.
 const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
-/// How long the Redis front end masks failures before it answers with an error: longer than a
-/// recovery takes. Clients with a shorter time-out (many have 2 to 5 s) give up earlier, and do not
-/// hear whether their command was executed.
-const REDIS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a Redis client waits while servers say only that memory is full. The cleaner gets its
 /// chance. The answer comes before the two seconds after which several client libraries give up.
 const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
@@ -186,6 +182,13 @@ impl Server {
             .flatten()
             .map(|port| port.service.totals());
         totals.reduce(Totals::plus)
+    }
+
+    /// What the connections of its ports for Redis clients hold, if it has any such port.
+    #[must_use]
+    pub fn redis_memory(&self) -> Option<Arc<ClientMemory>> {
+        let port = self.redis.as_ref().or(self.redis_cluster.as_ref())?;
+        Some(port.service.memory())
     }
 
     /// Its master, for tests and checkers.
@@ -418,8 +421,9 @@ impl Starting {
         let membership = Arc::clone(&self.membership);
         let servers = move || (membership.id(), membership.list());
         let cluster = ClusterPort::new(Arc::new(servers));
-        // Both ports share the limit of connections.
-        let mut options = RedisOptions::default();
+        // Both ports share the limit of connections, and that of what these hold.
+        let bound = usize::try_from(self.options.redis_memory().bytes()).unwrap_or(usize::MAX);
+        let mut options = RedisOptions::default().with_memory(ClientMemory::new(bound));
         options.connections_max = self.options.redis_connections_max;
         let redis = match &self.options.redis {
             Some(at) => Some(
@@ -444,7 +448,7 @@ impl Starting {
         ports: &mut Vec<Listening>,
     ) -> Result<RedisPort, ServerError> {
         let mut client_options = ClientOptions::new(self.options.coordinators.clone());
-        client_options.timeout = REDIS_PATIENCE;
+        client_options.timeout = self.options.redis_timeout;
         client_options.full_timeout = REDIS_FULL_PATIENCE;
         let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
         options.port = port_of(address);

@@ -47,6 +47,14 @@ pub struct RedisNumbers {
     pub bytes_out: u64,
     /// Connections closed for what they sent.
     pub protocol_errors: u64,
+    /// Bytes that connections hold.
+    pub memory: u64,
+    /// Bytes that they may hold.
+    pub memory_max: u64,
+    /// Connections closed because they held most.
+    pub evicted: u64,
+    /// Times that a command waited for room for its reply.
+    pub waited: u64,
 }
 
 /// All numbers of a process.
@@ -220,6 +228,26 @@ impl Metrics {
             "redis_protocol_errors",
             "Connections closed because they sent what is no Redis protocol.",
             n.protocol_errors,
+        );
+        self.gauge(
+            "redis_connections_memory_bytes",
+            "Bytes that connections of Redis clients hold, of requests and replies.",
+            n.memory,
+        );
+        self.gauge(
+            "redis_connections_memory_max_bytes",
+            "Bytes that connections of Redis clients may hold together.",
+            n.memory_max,
+        );
+        self.counter(
+            "redis_connections_evicted",
+            "Connections closed because they held most of that memory.",
+            n.evicted,
+        );
+        self.counter(
+            "redis_large_replies_waited",
+            "Times that a command waited for room for a large reply.",
+            n.waited,
         );
     }
 

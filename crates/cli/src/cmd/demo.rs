@@ -5,7 +5,7 @@
 //! 3. One server is killed while clients write and read, and the recovery is shown.
 //! 4. Everything is verified.
 
-use crate::ingest::records::{Format, Record, read};
+use crate::ingest::records::{BlankLines, Format, Record, read};
 use crate::ingest::write::{Options, write_all};
 use bytes::Bytes;
 use clap::Args;
@@ -164,7 +164,12 @@ async fn play(
 }
 
 fn records() -> impl Iterator<Item = Result<Record, crate::ingest::records::BadRecord>> + Send {
-    read(Box::new(csv().as_bytes()), Format::Csv, None)
+    read(
+        Box::new(csv().as_bytes()),
+        Format::Csv,
+        None,
+        BlankLines::default(),
+    )
 }
 
 async fn import(session: &Session, weather: &Table, story: &mut Story) -> Result<(), Failure> {

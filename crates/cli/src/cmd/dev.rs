@@ -75,6 +75,8 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         data,
         redis_port: dev.redis_port,
         redis_cluster_port: dev.redis_cluster_port.unwrap_or(0),
+        redis_memory: dev.redis_memory,
+        redis_timeout: Some(global.timeout),
         admin_port: dev.admin_port,
         coordinator_port: dev.coordinator_port,
         coordinators: dev.coordinators,

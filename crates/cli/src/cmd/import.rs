@@ -1,6 +1,6 @@
 //! `pluvio import`: the records of a file into a table.
 
-use crate::ingest::records::{Format, Records, read};
+use crate::ingest::records::{BlankLines, Format, Records, read};
 use crate::ingest::write::{Options, Summary, end, write_all};
 use clap::Args;
 use indicatif::ProgressBar;
@@ -58,7 +58,8 @@ pub fn run(global: &Global, import: &Import) -> Result<ExitCode, Failure> {
     } else {
         input
     };
-    let mut records = read(input, import.format, import.key.clone()).peekable();
+    let blank = BlankLines::default();
+    let mut records = read(input, import.format, import.key.clone(), blank.clone()).peekable();
     // An import that fails at once, such as one with a wrong --key, leaves no table.
     if let Some(Err(bad)) = records.peek()
         && let Some(failure) = end(bad, import.skip_bad)
@@ -70,7 +71,7 @@ pub fn run(global: &Global, import: &Import) -> Result<ExitCode, Failure> {
     let (summary, took) = with_session(global, 0, move |session| async move {
         load(&session, import, records, progress, by_bytes).await
     })?;
-    report(&summary, took, json)
+    report(&summary, blank.count(), took, json)
 }
 
 async fn load(
@@ -115,7 +116,7 @@ fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), Failure> {
     Ok((Box::new(file), length))
 }
 
-fn report(summary: &Summary, took: Duration, json: bool) -> Result<ExitCode, Failure> {
+fn report(summary: &Summary, blank: u64, took: Duration, json: bool) -> Result<ExitCode, Failure> {
     let seconds = took.as_secs_f64();
     let rate = summary.records as f64 / seconds.max(1e-9);
     for told in &summary.told {
@@ -125,6 +126,12 @@ fn report(summary: &Summary, took: Duration, json: bool) -> Result<ExitCode, Fai
     if untold > 0 {
         say(format_args!("skipped {untold} more"));
     }
+    if blank > 0 {
+        say(format_args!(
+            "passed over {}: blank lines are no records",
+            number_of(blank, "blank line")
+        ));
+    }
     if json {
         print_json(&json!({
             "records": summary.records,
@@ -133,6 +140,7 @@ fn report(summary: &Summary, took: Duration, json: bool) -> Result<ExitCode, Fai
             "records_per_s": rate,
             "duplicates": summary.duplicates,
             "bad": summary.bad,
+            "blank_lines": blank,
         }))?;
     } else {
         print_line(&format!(

@@ -4,6 +4,8 @@
 //! - INPUT-2: memory is bounded whatever the input: a line or CSV record over [`RECORD_BYTES_MAX`]
 //!   is refused, not collected.
 //! - INPUT-3: a bad record does not hide the ones behind it, unless it is [`BadRecord::last`].
+//! - INPUT-4: what the file cut off is no record: a CSV file that ends inside quotes ends with a
+//!   [`BadRecord`].
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead, BufReader, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longest line or CSV record in bytes. A value has at most 1 MiB, and at most six times as many
@@ -58,22 +61,41 @@ pub struct BadRecord {
 /// Records in the order of the file.
 pub type Records = Box<dyn Iterator<Item = Result<Record, BadRecord>> + Send>;
 
+/// Counts the blank lines that were passed over. Clones count together.
+#[derive(Clone, Default, Debug)]
+pub struct BlankLines(Arc<AtomicU64>);
+
+impl BlankLines {
+    /// How many there were so far.
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Reads `input`; `key` names the field that is the key, otherwise it is the record's number
-/// from 1. Does not read before the first record is asked for.
-pub fn read(input: Box<dyn Read + Send>, format: Format, key: Option<String>) -> Records {
+/// from 1. Blank lines are no records; those of files of lines are counted. Does not read before
+/// the first record is asked for.
+pub fn read(
+    input: Box<dyn Read + Send>,
+    format: Format,
+    key: Option<String>,
+    blank: BlankLines,
+) -> Records {
     match format {
         Format::Csv => Box::new(Csv::new(input, key)),
-        Format::Jsonl => Box::new(Lines::new(input, move |line, number, text| {
+        Format::Jsonl => Box::new(Lines::new(input, blank, move |line, number, text| {
             json_record(line, number, text, key.as_deref())
         })),
-        Format::Lines => Box::new(Lines::new(input, |line, _, text| {
+        Format::Lines => Box::new(Lines::new(input, blank, |line, _, text| {
             Ok(Record {
                 line,
                 key: text.to_vec(),
                 value: line.to_string().into(),
             })
         })),
-        Format::Export => Box::new(Lines::new(input, |line, _, text| exported(line, text))),
+        Format::Export => Box::new(Lines::new(input, blank, |line, _, text| {
+            exported(line, text)
+        })),
     }
 }
 
@@ -91,16 +113,18 @@ struct Lines<F> {
     line: u64,
     number: u64,
     ended: bool,
+    blank: BlankLines,
     record: F,
 }
 
 impl<F: FnMut(u64, u64, &[u8]) -> Result<Record, BadRecord>> Lines<F> {
-    fn new(input: Box<dyn Read + Send>, record: F) -> Self {
+    fn new(input: Box<dyn Read + Send>, blank: BlankLines, record: F) -> Self {
         Self {
             input: BufReader::with_capacity(64 << 10, input),
             line: 0,
             number: 0,
             ended: false,
+            blank,
             record,
         }
     }
@@ -162,6 +186,7 @@ impl<F: FnMut(u64, u64, &[u8]) -> Result<Record, BadRecord>> Iterator for Lines<
                 line = line.strip_prefix(UTF8_MARK).unwrap_or(line);
             }
             if line.trim_ascii().is_empty() {
+                self.blank.0.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             self.number += 1;
@@ -220,18 +245,23 @@ fn json_record(
 
 fn exported(line: u64, text: &[u8]) -> Result<Record, BadRecord> {
     let mut object = object(line, text)?;
-    let mut part = |name: &str| match object.remove(name) {
-        Some(Value::String(text)) => Ok(text.into_bytes()),
-        Some(_) => Err(bad(line, format!("field {name:?} is no text"))),
-        None => match object.remove(&format!("{name}_base64")) {
-            Some(Value::String(text)) => STANDARD
-                .decode(text)
-                .map_err(|error| bad(line, format!("field \"{name}_base64\": {error}"))),
-            _ => Err(bad(
+    let mut part = |name: &str| {
+        let coded = format!("{name}_base64");
+        match (object.remove(name), object.remove(&coded)) {
+            (Some(_), Some(_)) => Err(bad(
                 line,
-                format!("there is no field {name:?} and no \"{name}_base64\""),
+                format!("has both fields {name:?} and {coded:?}: which one counts?"),
             )),
-        },
+            (Some(Value::String(text)), None) => Ok(text.into_bytes()),
+            (Some(_), None) => Err(bad(line, format!("field {name:?} is no text"))),
+            (None, Some(Value::String(text))) => STANDARD
+                .decode(text)
+                .map_err(|error| bad(line, format!("field {coded:?}: {error}"))),
+            (None, Some(_) | None) => Err(bad(
+                line,
+                format!("there is no field {name:?} and no {coded:?}"),
+            )),
+        }
     };
     Ok(Record {
         line,
@@ -251,6 +281,44 @@ struct Seen {
     ends: VecDeque<(u64, u8)>,
     /// Line feeds that it has passed.
     lines: u64,
+    quotes: Quotes,
+    /// There are no more bytes.
+    is_all: bool,
+}
+
+/// Follows the quotes of a CSV file, by the same rules as its reader.
+#[derive(Default)]
+struct Quotes {
+    place: Place,
+    /// The line that the latest quotes were opened on, from 0.
+    opened_on: u64,
+    line: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Place {
+    #[default]
+    FieldStart,
+    Field,
+    Quoted,
+    /// Behind a quote within quotes: the end, or the first half of a quote that is meant.
+    QuotedQuote,
+}
+
+impl Quotes {
+    fn see(&mut self, byte: u8) {
+        self.place = match (self.place, byte) {
+            (Place::FieldStart, b'"') => {
+                self.opened_on = self.line;
+                Place::Quoted
+            }
+            (Place::Quoted, b'"') => Place::QuotedQuote,
+            (Place::Quoted, _) | (Place::QuotedQuote, b'"') => Place::Quoted,
+            (_, b',' | b'\r' | b'\n') => Place::FieldStart,
+            (_, _) => Place::Field,
+        };
+        self.line += u64::from(byte == b'\n');
+    }
 }
 
 impl Seen {
@@ -290,7 +358,13 @@ impl Read for Watched {
             )));
         }
         let read = self.input.read(into)?;
+        seen.is_all = read == 0 && !into.is_empty();
         let start = seen.bytes;
+        for (byte, place) in into[..read].iter().zip(start..) {
+            if place >= UTF8_MARK.len() as u64 || UTF8_MARK[place as usize] != *byte {
+                seen.quotes.see(*byte);
+            }
+        }
         let ends = into[..read]
             .iter()
             .zip(start..)
@@ -338,7 +412,7 @@ impl Csv {
             message,
             last: true,
         };
-        let head = self.reader.headers().map_err(|error| {
+        let head = self.reader.headers().cloned().map_err(|error| {
             fail(format!(
                 "the first line must name the fields: {}",
                 csv_words(&error)
@@ -348,6 +422,9 @@ impl Csv {
             return Err(fail(
                 "the file is empty; its first line must name the fields".into(),
             ));
+        }
+        if let Some(message) = cut_off(&lock(&self.seen), self.reader.position().byte()) {
+            return Err(fail(message));
         }
         let names: Vec<&str> = head.iter().collect();
         if let Some(twice) = names
@@ -415,25 +492,47 @@ impl Iterator for Csv {
             Err(error) => error.position(),
         };
         let line = place.map_or(0, |place| lock(&self.seen).line_at(place.byte()));
-        Some(match result {
-            Ok(true) => Ok(self.record(&fields, line)),
-            Ok(false) => {
+        let cut_off = cut_off(&lock(&self.seen), self.reader.position().byte());
+        Some(match (result, cut_off) {
+            (Ok(true) | Err(_), Some(message)) => {
                 self.ended = true;
-                return None;
-            }
-            Err(error) => {
-                let last = matches!(error.kind(), csv::ErrorKind::Io(_));
-                self.ended = last;
-                // The number counts bad records too, so that keys do not depend on them.
-                self.number += 1;
                 Err(BadRecord {
                     line: line.max(1),
-                    message: csv_words(&error),
-                    last,
+                    message,
+                    last: true,
                 })
             }
+            (result, _) => match result {
+                Ok(true) => Ok(self.record(&fields, line)),
+                Ok(false) => {
+                    self.ended = true;
+                    return None;
+                }
+                Err(error) => {
+                    let last = matches!(error.kind(), csv::ErrorKind::Io(_));
+                    self.ended = last;
+                    // The number counts bad records too, so that keys do not depend on them.
+                    self.number += 1;
+                    Err(BadRecord {
+                        line: line.max(1),
+                        message: csv_words(&error),
+                        last,
+                    })
+                }
+            },
         })
     }
+}
+
+/// What is wrong with a record that ends at this byte, if the file ends there and inside quotes.
+fn cut_off(seen: &Seen, byte: u64) -> Option<String> {
+    let is_open = seen.is_all && seen.bytes == byte && seen.quotes.place == Place::Quoted;
+    is_open.then(|| {
+        format!(
+            "the file ends inside quotes, which are opened on line {}",
+            seen.quotes.opened_on + 1
+        )
+    })
 }
 
 fn csv_words(error: &csv::Error) -> String {
@@ -455,7 +554,8 @@ mod tests {
 
     fn all(text: &[u8], format: Format, key: Option<&str>) -> Vec<Result<Record, BadRecord>> {
         let input = Box::new(io::Cursor::new(text.to_vec()));
-        read(input, format, key.map(str::to_owned)).collect()
+        let blank = BlankLines::default();
+        read(input, format, key.map(str::to_owned), blank).collect()
     }
 
     fn shown(text: &[u8], format: Format, key: Option<&str>) -> Vec<String> {
@@ -527,6 +627,43 @@ mod tests {
         }
     }
 
+    // shows: INPUT-4
+    #[test]
+    fn a_csv_file_that_ends_inside_quotes_is_refused() {
+        let text = b"a,b\n1,2\n3,\"x\ny\n";
+        assert_eq!(
+            shown(text, Format::Csv, Some("a")),
+            [
+                r#"2 1 {"a":"1","b":"2"}"#,
+                "3 BAD! the file ends inside quotes, which are opened on line 3",
+            ]
+        );
+        let head = shown(b"\xef\xbb\xbf\"a,b\n1,2\n", Format::Csv, None);
+        assert_eq!(
+            head,
+            ["1 BAD! the file ends inside quotes, which are opened on line 1"]
+        );
+        for closed in [
+            &b"a\n\"x\"\"\""[..],
+            b"a\n\"x\"",
+            b"a\nx\"",
+            b"\xef\xbb\xbf\"a\"\n1\n",
+        ] {
+            let records = all(closed, Format::Csv, None);
+            assert!(records.len() == 1 && records[0].is_ok(), "{records:?}");
+        }
+    }
+
+    #[test]
+    fn blank_lines_are_counted() {
+        for (format, count) in [(Format::Lines, 2), (Format::Jsonl, 2), (Format::Export, 2)] {
+            let blank = BlankLines::default();
+            let input = Box::new(io::Cursor::new(b"\nx\n \r\ny".to_vec()));
+            assert_eq!(read(input, format, None, blank.clone()).count(), 2);
+            assert_eq!(blank.count(), count);
+        }
+    }
+
     // shows: INPUT-2
     #[test]
     fn an_open_quote_does_not_collect_the_rest_of_a_huge_file() {
@@ -587,7 +724,7 @@ mod tests {
 
     #[test]
     fn exported_bytes_come_back() {
-        let text = b"{\"key\":\"a\\tb\",\"value_base64\":\"/wA=\"}\n{\"key_base64\":\"\",\"value\":\"\"}\n{\"key\":1}\n{\"key\":\"a\"}\n{\"key_base64\":\"?\",\"value\":\"\"}";
+        let text = b"{\"key\":\"a\\tb\",\"value_base64\":\"/wA=\"}\n{\"key_base64\":\"\",\"value\":\"\"}\n{\"key\":1}\n{\"key\":\"a\"}\n{\"key_base64\":\"?\",\"value\":\"\"}\n{\"key\":\"a\",\"key_base64\":\"YQ==\",\"value\":\"\"}\n{\"key\":\"a\",\"value\":\"\",\"value_base64\":null}";
         let records = all(text, Format::Export, None);
         let first = records[0].as_ref().unwrap();
         assert_eq!(
@@ -613,7 +750,8 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_on_ends_with_an_error() {
         for format in [Format::Csv, Format::Jsonl, Format::Lines, Format::Export] {
-            let records: Vec<_> = read(Box::new(Broken), format, None).collect();
+            let blank = BlankLines::default();
+            let records: Vec<_> = read(Box::new(Broken), format, None, blank).collect();
             assert!(
                 matches!(&records[..], [Err(BadRecord { last: true, .. })]),
                 "{format:?}"

@@ -9,6 +9,7 @@
 
 mod bad_input;
 mod broken_bytes;
+mod client_memory;
 mod contract;
 mod coordinators;
 mod corruption;

@@ -153,6 +153,9 @@ pub trait ByteStream: Send {
     /// # Errors
     /// The connection broke.
     fn try_read(&mut self, into: &mut BytesMut) -> Result<Option<usize>, StreamError>;
+    /// Waits until the connection is known to be broken. A peer that only sends nothing more is not
+    /// gone: it may still take what it is sent.
+    fn gone(&mut self) -> BoxFuture<'_, ()>;
     /// Writes all of `data`.
     fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>>;
     /// The other end.

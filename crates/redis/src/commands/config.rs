@@ -37,6 +37,7 @@ fn parameters(core: &Core) -> BTreeMap<&'static str, String> {
         ("lazyfree-lazy-user-flush", "yes".to_owned()),
         ("maxclients", options.connections_max.to_string()),
         ("maxmemory", status.memory_total.to_string()),
+        ("maxmemory-clients", options.memory.bound().to_string()),
         ("maxmemory-policy", "noeviction".to_owned()),
         ("min-replicas-to-write", status.replicas_needed.to_string()),
         ("notify-keyspace-events", String::new()),

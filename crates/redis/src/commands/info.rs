@@ -110,6 +110,8 @@ fn memory(core: &Core, text: &mut String) {
     let pairs = [
         ("used_memory", status.memory_log + status.memory_index),
         ("used_memory_dataset", status.memory_live),
+        ("mem_clients_normal", core.options().memory.stats().used),
+        ("maxmemory_clients", core.options().memory.stats().bound),
         ("pluvio_memory_log", status.memory_log),
         ("pluvio_memory_live", status.memory_live),
         ("pluvio_memory_index", status.memory_index),
@@ -140,12 +142,15 @@ fn persistence(core: &Core, text: &mut String) {
 fn stats(core: &Core, text: &mut String) {
     let totals = core.shared.totals();
     let errors: u64 = totals.errors.values().sum();
+    let memory = core.options().memory.stats();
     let pairs = [
         ("total_connections_received", totals.connections),
         ("total_commands_processed", totals.commands_total()),
         ("total_net_input_bytes", totals.bytes_in),
         ("total_net_output_bytes", totals.bytes_out),
         ("total_error_replies", errors),
+        ("evicted_clients", memory.evicted),
+        ("pluvio_large_replies_waited", memory.waited),
         ("expired_keys", 0),
         ("evicted_keys", 0),
     ];

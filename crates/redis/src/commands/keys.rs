@@ -5,6 +5,7 @@ use super::{CommandResult, is_there};
 use crate::database::{DatabaseId, mutation};
 use crate::failure;
 use crate::give_way::give_way;
+use crate::memory::Share;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -13,12 +14,10 @@ use crate::table::wrong_arity;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use pluvio_client::{Change, Mutation, Output, Projection, RejectRules, Span};
-use pluvio_units::VALUE_MAX;
 use std::collections::BTreeMap;
 
-/// Keys read in one step of MGET. The size of its reply is known after each step. So it may exceed
-/// its limit by the values of one step, 64 MiB.
-const STEP_KEYS: usize = (64 << 20) / VALUE_MAX;
+/// Memory of a value in a reply that is being built, beside its bytes.
+const VALUE_OVERHEAD: usize = 64;
 
 /// Bytes of an object in the log besides its key and value: 14 to about 25, by the size of its
 /// numbers (docs/log-format.md, kind 1).
@@ -51,24 +50,39 @@ pub(super) async fn exist(core: &Core, db: DatabaseId, command: &Command) -> Com
     Ok(Reply::count(there.count() as u64))
 }
 
-pub(super) async fn get_all(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+/// MGET. It reads some keys at a time. The size of its reply is known after each step, so it may
+/// exceed its limit by the values of one.
+pub(super) async fn get_all(
+    core: &Core,
+    share: &Share,
+    db: DatabaseId,
+    command: &Command,
+) -> CommandResult {
     let keys: Vec<_> = command.from(1).collect();
     let limit = core.options().reply_bytes_max;
+    let (clock, patience) = (
+        &core.databases.parts().clock,
+        core.databases.client().timeout(),
+    );
+    let mut building = share.build();
     let mut replies = Vec::with_capacity(keys.len());
-    let mut bytes = 0;
-    for (number, step) in keys.chunks(STEP_KEYS).enumerate() {
-        if number > 0 {
+    let mut rest = &keys[..];
+    while !rest.is_empty() {
+        if !replies.is_empty() {
             give_way().await;
         }
+        let (step, others) = rest.split_at(core.step_keys().min(rest.len()));
+        rest = others;
+        let expected = step.len() * core.value_bytes();
+        building.room(expected, &**clock, patience).await?;
+        let before = building.bytes();
         let values = core.databases.multi_get(db, step, Projection::Value);
         for value in values.await? {
             let reply = Reply::from(value.into_output());
-            bytes += reply.size();
-            if bytes > limit {
-                return Err(failure::reply_too_long(limit));
-            }
+            building.grow(reply.size() + VALUE_OVERHEAD, limit)?;
             replies.push(reply);
         }
+        core.note_values((building.bytes() - before) / step.len());
     }
     Ok(Reply::Array(replies))
 }

@@ -23,6 +23,7 @@ pub(crate) use one_key::{OneKey, Request, Scratch, Shape, one_key};
 
 use crate::database::DatabaseId;
 use crate::failure::{AFTER_DOUBT, leaves_doubt};
+use crate::memory::Share;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
@@ -239,11 +240,16 @@ pub(crate) struct Ran {
 pub(crate) type Commands = SmallVec<[(Data, Command); 1]>;
 
 /// Runs commands of the third kind, as far as they are not done at once.
-pub(crate) async fn run_data(core: &Core, database: DatabaseId, mut commands: Commands) -> Ran {
+pub(crate) async fn run_data(
+    core: &Core,
+    share: &Share,
+    database: DatabaseId,
+    mut commands: Commands,
+) -> Ran {
     let replies = match commands.len() {
         1 => {
             let (what, command) = commands.remove(0);
-            smallvec![run_single(core, database, what, command).await]
+            smallvec![run_single(core, share, database, what, command).await]
         }
         _ if commands
             .iter()
@@ -251,7 +257,7 @@ pub(crate) async fn run_data(core: &Core, database: DatabaseId, mut commands: Co
         {
             one_key::run_in_order(core, database, &commands).await
         }
-        _ => Box::pin(run_each(core, database, commands)).await,
+        _ => Box::pin(run_each(core, share, database, commands)).await,
     };
     let is_doubtful =
         |reply: &Reply| matches!(reply, Reply::Error(failure) if leaves_doubt(failure));
@@ -263,21 +269,32 @@ pub(crate) async fn run_data(core: &Core, database: DatabaseId, mut commands: Co
 
 /// Runs commands of which some may be for another node of the cluster, each by itself. Those behind
 /// one that is in doubt are not executed.
-async fn run_each(core: &Core, database: DatabaseId, commands: Commands) -> SmallVec<[Reply; 1]> {
+async fn run_each(
+    core: &Core,
+    share: &Share,
+    database: DatabaseId,
+    commands: Commands,
+) -> SmallVec<[Reply; 1]> {
     let mut replies: SmallVec<[Reply; 1]> = SmallVec::new();
     for (what, command) in commands {
         let reply = match replies.last() {
             Some(Reply::Error(failure)) if leaves_doubt(failure) || *failure == AFTER_DOUBT => {
                 Reply::Error(AFTER_DOUBT)
             }
-            Some(_) | None => run_single(core, database, what, command).await,
+            Some(_) | None => run_single(core, share, database, what, command).await,
         };
         replies.push(reply);
     }
     replies
 }
 
-async fn run_single(core: &Core, database: DatabaseId, what: Data, command: Command) -> Reply {
+async fn run_single(
+    core: &Core,
+    share: &Share,
+    database: DatabaseId,
+    what: Data,
+    command: Command,
+) -> Reply {
     if !cluster::is_here(core, what, &command) {
         let admitted = Box::pin(cluster::admit(core, database, what, &command));
         if let Err(failure) = admitted.await {
@@ -291,12 +308,18 @@ async fn run_single(core: &Core, database: DatabaseId, what: Data, command: Comm
         None => {}
     }
     // Boxed, so that the futures of commands on one key stay small.
-    Box::pin(run_other(core, database, what, command))
+    Box::pin(run_other(core, share, database, what, command))
         .await
         .into()
 }
 
-async fn run_other(core: &Core, db: DatabaseId, what: Data, command: Command) -> CommandResult {
+async fn run_other(
+    core: &Core,
+    share: &Share,
+    db: DatabaseId,
+    what: Data,
+    command: Command,
+) -> CommandResult {
     let command = &command;
     match what {
         Data::Cluster(query) => cluster::query(core, query, command).await,
@@ -307,8 +330,8 @@ async fn run_other(core: &Core, db: DatabaseId, what: Data, command: Command) ->
         Data::FlushDb => keys::flush_db(core, db, command).await,
         Data::GetEx => strings::get_with_expiry(core, db, command).await,
         Data::Info => info::info(core, command).await,
-        Data::Keys => scan::keys(core, db, command).await,
-        Data::MGet => keys::get_all(core, db, command).await,
+        Data::Keys => scan::keys(core, share, db, command).await,
+        Data::MGet => keys::get_all(core, share, db, command).await,
         Data::MSet => keys::set_all(core, db, command).await,
         Data::MSetNx => keys::set_all_new(core, db, command).await,
         Data::MemoryUsage => keys::memory_usage(core, db, command).await,
@@ -317,7 +340,7 @@ async fn run_other(core: &Core, db: DatabaseId, what: Data, command: Command) ->
         Data::RandomKey => scan::random_key(core, db).await,
         Data::Rename => keys::rename(core, db, command, false).await,
         Data::RenameNx => keys::rename(core, db, command, true).await,
-        Data::Scan => scan::scan(core, db, command).await,
+        Data::Scan => scan::scan(core, share, db, command).await,
         Data::Append
         | Data::BitCount
         | Data::BitField

@@ -8,10 +8,11 @@ use super::CommandResult;
 use crate::database::{DatabaseId, ScanFrom};
 use crate::failure;
 use crate::give_way::give_way;
-use crate::glob;
+use crate::glob::Pattern;
+use crate::memory::{Building, Share};
 use crate::number::integer;
 use crate::parser::Command;
-use crate::reply::{Failure, Reply};
+use crate::reply::{Bulks, Failure, Reply};
 use crate::shared::Core;
 use bytes::Bytes;
 use pluvio_units::{KeyHash, Rank};
@@ -26,20 +27,24 @@ const STEP_KEYS: usize = 1024;
 const DRAW_KEYS: usize = 16;
 
 struct Filter<'a> {
-    pattern: Option<&'a [u8]>,
+    pattern: Option<Pattern<'a>>,
     /// Whether keys of type string are wanted; there are no others.
     strings: bool,
 }
 
 impl Filter<'_> {
-    fn wants(&self, key: &[u8]) -> bool {
-        self.strings && self.pattern.is_none_or(|p| glob::matches(p, key))
+    async fn wants(&mut self, key: &[u8]) -> bool {
+        match &mut self.pattern {
+            _ if !self.strings => false,
+            Some(pattern) => pattern.matches(key).await,
+            None => true,
+        }
     }
 }
 
 /// A pattern that every key matches needs no look; so the empty key matches `*`, too.
-fn pattern(text: &[u8]) -> Option<&[u8]> {
-    (text != b"*").then_some(text)
+fn pattern(text: &[u8]) -> Option<Pattern<'_>> {
+    (text != b"*").then(|| Pattern::new(text))
 }
 
 /// Reads a cursor as Redis does, which takes what C's `strtoul` takes, without blanks before it.
@@ -68,7 +73,12 @@ fn cursor(text: &[u8]) -> Option<u64> {
     })
 }
 
-pub(super) async fn scan(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) async fn scan(
+    core: &Core,
+    share: &Share,
+    db: DatabaseId,
+    command: &Command,
+) -> CommandResult {
     let from = cursor(command.get(1)).ok_or(failure::BAD_CURSOR)?;
     let mut count = COUNT_DEFAULT;
     let mut filter = Filter {
@@ -92,71 +102,95 @@ pub(super) async fn scan(core: &Core, db: DatabaseId, command: &Command) -> Comm
         }
         at += 2;
     }
-    let (keys, next) = some_keys(core, db, from, count, &filter).await?;
+    let mut found = Found {
+        filter,
+        keys: Bulks::default(),
+        building: share.build(),
+    };
+    let next = some_keys(core, db, from, count, &mut found).await?;
     let next = next.unwrap_or(0);
     Ok(Reply::Array(vec![
         Reply::copy(next.to_string()),
-        Reply::Array(keys),
+        Reply::Bulks(found.keys),
     ]))
 }
 
-/// Looks at about `count` keys from a place on: those that are wanted, and where to go on.
+/// Keys that were found.
+struct Found<'a> {
+    filter: Filter<'a>,
+    keys: Bulks,
+    building: Building<'a>,
+}
+
+/// Looks at about `count` keys from a place on for those that are wanted. Gives where to go on.
 async fn some_keys(
     core: &Core,
     db: DatabaseId,
     from: u64,
     count: usize,
-    filter: &Filter<'_>,
-) -> Result<(Vec<Reply>, Option<u64>), Failure> {
+    found: &mut Found<'_>,
+) -> Result<Option<u64>, Failure> {
     let limit = core.options().reply_bytes_max;
-    let mut keys = Vec::new();
+    let (clock, patience) = (
+        &core.databases.parts().clock,
+        core.databases.client().timeout(),
+    );
     let mut next = Some(from);
-    let (mut seen, mut bytes) = (0, 0);
+    let mut seen = 0;
     // Large empty stretches of hashes count, too: each is a request.
     while let Some(place) = next
         && seen < count
-        && bytes < limit
+        && found.keys.bytes() < limit
     {
         if seen > 0 {
             give_way().await;
         }
+        found.building.room(0, &**clock, patience).await?;
         let (objects, after) = core
             .databases
             .stretch(db, ScanFrom::Number(place), count - seen)
             .await?;
         seen += objects.len().max(1);
         next = after;
-        for object in objects.into_iter().filter(|o| filter.wants(&o.key)) {
-            let reply = Reply::Bulk(object.key.into());
-            bytes += reply.size();
-            keys.push(reply);
+        let before = found.keys.bytes();
+        for object in objects {
+            if found.filter.wants(&object.key).await {
+                found.keys.push(&object.key);
+            }
         }
+        // One stretch may go beyond the limit.
+        let more = found.keys.bytes() - before;
+        found.building.grow(more, usize::MAX)?;
     }
-    Ok((keys, next))
+    Ok(next)
 }
 
-pub(super) async fn keys(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+pub(super) async fn keys(
+    core: &Core,
+    share: &Share,
+    db: DatabaseId,
+    command: &Command,
+) -> CommandResult {
     let limit = core.options().reply_bytes_max;
-    let filter = Filter {
-        pattern: pattern(command.get(1)),
-        strings: true,
+    let mut found = Found {
+        filter: Filter {
+            pattern: pattern(command.get(1)),
+            strings: true,
+        },
+        keys: Bulks::default(),
+        building: share.build(),
     };
-    let mut all = Vec::new();
-    let mut bytes = 0;
     let mut next = Some(0);
     while let Some(place) = next {
-        let (some, after) = some_keys(core, db, place, STEP_KEYS, &filter).await?;
-        bytes += some.iter().map(Reply::size).sum::<usize>();
-        if bytes > limit {
+        next = some_keys(core, db, place, STEP_KEYS, &mut found).await?;
+        if found.keys.bytes() > limit {
             return Err(failure::reply_too_long(limit));
         }
-        all.extend(some);
-        next = after;
         if next.is_some() {
             give_way().await;
         }
     }
-    Ok(Reply::Array(all))
+    Ok(Reply::Bulks(found.keys))
 }
 
 pub(super) async fn random_key(core: &Core, db: DatabaseId) -> CommandResult {

@@ -65,6 +65,18 @@ impl ByteStream for ServerEnd {
         })
     }
 
+    fn gone(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(poll_fn(|context| {
+            self.0.with(|_, output| match output.closed {
+                true => Poll::Ready(()),
+                false => {
+                    output.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            })
+        }))
+    }
+
     fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>> {
         let mut written = 0;
         Box::pin(poll_fn(move |context| {
@@ -205,6 +217,16 @@ impl Connection {
         self.wire.with(|input, _| {
             input.closed = true;
             wake(input);
+        });
+    }
+
+    /// Breaks the connection.
+    pub fn hang_up(&mut self) {
+        self.wire.with(|input, output| {
+            for pipe in [input, output] {
+                pipe.closed = true;
+                wake(pipe);
+            }
         });
     }
 

@@ -8,6 +8,7 @@ mod cluster;
 mod docs;
 mod faults;
 mod held;
+mod memory;
 mod needs_redis_server;
 mod parser;
 mod pipeline;

@@ -70,6 +70,22 @@ impl Resp {
         commands.iter().map(|_| self.reply().unwrap()).collect()
     }
 
+    /// Sends a command and takes no reply.
+    #[track_caller]
+    pub fn ask<A: AsRef<[u8]>>(&mut self, arguments: &[A]) {
+        let mut bytes = Vec::new();
+        command(&mut bytes, arguments);
+        self.send(&bytes).unwrap();
+    }
+
+    /// Takes this number of bytes, whatever they are.
+    ///
+    /// # Errors
+    /// The connection broke before.
+    pub fn skip(&mut self, count: usize) -> io::Result<()> {
+        self.stream.read_exact(&mut vec![0; count])
+    }
+
     /// Bytes as they are.
     ///
     /// # Errors

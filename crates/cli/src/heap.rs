@@ -1,0 +1,33 @@
+//! Memory that was freed goes back to the system after a burst of large requests and replies.
+
+use pluvio_env::{Clock, Tasks};
+use pluvio_memory::give_back_heap;
+use pluvio_server::ClientMemory;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks: "within seconds".
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// So much less than at the peak is worth a call.
+const FREED_BYTES_MIN: u64 = 16 << 20;
+
+/// Gives freed memory back whenever the connections hold much less than they did. Runs as long as
+/// the process.
+pub async fn keep_small(clock: Arc<dyn Clock>, tasks: Arc<dyn Tasks>, memory: Arc<ClientMemory>) {
+    let mut peak = 0;
+    loop {
+        clock.sleep(LOOK_PAUSE).await;
+        // The most since the last look: under a steady load what is freed is used again at once.
+        let most = memory.take_peak();
+        if most + FREED_BYTES_MIN > peak {
+            peak = peak.max(most);
+        } else {
+            peak = most;
+            let give_back = || {
+                let is_any = give_back_heap();
+                tracing::debug!(is_any, "gave free memory back to the system");
+            };
+            tasks.run_blocking(Box::new(give_back)).await;
+        }
+    }
+}
