@@ -134,10 +134,7 @@ impl ServerService {
 
     fn backup_op(&self, op: BackupOp, core: CoreId, frame: &Frame) -> Handled {
         match op {
-            BackupOp::WriteReplica => self
-                .backup::<WriteReplica, _>(frame, |backup, r| async move {
-                    backup.write_replica(core, r).await
-                }),
+            BackupOp::WriteReplica => self.write_replica(core, frame),
             BackupOp::FreeReplica => self.backup::<FreeReplica, _>(frame, |backup, r| async move {
                 backup.free_replica(core, r).await
             }),
@@ -157,6 +154,20 @@ impl ServerService {
                 .backup::<GetRecoveryData, _>(frame, |backup, r| async move {
                     backup.get_recovery_data(core, r).await
                 }),
+        }
+    }
+
+    fn write_replica(&self, core: CoreId, frame: &Frame) -> Handled {
+        let request = self.for_backup::<WriteReplica>(frame);
+        match request.map(|r| (self.backup.write_now(&r), r)) {
+            Ok((Some(result), _)) => now::<WriteReplica>(&result),
+            Ok((None, request)) => {
+                let backup = self.backup.clone();
+                Handled::Later(Box::pin(async move {
+                    reply::<WriteReplica>(&backup.write_replica(core, request).await)
+                }))
+            }
+            Err(refusal) => now::<WriteReplica>(&Err(refusal)),
         }
     }
 
@@ -204,15 +215,19 @@ impl ServerService {
         }
     }
 
+    /// Decodes a request for this life of the backup.
+    fn for_backup<R: Request>(&self, frame: &Frame) -> Result<R, Refusal> {
+        let (header, request) = decode::<R>(frame)?;
+        self.check_target(&header).map(|()| request)
+    }
+
     /// Decodes a request for this life of the backup and answers it later.
     fn backup<R, F>(&self, frame: &Frame, answer: impl FnOnce(Backup, R) -> F) -> Handled
     where
         R: Request,
         F: Future<Output = Result<R::Reply, Refusal>> + Send + 'static,
     {
-        match decode::<R>(frame)
-            .and_then(|(header, request)| self.check_target(&header).map(|()| request))
-        {
+        match self.for_backup::<R>(frame) {
             Ok(request) => {
                 let answer = answer(self.backup.clone(), request);
                 Handled::Later(Box::pin(async move { reply::<R>(&answer.await) }))

@@ -29,7 +29,9 @@ mod recovery_stage;
 mod refusal;
 mod replication;
 
-pub use codec::{Answer, Body, Fields, Request, RpcError, call, decode, encode, handled, reply};
+pub use codec::{
+    Answer, Body, Fields, Request, RpcError, call, decode, encode, handled, reply, reply_to,
+};
 pub use control::*;
 pub use coordinators::Coordinators;
 pub use data::*;

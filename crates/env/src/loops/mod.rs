@@ -14,7 +14,7 @@ pub use clock::{Clock, Moment, TimedOut, timeout};
 pub use disk::{Disk, DiskError, File, OpenMode};
 pub use network::{
     Address, ByteStream, CallError, Frame, Handled, Listening, Network, NetworkError, NoConnection,
-    Peer, Service, StreamError, StreamService,
+    Peer, Replies, Service, StreamError, StreamService,
 };
 pub use rng::Rng;
 pub use tasks::{TaskHandle, Tasks};

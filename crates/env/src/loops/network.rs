@@ -127,6 +127,13 @@ pub struct Listening {
     pub guard: Box<dyn Send + Sync>,
 }
 
+/// Takes the outcomes of requests that were posted ([`Network::post`]), each with the number of its
+/// request. On any thread; it must not block.
+pub trait Replies: Send + Sync {
+    /// The request of this number has ended.
+    fn replied(&self, number: u64, outcome: Result<Frame, CallError>);
+}
+
 /// Sends requests to other processes and receives theirs.
 ///
 /// A network delivers a request at most once per [`Network::call`]. It may lose, delay and reorder
@@ -139,6 +146,27 @@ pub trait Network: Send + Sync {
         request: Frame,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Frame, CallError>>;
+
+    /// Sends `request` as [`Network::call`] does. Its outcome goes to `replies`, perhaps before this
+    /// returns. There is no limit of time: the caller gives up by itself ([`Network::give_up`]).
+    /// Requests that one core posts to one address mostly arrive in their order. Gives the request
+    /// back if this network knows only calls.
+    fn post(
+        &self,
+        to: &Address,
+        request: Frame,
+        number: u64,
+        replies: &Arc<dyn Replies>,
+    ) -> Option<Frame> {
+        let _known_by_calls_only = (to, number, replies);
+        Some(request)
+    }
+
+    /// Waits no longer for a request that the same core has posted. It may have been executed, or
+    /// still be; `replies` may still get its outcome.
+    fn give_up(&self, to: &Address, number: u64, replies: &Arc<dyn Replies>) {
+        let _known_by_calls_only = (to, number, replies);
+    }
 
     /// Opens `address` and gives every request that arrives there to `service`. Other processes
     /// must be able to reach this process by that address.
