@@ -65,7 +65,16 @@ impl HeldWait {
     /// durable by now.
     #[must_use]
     pub fn wake(&mut self, held: &Held, waker: &Waker) -> bool {
-        for wait in held.waits.iter() {
+        self.wake_at(held.waits.iter(), waker)
+    }
+
+    /// [`HeldWait::wake`] for positions of the local master.
+    pub(crate) fn wake_at(
+        &mut self,
+        waits: impl Iterator<Item = (LogId, LogPosition)>,
+        waker: &Waker,
+    ) -> bool {
+        for wait in waits {
             if self.wait != Some(wait) {
                 self.give_up();
             }

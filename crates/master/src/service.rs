@@ -4,8 +4,8 @@ use crate::master::Master;
 use pluvio_env::{Frame, Handled};
 use pluvio_units::LogId;
 use pluvio_wire::{
-    Answer, CountObjects, DataOp, Enumerate, Header, Opcode, Refusal, Request, Results, decode,
-    decode_get, decode_mutate, handled, handled_outcomes, reply,
+    Answer, AwaitDurable, CountObjects, DataOp, Enumerate, Header, Opcode, Refusal, Request,
+    Results, decode, decode_get, decode_mutate, handled, handled_outcomes, reply, reply_outcomes,
 };
 use std::sync::Arc;
 
@@ -21,10 +21,19 @@ impl Master {
                 )
             }
             DataOp::Mutate => {
-                let mutate = decode_mutate(frame).map(|(header, mutations)| {
-                    self.mutate(log, &header, mutations.iter(), mutations.ordered())
-                });
-                objects(Opcode::Mutate, mutate)
+                let (header, mutations) = match decode_mutate(frame) {
+                    Ok(decoded) => decoded,
+                    Err(refusal) => return objects(Opcode::Mutate, Err(refusal)),
+                };
+                if mutations.early() {
+                    let done = self.mutate_early(log, &header, mutations.iter());
+                    return Handled::Now(reply_outcomes(Opcode::Mutate, &done));
+                }
+                let answer = self.mutate(log, &header, mutations.iter(), mutations.ordered());
+                objects(Opcode::Mutate, Ok(answer))
+            }
+            DataOp::AwaitDurable => {
+                asks::<AwaitDurable>(frame, |header, r| self.await_durable(header, &r.positions))
             }
             DataOp::Enumerate => asks::<Enumerate>(frame, |header, r| self.enumerate(header, &r)),
             DataOp::CountObjects => asks::<CountObjects>(frame, |header, r| self.count(header, &r)),

@@ -15,8 +15,8 @@
 use crate::master::Master;
 use pluvio_log::{Appended, Awaited, Durable};
 use pluvio_mutation::Outcome;
-use pluvio_units::LogId;
-use pluvio_wire::{Answer, Refusal, Results};
+use pluvio_units::{LogId, Waits};
+use pluvio_wire::{Answer, Outcomes, Refusal, Results};
 use std::sync::Arc;
 
 /// The results of a request's items, in their order.
@@ -77,6 +77,24 @@ impl Replies {
         // The place is taken by a refusal until the outcome may be told.
         self.waiting.push((self.results.len(), waiting));
         self.results.push(Err(Refusal::Refresh));
+    }
+
+    /// The results without any proof, and what they rest on: for a caller that tells nobody of them
+    /// before that is durable.
+    pub(crate) fn into_early(mut self) -> Outcomes {
+        let mut rests_on: Option<Waits> = None;
+        for (place, waiting) in self.waiting {
+            let (waits, outcome) = waiting.into_parts();
+            self.results[place] = Ok(outcome);
+            match &mut rests_on {
+                Some(all) => waits.iter().for_each(|(log, at)| all.also(log, at)),
+                None => rests_on = Some(waits),
+            }
+        }
+        Outcomes {
+            items: self.results,
+            rests_on: rests_on.iter().flat_map(Waits::iter).collect(),
+        }
     }
 
     /// The answer: at once if nothing is waited for.
