@@ -4,12 +4,14 @@ use crate::limits::Limits;
 use crate::local::{Local, log_of};
 use crate::membership::Membership;
 use crate::status::StatusSource;
+use core::task::Waker;
 use pluvio_backup::Backup;
-use pluvio_env::{Frame, Handled, Peer, Service};
+use pluvio_client::LocalMaster;
+use pluvio_env::{Frame, Handled, HeldReply, Peer, Service};
 use pluvio_master::Master;
-use pluvio_units::CoreId;
+use pluvio_units::{CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
-    BackupOp, Class, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData,
+    BackupOp, Class, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData,
     GetServerStatus, GetTabletData, Header, IsReplicaNeeded, MasterOp, MasterRoom, Opcode, Ping,
     ReceiveTablet, Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions,
     SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
@@ -77,6 +79,49 @@ impl Service for ServerService {
                 frame
             })),
         }
+    }
+
+    fn handle_or_hold(&self, peer: Peer, request: Frame) -> Result<Handled, HeldReply> {
+        let (op, master) = match Opcode::from_number(request.opcode).map(Opcode::by_role) {
+            Some(RoleOp::Data(op @ (DataOp::Get | DataOp::Mutate))) => match self.master() {
+                Ok(master) => (op, master),
+                Err(refusal) => return Ok(refuse(request.opcode, refusal)),
+            },
+            Some(_) | None => return Ok(self.handle(peer, request)),
+        };
+        let charge = request.len();
+        let permit = match self.limits.admit(Class::Data, charge) {
+            Ok(permit) => permit,
+            Err(refusal) => return Ok(refuse(request.opcode, refusal)),
+        };
+        let (reply, waits) = master.handle_objects(op, log_of(peer.core), &request);
+        let Some(waits) = waits else {
+            return Ok(Handled::Now(reply));
+        };
+        if let Some(permit) = permit {
+            permit.keep();
+        }
+        Err(HeldReply {
+            waits,
+            reply,
+            charge,
+        })
+    }
+
+    fn may_leave(&self, waits: &Waits) -> bool {
+        self.local.is_durable(waits)
+    }
+
+    fn wake_when_durable(&self, wait: (LogId, LogPosition), party: u64, waker: &Waker) -> bool {
+        self.local.wake_when_durable(wait, party, waker)
+    }
+
+    fn give_up_waiting(&self, wait: (LogId, LogPosition), party: u64) {
+        self.local.give_up_waiting(wait, party);
+    }
+
+    fn held_left(&self, charge: usize) {
+        self.limits.give_back(Class::Data, charge);
     }
 }
 

@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub use clock::{Clock, Moment, TimedOut, timeout};
 pub use disk::{Disk, DiskError, File, OpenMode};
 pub use network::{
-    Address, ByteStream, CallError, Frame, Handled, Listening, Network, NetworkError, NoConnection,
-    Peer, Replies, Service, StreamError, StreamService,
+    Address, ByteStream, CallError, Frame, Handled, HeldReply, Listening, Network, NetworkError,
+    NoConnection, Peer, Replies, Service, StreamError, StreamService, waiting_party,
 };
 pub use rng::Rng;
 pub use tasks::{TaskHandle, Tasks};

@@ -3,8 +3,10 @@
 use crate::BoxFuture;
 use bytes::{Bytes, BytesMut};
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::Waker;
 use core::time::Duration;
-use pluvio_units::CoreId;
+use pluvio_units::{CoreId, LogId, LogPosition, Waits};
 use std::sync::Arc;
 
 /// Where a process listens, as text that the network understands (`127.0.0.1:7000` for TCP).
@@ -112,11 +114,61 @@ pub enum Handled {
     Later(BoxFuture<'static, Frame>),
 }
 
+/// A reply that is ready, and may leave once all that it rests on is durable. It is a record, not a
+/// task: nothing is set up for it.
+pub struct HeldReply {
+    /// Positions in logs of the service.
+    pub waits: Waits,
+    /// The reply.
+    pub reply: Frame,
+    /// Bytes that its request is charged with.
+    pub charge: usize,
+}
+
+/// Numbers a party that waits for positions, in the whole process. The top bit is set.
+#[must_use]
+pub fn waiting_party() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(1 << 63);
+    LAST.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Answers requests. Called on the event loop of the core that received the request. Requests of
 /// one connection come in the order of their arrival. A handler must not block.
 pub trait Service: Send + Sync {
     /// Handles one request.
     fn handle(&self, peer: Peer, request: Frame) -> Handled;
+
+    /// Handles one request of a caller that can hold replies. By default none is held.
+    ///
+    /// # Errors
+    /// A reply to be held. The caller says when it has left, or will never leave
+    /// ([`Service::held_left`]).
+    fn handle_or_hold(&self, peer: Peer, request: Frame) -> Result<Handled, HeldReply> {
+        Ok(self.handle(peer, request))
+    }
+
+    /// Whether a held reply that rests on this may leave.
+    fn may_leave(&self, waits: &Waits) -> bool {
+        let _nothing_is_held = waits;
+        true
+    }
+
+    /// Lets `waker` be woken when the position is durable, in place of an earlier one of the same
+    /// `party` ([`waiting_party`]) for it. False: it is durable already.
+    fn wake_when_durable(&self, wait: (LogId, LogPosition), party: u64, waker: &Waker) -> bool {
+        let _nothing_is_held = (wait, party, waker);
+        false
+    }
+
+    /// Takes back [`Service::wake_when_durable`].
+    fn give_up_waiting(&self, wait: (LogId, LogPosition), party: u64) {
+        let _nothing_is_held = (wait, party);
+    }
+
+    /// A held reply that was charged so has left, or never will.
+    fn held_left(&self, charge: usize) {
+        let _nothing_is_held = charge;
+    }
 }
 
 /// A port that is open; closes when dropped.

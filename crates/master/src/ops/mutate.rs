@@ -99,7 +99,7 @@ impl Master {
         }))
     }
 
-    fn mutate_all<'m>(
+    pub(crate) fn mutate_all<'m>(
         &self,
         log: LogId,
         header: &Header,

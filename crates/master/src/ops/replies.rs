@@ -82,19 +82,29 @@ impl Replies {
     /// The results without any proof, and what they rest on: for a caller that tells nobody of them
     /// before that is durable.
     pub(crate) fn into_early(mut self) -> Outcomes {
-        let mut rests_on: Option<Waits> = None;
+        let rests_on = self.rests_on();
         for (place, waiting) in self.waiting {
-            let (waits, outcome) = waiting.into_parts();
+            let (_, outcome) = waiting.into_parts();
             self.results[place] = Ok(outcome);
-            match &mut rests_on {
-                Some(all) => waits.iter().for_each(|(log, at)| all.also(log, at)),
-                None => rests_on = Some(waits),
-            }
         }
         Outcomes {
             items: self.results,
             rests_on: rests_on.iter().flat_map(Waits::iter).collect(),
         }
+    }
+
+    /// What [`Replies::into_early`] rests on, if it is not durable.
+    pub(crate) fn rests_on(&self) -> Option<Waits> {
+        let mut all: Option<Waits> = None;
+        for (_, waiting) in &self.waiting {
+            for (log, position) in waiting.waits() {
+                match &mut all {
+                    Some(all) => all.also(log, position),
+                    None => all = Some(Waits::new(log, position)),
+                }
+            }
+        }
+        all
     }
 
     /// The answer: at once if nothing is waited for.
