@@ -1,5 +1,9 @@
 //! The serving side of one RPC connection: reads requests, gives them to the service in their
 //! order, drives the answers that come later, writes replies.
+//!
+//! - HOLD-1: a reply that the service wants held leaves once the service says that all it rests on
+//!   is durable, and never before. The service is told of each that has left or never will.
+//!
 //! Backpressure: while the service or the replies' queue is at its bound, reading stops, and TCP
 //! makes the other side wait.
 

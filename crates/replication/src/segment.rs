@@ -374,6 +374,7 @@ impl ReplicatedSegment {
             && replica.is_current()
             && !replica.broken
             && replica.flights.len() < FLIGHTS_MAX
+            && replica.failures == 0
             && !last.close
             && last.epoch == self.epoch;
         if !is_stream || allowed == Allowed::Opening {
