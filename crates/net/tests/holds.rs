@@ -47,7 +47,7 @@ impl Holding {
     }
 }
 
-impl Service for Arc<Holding> {
+impl Service for Held {
     fn handle(&self, _: Peer, request: Frame) -> Handled {
         Handled::Now(request)
     }
@@ -87,6 +87,16 @@ impl Service for Arc<Holding> {
     }
 }
 
+/// The service at its port.
+struct Held(Arc<Holding>);
+
+impl core::ops::Deref for Held {
+    type Target = Holding;
+    fn deref(&self) -> &Holding {
+        &self.0
+    }
+}
+
 struct Collector(mpsc::UnboundedSender<(u64, Result<Frame, CallError>)>);
 
 impl Replies for Collector {
@@ -100,7 +110,7 @@ impl Replies for Collector {
 fn held_replies_leave_when_they_are_durable_and_not_before() {
     let rig = Rig::new(1);
     let service = Arc::<Holding>::default();
-    let listening = rig.listen(Arc::clone(&service));
+    let listening = rig.listen(Held(Arc::clone(&service)));
     rig.run(|network| async move {
         let (give, mut outcomes) = mpsc::unbounded_channel();
         let replies: Arc<dyn Replies> = Arc::new(Collector(give));
