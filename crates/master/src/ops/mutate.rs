@@ -77,7 +77,7 @@ impl Master {
         let is_known = |&(log, position): &(LogId, LogPosition)| {
             usize::from(log.0) < logs && position <= space.end_position(log)
         };
-        if !positions.iter().all(is_known) {
+        if positions.len() > logs || !positions.iter().all(is_known) {
             let what = "an early answer that this server has not given";
             return Answer::Now(Err(Refusal::malformed(what)));
         }
