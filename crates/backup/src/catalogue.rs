@@ -222,6 +222,14 @@ impl Catalogue {
         Ok(frame)
     }
 
+    /// The frame that this life writes to, if there is one and nothing takes its place.
+    pub(crate) fn written_frame(&self, key: ReplicaKey) -> Option<Arc<Frame>> {
+        if self.is_freed(key) || self.rewrites.contains_key(&key) {
+            return None;
+        }
+        self.frames.get(&key).filter(|f| !f.is_found()).cloned()
+    }
+
     fn holds(&self, frame: &Arc<Frame>) -> bool {
         [&self.frames, &self.rewrites]
             .iter()

@@ -6,6 +6,9 @@ use pluvio_format::{CERTIFICATE_BYTES, SegmentKind};
 use pluvio_units::ReplicationEpoch;
 use pluvio_wire::{FatalKind, Refusal, RetryReason, WriteReplica};
 
+/// When a master should send again that has sent a write without one before it.
+const GAP_PAUSE: Duration = Duration::from_micros(200);
+
 /// What to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
@@ -127,10 +130,9 @@ pub(crate) fn plan(state: &FrameState, request: &WriteReplica) -> Result<Plan, R
     let data_len = u32::try_from(request.data.len()).expect("checked against the segment's size");
     let end = request.offset + data_len;
     if request.offset > state.written {
-        return Err(Refusal::malformed(format!(
-            "write at {} leaves a gap behind byte {} of segment {}",
-            request.offset, state.written, request.segment
-        )));
+        // One before it is late, or lost: the master sends again from there (REP-15).
+        pluvio_units::mark("backup-refuses-gap");
+        return Err(Refusal::retry(GAP_PAUSE, RetryReason::NotReady));
     }
     if request.certified > end.max(state.written) {
         return Err(Refusal::malformed(format!(
@@ -349,10 +351,8 @@ mod tests {
     // shows: BACKUP-1
     #[test]
     fn gaps_and_certificates_beyond_the_data_are_refused() {
-        assert_eq!(
-            kind(plan(&open(100), &request(101, 1, 102))),
-            Some(FatalKind::Malformed)
-        );
+        let gap = plan(&open(100), &request(101, 1, 102));
+        assert!(matches!(gap, Err(Refusal::Retry { .. })), "{gap:?}");
         assert_eq!(
             kind(plan(&open(100), &request(100, 1, 102))),
             Some(FatalKind::Malformed)

@@ -7,7 +7,9 @@ use crate::plan::{Plan, check_shape, plan};
 use crate::stats::count;
 use bytes::Bytes;
 use pluvio_env::{DiskError, File, OpenMode};
-use pluvio_format::{CertificatePlace, Certified, FRAME_SLOT_BYTES, FrameHeader};
+use pluvio_format::{
+    CERTIFICATE_BYTES, CertificatePlace, Certified, FRAME_SLOT_BYTES, FrameHeader,
+};
 use pluvio_units::{ClusterId, CoreId};
 use pluvio_wire::{FatalKind, FreeReplica, Refusal, RetryReason, WriteReplica};
 use std::sync::Arc;
@@ -33,6 +35,13 @@ impl Backup {
             async move { me.0.write(&request).await },
         )
         .await
+    }
+
+    /// [`Backup::write_replica`] for a write that adds bytes to an open head and need not wait, as
+    /// most do where nothing is synced. `None`: it has to take that way, or would be refused.
+    #[must_use]
+    pub fn write_now(&self, request: &WriteReplica) -> Option<Result<(), Refusal>> {
+        self.0.write_now(request)
     }
 
     /// Frees a replica, whatever its state. `core` is where the request arrived.
@@ -99,6 +108,55 @@ impl Inner {
         }
     }
 
+    /// See [`Backup::write_now`]. The same checks as in [`Self::write`], in the same order.
+    fn write_now(&self, request: &WriteReplica) -> Option<Result<(), Refusal>> {
+        check_shape(request, self.options.segment_bytes).ok()?;
+        let frame = {
+            let catalogue = self.catalogue();
+            let (master, cluster) = (request.master, request.cluster);
+            catalogue.check_member(master, cluster).ok()?;
+            catalogue.check_fence(master).ok()?;
+            catalogue.written_frame(ReplicaKey {
+                master,
+                segment: request.segment,
+            })?
+        };
+        // BACKUP-4: whoever fences this master next waits for the turn.
+        let turn = frame.turn.try_lock().ok()?;
+        self.catalogue().check_fence(request.master).ok()?;
+        let file = turn.as_ref()?;
+        let state = frame.state();
+        let plan = plan(&state, request).ok()?;
+        let only_adds = plan.in_line
+            && !plan.header
+            && plan.header_first.is_none()
+            && !plan.complete
+            && !plan.sync_first
+            && !plan.sync;
+        if !only_adds {
+            return None;
+        }
+        let fresh = &request.data[plan.skip..];
+        let mut next = plan.next.clone();
+        // BACKUP-11
+        next.boot = self.env.disk.boot();
+        let certificate = self.certify(&frame, &plan, &mut next, fresh);
+        match file.write_both_now(state.file_bytes(), &certificate, fresh)? {
+            Ok(()) => {
+                count(&self.counters.bytes_written, fresh.len() as u64);
+                count(&self.counters.writes, 1);
+                self.catalogue().applied(&frame, next);
+                Some(Ok(()))
+            }
+            Err(error) => {
+                frame.leave_remains();
+                let refusal = self.refusal_of(&frame, false, &error);
+                self.count_refusal(&refusal);
+                Some(Err(refusal))
+            }
+        }
+    }
+
     /// Puts the data and what certifies it into the file, then syncs, then changes our picture of
     /// it (BACKUP-1).
     async fn execute(
@@ -134,6 +192,7 @@ impl Inner {
         let at = state.file_bytes();
         if plan.in_line {
             let certificate = self.certify(frame, plan, &mut next, &fresh);
+            let certificate = Bytes::copy_from_slice(&certificate);
             file.write_both_at(at, certificate, fresh).await?;
         } else if !fresh.is_empty() {
             file.write_at(at, fresh).await?;
@@ -164,7 +223,13 @@ impl Inner {
     }
 
     /// The certificate of `fresh`; `next` gets the place behind it.
-    fn certify(&self, frame: &Frame, plan: &Plan, next: &mut FrameState, fresh: &[u8]) -> Bytes {
+    fn certify(
+        &self,
+        frame: &Frame,
+        plan: &Plan,
+        next: &mut FrameState,
+        fresh: &[u8],
+    ) -> [u8; CERTIFICATE_BYTES] {
         let place = next.place.or_else(|| {
             let begins = plan.header_first.as_ref()?;
             CertificatePlace::first(&begins.header(self.cluster(), frame.key))
@@ -178,7 +243,7 @@ impl Inner {
         };
         let (certificate, behind) = place.certify(says, fresh);
         next.place = Some(behind);
-        Bytes::copy_from_slice(&certificate)
+        certificate
     }
 
     async fn write_header(
@@ -275,6 +340,11 @@ impl Inner {
         } else {
             frame.leave_remains();
         }
+        self.refusal_of(frame, created, &error)
+    }
+
+    /// What the master is told of a write that the disk did not take.
+    fn refusal_of(&self, frame: &Frame, created: bool, error: &DiskError) -> Refusal {
         if let DiskError::Full { path } = error {
             pluvio_units::mark("backup-disk-full");
             tracing::info!(path, "no space left for a replica");

@@ -7,7 +7,7 @@ use pluvio_format::{
     CERTIFICATE_BYTES, FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FrameHeader, LastWrite, read_frame,
 };
 use pluvio_units::{ReplicationEpoch, crc32c};
-use pluvio_wire::{ReplicaInfo, WriteReplica};
+use pluvio_wire::{Refusal, ReplicaInfo, WriteReplica};
 use support::{Image, Node, replicas};
 
 /// Replicas that a backup offers after its process was away and `change` met an open frame.
@@ -240,4 +240,49 @@ fn an_open_head_that_was_not_synced_is_doubtful_after_a_power_loss() {
         left.iter().all(|copies| *copies == 2),
         "BACKUP-11: {left:?}"
     );
+}
+
+/// As messages of one stream that overtake each other, or of which one is lost.
+// shows: BACKUP-3, REP-15
+#[test]
+fn a_write_is_refused_until_all_before_it_are_there() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-refuses-gap"]);
+    let node = Node::new(3);
+    let backup = node.start();
+    let image = Image::new(2, Head, 20);
+    let part = |from, to| image.request(2, Head, from, to);
+    node.write(&backup, part(0, 5)).expect("is written");
+    let early = node.write(&backup, part(10, 20));
+    assert!(matches!(early, Err(Refusal::Retry { .. })), "{early:?}");
+    node.write(&backup, part(5, 10)).expect("is written");
+    assert_eq!(replicas(&node, &backup)[0].length, image.ends[9]);
+}
+
+/// Which of them wait for the disk makes no difference.
+// shows: BACKUP-1, BACKUP-11
+#[test]
+fn writes_that_need_not_wait_count_as_those_that_do() {
+    let mut node = Node::new(3);
+    let backup = node.start();
+    let image = Image::new(2, Head, 40);
+    let mut at_once = 0;
+    for group in 0..40 {
+        let request = WriteReplica {
+            synced: false,
+            ..image.request(2, Head, group, group + 1)
+        };
+        match backup.write_now(&request) {
+            Some(result) => {
+                assert!(group > 0, "a file is opened by those that wait");
+                result.expect("is written");
+                at_once += 1;
+            }
+            None => node.write(&backup, request).expect("is written"),
+        }
+    }
+    assert!((5..35).contains(&at_once), "{at_once}");
+    node.sim.crash(node.process);
+    node.restart();
+    let backup = node.start();
+    assert_eq!(replicas(&node, &backup)[0].length, image.ends[39]);
 }

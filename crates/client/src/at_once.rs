@@ -13,8 +13,8 @@
 use crate::client::Client;
 use crate::local::LocalMaster;
 use crate::table::Table;
-use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
+use pluvio_env::waiting_party;
 use pluvio_units::{KeyHash, LogId, LogPosition, OperationId, ServerId, Waits};
 use pluvio_wire::{Get, Header, Mutation, Outcome, check_get, check_mutation};
 
@@ -57,15 +57,21 @@ pub struct HeldWait {
     wait: Option<(LogId, LogPosition)>,
 }
 
-/// Numbers those who wait, in the whole process.
-static PARTIES: AtomicU64 = AtomicU64::new(1 << 63);
-
 impl HeldWait {
     /// Lets `waker` be woken when something that `held` rests on is durable. False: all of it is
     /// durable by now.
     #[must_use]
     pub fn wake(&mut self, held: &Held, waker: &Waker) -> bool {
-        for wait in held.waits.iter() {
+        self.wake_at(held.waits.iter(), waker)
+    }
+
+    /// [`HeldWait::wake`] for positions of the local master.
+    pub(crate) fn wake_at(
+        &mut self,
+        waits: impl Iterator<Item = (LogId, LogPosition)>,
+        waker: &Waker,
+    ) -> bool {
+        for wait in waits {
             if self.wait != Some(wait) {
                 self.give_up();
             }
@@ -182,7 +188,7 @@ impl Client {
     pub fn wait_for_held(&self) -> HeldWait {
         HeldWait {
             client: self.clone(),
-            party: PARTIES.fetch_add(1, Ordering::Relaxed),
+            party: waiting_party(),
             wait: None,
         }
     }

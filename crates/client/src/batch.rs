@@ -10,23 +10,36 @@
 //! changes data is an operation of its own and keeps its identity over all rounds (CLIENT-1). So
 //! items may come again in any groups, wherever their tablets are by then. Batches of more than
 //! 4096 such items are done one part after the other.
+//!
+//! Mutations in order go from one server to the next as their keys do. Where the caller allows it, a
+//! server answers when its run is executed, so the next run need not wait for replicas.
+//!
+//! - EARLY-1: an outcome that came before it was durable is told only when its server has said that
+//!   it is, in the same life. When that cannot be said, it is not known whether that item, and all
+//!   behind it, were executed. None of them is tried again: others may have seen those behind it.
 
 use crate::client::{Again, Client};
 use crate::error::ClientError;
 use crate::objects::{DeleteReply, Object, WriteReply, deleted, object, written};
-use crate::request::{DataRequest, Gets, Mutations};
+use crate::request::{DataRequest, Gets, Mutations, RestsOn};
 use crate::retry::Attempts;
 use crate::sequence::{BATCH_UNDER_WAY_MAX, Ticket};
 use crate::table::{Table, TableKey, TableMap, Tablet};
 use bytes::Bytes;
+use core::future::poll_fn;
 use core::ops::Range;
+use core::task::Poll;
 use core::time::Duration;
+use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
-use pluvio_env::Address;
-use pluvio_units::{ClusterId, KeyHash, OperationId, SequenceNumber, ServerId};
+use pluvio_env::{Address, timeout};
+use pluvio_units::{
+    ClusterId, KeyHash, LogId, LogPosition, OperationId, SequenceNumber, ServerId, Waits,
+};
 use pluvio_wire::{
-    Change, Get, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, Mutation, Outcome, Payload, Refusal,
-    RejectRules, Results, RetryReason, RpcError, check_get, check_mutation,
+    AwaitDurable, Change, FatalKind, Get, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, Mutation,
+    Outcome, Payload, Refusal, RejectRules, Results, RetryReason, RpcError, call, check_get,
+    check_mutation,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +47,8 @@ use std::sync::Arc;
 /// Requests of one batch under way at a time. They keep many servers busy, and a huge batch takes
 /// at most 128 MiB for its requests.
 pub(crate) const CALLS_MAX: usize = 32;
+/// How often a server without an answer is asked whether its early answers are durable.
+const SETTLE_TRIES: u32 = 3;
 
 /// One object of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -200,6 +215,41 @@ impl Numbers<'_> {
     }
 }
 
+/// In which order the items of a chunk are done.
+#[derive(Clone, Copy)]
+enum Order<'a> {
+    Any,
+    /// In theirs. With a place for what the answer rests on, it may come early.
+    InOrder(Option<&'a RestsOn>),
+}
+
+/// Items that were done, and are not known to be durable.
+struct Early {
+    /// The first of them.
+    first: usize,
+    cluster: ClusterId,
+    owner: ServerId,
+    address: Address,
+    positions: Vec<(LogId, LogPosition)>,
+}
+
+impl Early {
+    /// Rests on these, too.
+    fn also(&mut self, positions: &[(LogId, LogPosition)]) {
+        for &(log, position) in positions {
+            match self.positions.iter_mut().find(|(known, _)| *known == log) {
+                Some((_, known)) => *known = (*known).max(position),
+                None => self.positions.push((log, position)),
+            }
+        }
+    }
+}
+
+/// It was executed, and may be gone with its server.
+fn unknown_now(why: &str) -> ClientError {
+    ClientError::MaybeExecuted(format!("it was executed and not seen durable: {why}"))
+}
+
 /// What became of one chunk.
 enum Sent {
     /// Results of the items, in their order; some may say "later". Of an ordered chunk those that
@@ -329,12 +379,34 @@ impl Client {
         &self,
         mutations: &[(&Table, Mutation<'_>)],
     ) -> Result<Vec<Outcome>, (Vec<Outcome>, ClientError)> {
+        self.all_in_order(mutations, false).await
+    }
+
+    /// [`Client::mutate_in_order`] that goes on as soon as a server has executed its run, without
+    /// waiting for replicas. All outcomes are durable when this ends. The order is that of
+    /// execution: when a server dies meanwhile, mutations behind one that is lost may be there. It
+    /// and all behind it are told as such that may have been executed, and are not tried again.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn mutate_in_order_early(
+        &self,
+        mutations: &[(&Table, Mutation<'_>)],
+    ) -> Result<Vec<Outcome>, (Vec<Outcome>, ClientError)> {
+        self.all_in_order(mutations, true).await
+    }
+
+    async fn all_in_order(
+        &self,
+        mutations: &[(&Table, Mutation<'_>)],
+        early: bool,
+    ) -> Result<Vec<Outcome>, (Vec<Outcome>, ClientError)> {
         let mutations: Vec<_> = mutations
             .iter()
             .map(|(t, m)| (*t, of_table(t, m)))
             .collect();
         let mut done = Vec::with_capacity(mutations.len());
-        match Box::pin(self.in_order(Items::Mutations(&mutations), &mut done)).await {
+        match Box::pin(self.in_order(Items::Mutations(&mutations), early, &mut done)).await {
             Ok(()) => Ok(done),
             Err(error) => Err((done, error)),
         }
@@ -362,13 +434,45 @@ impl Client {
             })
             .collect();
         let mut done = Vec::with_capacity(gets.len());
-        match Box::pin(self.in_order(Items::Gets(&gets), &mut done)).await {
+        match Box::pin(self.in_order(Items::Gets(&gets), false, &mut done)).await {
             Ok(()) => Ok(done),
             Err(error) => Err((done, error)),
         }
     }
 
-    async fn in_order(&self, items: Items<'_>, done: &mut Vec<Outcome>) -> Result<(), ClientError> {
+    async fn in_order(
+        &self,
+        items: Items<'_>,
+        may_be_early: bool,
+        done: &mut Vec<Outcome>,
+    ) -> Result<(), ClientError> {
+        let mut attempts = self.attempts();
+        let mut early = Vec::new();
+        let ended = self
+            .run_in_order(
+                items,
+                done,
+                may_be_early.then_some(&mut early),
+                &mut attempts,
+            )
+            .await;
+        match self.settle(early, &mut attempts).await {
+            Ok(()) => ended,
+            Err((first, error)) => {
+                done.truncate(first);
+                Err(error)
+            }
+        }
+    }
+
+    /// The outcomes of items that are in `early` may be told only once [`Client::settle`] says so.
+    async fn run_in_order(
+        &self,
+        items: Items<'_>,
+        done: &mut Vec<Outcome>,
+        mut early: Option<&mut Vec<Early>>,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(), ClientError> {
         if items.len() > BATCH_UNDER_WAY_MAX {
             return Err(ClientError::from_final(Refusal::malformed(format!(
                 "{} items in order are over the limit of {BATCH_UNDER_WAY_MAX}",
@@ -378,27 +482,49 @@ impl Client {
         for index in 0..items.len() {
             items.check(index)?;
         }
-        let mut attempts = self.attempts();
         let mut numbers = Numbers {
             items: 0..items.len(),
             ticket: None,
         };
+        let mut may_be_early = early.is_some();
         while done.len() < items.len() {
             let mut rest = Rest::default();
             let mut maps = Maps::new();
             let first = done.len();
-            let Some(chunk) = self.run_of(items, first, &mut maps, &mut rest, &mut attempts) else {
-                self.pause(rest, &mut attempts).await?;
+            let Some(chunk) = self.run_of(items, first, &mut maps, &mut rest, attempts) else {
+                self.pause(rest, attempts).await?;
                 continue;
             };
             if items.changes_data() && self.local(chunk.owner).is_none() {
                 let count = u32::try_from(items.len()).expect("it is bounded");
-                self.identify(&mut numbers.ticket, count, &attempts).await?;
+                self.identify(&mut numbers.ticket, count, attempts).await?;
             }
+            let rests_on = RestsOn::new();
+            // An answer for all of them may as well come when it is durable.
+            let is_only = chunk.indexes.len() == items.len();
+            let order = Order::InOrder((may_be_early && !is_only).then_some(&rests_on));
             let sent = self
-                .send(items, &chunk, &maps, &numbers, true, &mut attempts)
+                .send(items, &chunk, &maps, &numbers, order, attempts)
                 .await;
+            if let Some(early) = &mut early
+                && let Some(positions) = rests_on.into_inner()
+            {
+                early.push(Early {
+                    first,
+                    cluster: chunk.cluster,
+                    owner: chunk.owner,
+                    address: chunk.address.clone(),
+                    positions,
+                });
+            }
             let again = match sent {
+                // An earlier program, which gives no early answers, refuses to be asked for one.
+                Sent::Failed(error)
+                    if may_be_early && error.fatal_kind() == Some(FatalKind::Unsupported) =>
+                {
+                    may_be_early = false;
+                    continue;
+                }
                 Sent::Failed(error) => return Err(error),
                 Sent::Again(again) => Some(again),
                 Sent::Items(results) => {
@@ -409,7 +535,7 @@ impl Client {
                             Err(refusal) => {
                                 let refused = RpcError::Refused(refusal);
                                 let changes = items.changes_data();
-                                let next = self.after_failure(refused, changes, &mut attempts)?;
+                                let next = self.after_failure(refused, changes, attempts)?;
                                 again = Some(next);
                                 // Items that a server did behind it all the same are asked for
                                 // again.
@@ -427,10 +553,92 @@ impl Client {
             if let Some(again) = again {
                 let table = items.table(done.len());
                 rest.put_off(table, &maps[&table.unique_key()], done.len(), again);
-                self.pause(rest, &mut attempts).await?;
+                self.pause(rest, attempts).await?;
             }
         }
         Ok(())
+    }
+
+    /// Waits until early answers are durable (EARLY-1).
+    ///
+    /// # Errors
+    /// Nobody knows that of some, beside the first item of those.
+    async fn settle(
+        &self,
+        early: Vec<Early>,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(), (usize, ClientError)> {
+        let mut of_servers: Vec<Early> = Vec::new();
+        for one in early {
+            match of_servers.iter_mut().find(|of| of.owner == one.owner) {
+                Some(of) => of.also(&one.positions),
+                None => of_servers.push(one),
+            }
+        }
+        let shared = &*attempts;
+        let waits = of_servers.iter().map(|of| async move {
+            let mut own = shared.clone();
+            let result = self.settle_one(of, &mut own).await;
+            result.map_err(|error| (of.first, error))
+        });
+        let mut first_failure = Ok(());
+        for result in join_all(waits).await {
+            let Err(failure) = result else { continue };
+            match &first_failure {
+                Err((first, _)) if *first <= failure.0 => {}
+                Err(_) | Ok(()) => first_failure = Err(failure),
+            }
+        }
+        first_failure
+    }
+
+    async fn settle_one(&self, of: &Early, attempts: &mut Attempts<'_>) -> Result<(), ClientError> {
+        if let Some(master) = self.local(of.owner) {
+            let mut wait = self.wait_for_held();
+            let durable = poll_fn(|context| {
+                let is_durable =
+                    |at: (LogId, LogPosition)| master.is_durable(&Waits::new(at.0, at.1));
+                let positions = of.positions.iter().copied();
+                let waits = positions.filter(|at| !is_durable(*at));
+                match wait.wake_at(waits, context.waker()) {
+                    true => Poll::Pending,
+                    false => Poll::Ready(()),
+                }
+            });
+            let clock = &*self.shared.parts.clock;
+            let durable = timeout(clock, attempts.remaining(), durable).await;
+            return durable.map_err(|_| unknown_now("it did not become durable in time"));
+        }
+        let request = AwaitDurable {
+            positions: of.positions.clone(),
+        };
+        let header = Header::within(of.cluster, of.owner);
+        let mut lost = 0;
+        loop {
+            if attempts.is_over() {
+                return Err(unknown_now("it did not become durable in time"));
+            }
+            let network = &*self.shared.parts.network;
+            let limit = attempts.next_limit();
+            let why = match call(network, &of.address, header, &request, limit).await {
+                Ok(()) => return Ok(()),
+                Err(RpcError::Refused(Refusal::Retry { after_us, .. })) => {
+                    let after = Duration::from_micros(after_us.into());
+                    let paused = attempts.pause(after).await;
+                    paused.map_err(|_| unknown_now("its owner was busy"))?;
+                    continue;
+                }
+                Err(RpcError::Call(error)) => error.to_string(),
+                Err(error) => return Err(unknown_now(&error.to_string())),
+            };
+            // The connection may have broken, and the server be there.
+            lost += 1;
+            if lost == SETTLE_TRIES {
+                return Err(unknown_now(&why));
+            }
+            let paused = attempts.pause(Duration::ZERO).await;
+            paused.map_err(|_| unknown_now(&why))?;
+        }
     }
 
     /// Waits as the items that were put off ask for, and looks for their tablets.
@@ -575,7 +783,7 @@ impl Client {
         let mut done = stream::iter(chunks)
             .map(|chunk| async move {
                 let mut own = shared.clone();
-                let sent = self.send(items, &chunk, maps, numbers, false, &mut own);
+                let sent = self.send(items, &chunk, maps, numbers, Order::Any, &mut own);
                 (sent.await, chunk, own)
             })
             .buffer_unordered(CALLS_MAX);
@@ -664,7 +872,7 @@ impl Client {
         chunk: &Chunk,
         maps: &Maps,
         numbers: &Numbers<'_>,
-        ordered: bool,
+        order: Order<'_>,
         attempts: &mut Attempts<'_>,
     ) -> Sent {
         if attempts.is_over() {
@@ -698,7 +906,11 @@ impl Client {
                 let mutations: Vec<Mutation<'_>> = indexes().map(mutation).collect();
                 let request = Mutations {
                     items: &mutations,
-                    ordered,
+                    ordered: matches!(order, Order::InOrder(_)),
+                    early: match order {
+                        Order::InOrder(early) => early,
+                        Order::Any => None,
+                    },
                 };
                 let sent = self.send_request(items, chunk, maps, numbers, &request, attempts);
                 sent.await

@@ -5,7 +5,7 @@ use core::task::Waker;
 use pluvio_units::{CoreId, KeyHash, LogId, LogPosition, ServerId, TableId, Waits};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Results,
+    Outcomes, Refusal, Results,
 };
 
 /// The master in the caller's own process. Operations on tablets that the client's map places
@@ -13,7 +13,7 @@ use pluvio_wire::{
 ///
 /// Called on the event loop of `core`; must not block. The semantics are those of the messages:
 /// one result an item, and a tablet that is not here is refused with
-/// [`Refusal::Refresh`](pluvio_wire::Refusal::Refresh).
+/// [`Refusal::Refresh`].
 pub trait LocalMaster: Send + Sync {
     /// The server's id; 0 while it is not enlisted.
     fn owns(&self) -> ServerId;
@@ -28,6 +28,17 @@ pub trait LocalMaster: Send + Sync {
         mutations: &[Mutation<'_>],
         ordered: bool,
     ) -> Answer<Results>;
+    /// [`LocalMaster::mutate`] of an ordered batch, answered before it is durable. `None`: nothing was
+    /// done. By default nothing is.
+    fn mutate_early(
+        &self,
+        core: CoreId,
+        header: &Header,
+        mutations: &[Mutation<'_>],
+    ) -> Option<Result<Outcomes, Refusal>> {
+        let _ = (core, header, mutations);
+        None
+    }
     /// Lets `show` look at the value of an object where it lies, or at its absence. False: `show`
     /// was not called; [`LocalMaster::get_at_once`] or [`LocalMaster::get`] reads the object.
     fn show_at_once(

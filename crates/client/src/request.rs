@@ -4,11 +4,13 @@
 use crate::local::LocalMaster;
 use core::time::Duration;
 use pluvio_env::{Address, Network};
-use pluvio_units::CoreId;
+use pluvio_units::{CoreId, LogId, LogPosition};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Outcome, Refusal, Results, RpcError, call, call_frame, encode_get, encode_mutate,
+    Outcome, Outcomes, Refusal, Results, RpcError, call, call_frame, encode_get, encode_mutate,
+    encode_mutate_early,
 };
+use std::sync::OnceLock;
 
 /// A request for one server.
 pub(crate) trait DataRequest: Sync {
@@ -47,11 +49,26 @@ pub(crate) trait DataRequest: Sync {
 /// Reads of one request.
 pub(crate) struct Gets<'a>(pub(crate) &'a [Get<'a>]);
 
+/// What an early answer rests on, if that was not durable then.
+pub(crate) type RestsOn = OnceLock<Vec<(LogId, LogPosition)>>;
+
+/// The results of an early answer; what they rest on goes to its place.
+fn early(outcomes: Outcomes, place: &RestsOn) -> Results {
+    if !outcomes.rests_on.is_empty() {
+        let is_first = place.set(outcomes.rests_on).is_ok();
+        debug_assert!(is_first, "each request has a place of its own");
+    }
+    outcomes.items
+}
+
 /// Mutations of one request.
 pub(crate) struct Mutations<'a> {
     pub(crate) items: &'a [Mutation<'a>],
     /// See [`DataRequest::ordered`].
     pub(crate) ordered: bool,
+    /// Where an answer that came before it is durable puts what it rests on. `None`: it is to come
+    /// after. Only ordered ones may come before.
+    pub(crate) early: Option<&'a RestsOn>,
 }
 
 /// One read.
@@ -95,6 +112,11 @@ impl DataRequest for Mutations<'_> {
     }
 
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
+        if let Some(place) = self.early
+            && let Some(result) = master.mutate_early(core, header, self.items)
+        {
+            return Answer::Now(result.map(|outcomes| early(outcomes, place)));
+        }
         master.mutate(core, header, self.items, self.ordered)
     }
 
@@ -105,8 +127,15 @@ impl DataRequest for Mutations<'_> {
         header: Header,
         limit: Duration,
     ) -> Result<Results, RpcError> {
-        let frame = encode_mutate(&header, self.items, self.ordered);
-        Ok(call_frame(network, to, frame, limit).await?.items)
+        let frame = match self.early {
+            Some(_) => encode_mutate_early(&header, self.items),
+            None => encode_mutate(&header, self.items, self.ordered),
+        };
+        let outcomes = call_frame(network, to, frame, limit).await?;
+        Ok(match self.early {
+            Some(place) => early(outcomes, place),
+            None => outcomes.items,
+        })
     }
 
     fn done(reply: Results) -> Result<Results, Refusal> {
@@ -160,6 +189,7 @@ impl DataRequest for OneMutation<'_> {
         let one = Mutations {
             items: core::slice::from_ref(&self.0),
             ordered: false,
+            early: None,
         };
         one.call(network, to, header, limit).await
     }

@@ -239,6 +239,16 @@ impl File for OsFile {
         Box::pin(async move { self.write_parts(offset, first, second).await })
     }
 
+    fn write_both_now(
+        &self,
+        offset: u64,
+        first: &[u8],
+        second: &[u8],
+    ) -> Option<Result<(), DiskError>> {
+        let is_small = first.len() + second.len() < INLINE_BYTES;
+        is_small.then(|| self.inner.write_here(offset, [first, second]))?
+    }
+
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {
         Box::pin(self.blocking(Inner::sync))
     }

@@ -341,7 +341,7 @@ impl Master {
     /// Whether the caller means this life of the server in this cluster, and it serves.
     pub(crate) fn check_target(&self, header: &Header) -> Result<(), Refusal> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        if !header.means(self.cluster, self.id) || self.stopped.load(Ordering::Acquire) {
+        if !self.is_meant(header) {
             return Err(Refusal::Refresh);
         }
         if !self.may_serve() {
@@ -351,6 +351,11 @@ impl Master {
             return Err(Refusal::retry(DOUBT_RETRY, RetryReason::NotServing));
         }
         Ok(())
+    }
+
+    /// Whether the caller means this life of the server, and it has not stopped.
+    pub(crate) fn is_meant(&self, header: &Header) -> bool {
+        header.means(self.cluster, self.id) && !self.stopped.load(Ordering::Acquire)
     }
 
     /// The hash of a key: as it came along, or computed now. `None` when the table is not here.

@@ -2,14 +2,45 @@
 
 use crate::master::Master;
 use pluvio_env::{Frame, Handled};
-use pluvio_units::LogId;
+use pluvio_units::{LogId, Waits};
 use pluvio_wire::{
-    Answer, CountObjects, DataOp, Enumerate, Header, Opcode, Refusal, Request, Results, decode,
-    decode_get, decode_mutate, handled, handled_outcomes, reply,
+    Answer, AwaitDurable, CountObjects, DataOp, Enumerate, Header, Opcode, Refusal, Request,
+    Results, decode, decode_get, decode_mutate, handled, handled_outcomes, reply, reply_outcomes,
 };
 use std::sync::Arc;
 
 impl Master {
+    /// Answers reads or mutations of objects at once. The reply must not leave before what it rests on
+    /// is durable, if that is given.
+    pub fn handle_objects(&self, op: DataOp, log: LogId, frame: &Frame) -> (Frame, Option<Waits>) {
+        let opcode = Opcode::from_number(frame.opcode).unwrap_or(Opcode::Get);
+        let (replies, early) = match op {
+            DataOp::Mutate => match decode_mutate(frame) {
+                Ok((header, mutations)) => {
+                    let (items, ordered) = (mutations.iter(), mutations.ordered());
+                    let replies = self.mutate_all(log, &header, items, ordered);
+                    (replies, mutations.early())
+                }
+                Err(refusal) => (Err(refusal), false),
+            },
+            _ => {
+                let get = decode_get(frame);
+                let replies = get.and_then(|(header, gets)| self.get_all(&header, gets.iter()));
+                (replies, false)
+            }
+        };
+        let replies = match replies {
+            Ok(replies) => replies,
+            Err(refusal) => return (reply_outcomes(opcode, &Err(refusal)), None),
+        };
+        let waits = replies.rests_on().filter(|_| !early);
+        let mut outcomes = replies.into_early();
+        if !early {
+            outcomes.rests_on.clear();
+        }
+        (reply_outcomes(opcode, &Ok(outcomes)), waits)
+    }
+
     /// Answers an operation on objects.
     pub fn handle_data(self: &Arc<Self>, op: DataOp, log: LogId, frame: &Frame) -> Handled {
         match op {
@@ -21,10 +52,19 @@ impl Master {
                 )
             }
             DataOp::Mutate => {
-                let mutate = decode_mutate(frame).map(|(header, mutations)| {
-                    self.mutate(log, &header, mutations.iter(), mutations.ordered())
-                });
-                objects(Opcode::Mutate, mutate)
+                let (header, mutations) = match decode_mutate(frame) {
+                    Ok(decoded) => decoded,
+                    Err(refusal) => return objects(Opcode::Mutate, Err(refusal)),
+                };
+                if mutations.early() {
+                    let done = self.mutate_early(log, &header, mutations.iter());
+                    return Handled::Now(reply_outcomes(Opcode::Mutate, &done));
+                }
+                let answer = self.mutate(log, &header, mutations.iter(), mutations.ordered());
+                objects(Opcode::Mutate, Ok(answer))
+            }
+            DataOp::AwaitDurable => {
+                asks::<AwaitDurable>(frame, |header, r| self.await_durable(header, &r.positions))
             }
             DataOp::Enumerate => asks::<Enumerate>(frame, |header, r| self.enumerate(header, &r)),
             DataOp::CountObjects => asks::<CountObjects>(frame, |header, r| self.count(header, &r)),

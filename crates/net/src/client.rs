@@ -10,7 +10,7 @@
 use crate::lock;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::task::Waker;
-use pluvio_env::{Address, CallError, Clock, Frame, Moment, NoConnection, TaskHandle};
+use pluvio_env::{Address, CallError, Clock, Frame, Moment, NoConnection, Replies, TaskHandle};
 use pluvio_units::{CoreId, FixedMap};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -55,8 +55,36 @@ impl State {
     }
 }
 
+/// The party that wants an outcome.
+enum Give {
+    /// It waits in a call.
+    Call(oneshot::Sender<Outcome>),
+    /// It has posted the request, under this number of its own.
+    Post(Arc<dyn Replies>, u64),
+}
+
+impl Give {
+    /// Gives the outcome. False: nobody waits for it any more.
+    fn send(self, outcome: Outcome) -> bool {
+        match self {
+            Self::Call(give) => give.send(outcome).is_ok(),
+            Self::Post(replies, number) => {
+                replies.replied(number, outcome);
+                true
+            }
+        }
+    }
+
+    fn is_post(&self, of: &Arc<dyn Replies>, number: u64) -> bool {
+        match self {
+            Self::Call(_) => false,
+            Self::Post(replies, its) => *its == number && Arc::ptr_eq(replies, of),
+        }
+    }
+}
+
 struct Waiting {
-    give: oneshot::Sender<Outcome>,
+    give: Give,
     /// Present when the request may have reached the peer.
     sent: Option<Sent>,
 }
@@ -85,6 +113,21 @@ pub(crate) enum Begun<'a> {
     /// No room; the request is given back.
     Crowded(Frame),
     /// The connection has ended; the request is given back.
+    Closed(Frame),
+}
+
+/// The outcome of trying to post a request.
+pub(crate) enum Posted {
+    Waiting,
+    Crowded,
+    /// The connection has ended; the request is given back.
+    Closed(Frame),
+}
+
+/// What became of a request that was to be queued.
+enum Queued {
+    Id(u64),
+    Crowded(Frame),
     Closed(Frame),
 }
 
@@ -122,13 +165,35 @@ impl Connection {
     /// Puts a request into the queue and wakes the mover.
     pub(crate) fn begin(&self, request: Frame) -> Begun<'_> {
         let (give, take) = oneshot::channel();
+        match self.enqueue(request, Give::Call(give)) {
+            Queued::Id(id) => Begun::Waiting(Call {
+                connection: self,
+                id,
+                take,
+                done: false,
+            }),
+            Queued::Crowded(request) => Begun::Crowded(request),
+            Queued::Closed(request) => Begun::Closed(request),
+        }
+    }
+
+    /// Begins a request whose outcome goes to `replies`.
+    pub(crate) fn post(&self, request: Frame, number: u64, replies: &Arc<dyn Replies>) -> Posted {
+        match self.enqueue(request, Give::Post(Arc::clone(replies), number)) {
+            Queued::Id(_) => Posted::Waiting,
+            Queued::Crowded(_) => Posted::Crowded,
+            Queued::Closed(request) => Posted::Closed(request),
+        }
+    }
+
+    fn enqueue(&self, request: Frame, give: Give) -> Queued {
         let (id, mover) = {
             let mut state = lock(&self.state);
             if state.closed || state.retired {
-                return Begun::Closed(request);
+                return Queued::Closed(request);
             }
             if state.pending.len() >= self.calls_max || state.queue_bytes >= self.queue_bytes_max {
-                return Begun::Crowded(request);
+                return Queued::Crowded(request);
             }
             let id = state.next_id;
             state.next_id += 1;
@@ -140,11 +205,39 @@ impl Connection {
         if let Some(mover) = mover {
             mover.wake();
         }
-        Begun::Waiting(Call {
-            connection: self,
-            id,
-            take,
-            done: false,
+        Queued::Id(id)
+    }
+
+    /// Gives up what was posted under this number. `None`: it is not under way here.
+    pub(crate) fn give_up_post(&self, number: u64, replies: &Arc<dyn Replies>) -> Option<GivenUp> {
+        let id = {
+            let state = lock(&self.state);
+            let mut pending = state.pending.iter();
+            let posted = pending.find(|(_, waiting)| waiting.give.is_post(replies, number));
+            *posted?.0
+        };
+        self.take_off(id)
+    }
+
+    /// Ends the wait for a request; `None` if its outcome is on the way.
+    fn take_off(&self, id: u64) -> Option<GivenUp> {
+        let (waiting, is_spent) = {
+            let mut state = lock(&self.state);
+            let waiting = state.pending.remove(&id);
+            self.tell_crowd(&state);
+            (waiting, state.is_spent())
+        };
+        if is_spent {
+            self.abort();
+        }
+        Some(match waiting?.sent {
+            None => GivenUp::Unsent,
+            Some(sent) => {
+                let unheard = sent.heard == self.heard.load(Relaxed);
+                GivenUp::Sent {
+                    unheard_since: unheard.then_some(sent.at),
+                }
+            }
         })
     }
 
@@ -224,15 +317,21 @@ impl Connection {
         self.heard.fetch_add(1, Relaxed);
     }
 
-    /// Takes no more calls, and ends with those that it has. For a connection that was taken out of
-    /// the map.
+    /// Takes no more calls, and ends with those that it has. Posted requests end at once: those that
+    /// posted them send again. For a connection that was taken out of the map.
     pub(crate) fn retire(&self) {
-        let is_spent = {
+        let (posted, is_spent) = {
             let mut state = lock(&self.state);
             state.retired = true;
             self.tell_crowd(&state);
-            state.is_spent()
+            let is_post = |_: &u64, waiting: &mut Waiting| matches!(waiting.give, Give::Post(..));
+            let posted: Vec<_> = state.pending.extract_if(is_post).collect();
+            (posted, state.is_spent())
         };
+        for (_, waiting) in posted {
+            let outcome = Err(CallError::Lost(self.address.clone()));
+            waiting.give.send(outcome);
+        }
         if is_spent {
             self.abort();
         }
@@ -254,9 +353,7 @@ impl Connection {
             state.is_spent()
         };
         for (give, outcome) in ready {
-            if give.send(outcome).is_err() {
-                late += 1;
-            }
+            late += usize::from(!give.send(outcome));
         }
         if is_spent {
             self.abort();
@@ -286,7 +383,7 @@ impl Connection {
                 CallError::Unreachable(self.address.clone(), why.clone())
             };
             // Its caller may have given up in this moment.
-            let _given_up = waiting.give.send(Err(error));
+            waiting.give.send(Err(error));
         }
         (lost, unsent)
     }
@@ -332,29 +429,7 @@ impl Call<'_> {
         if core::mem::replace(&mut self.done, true) {
             return answered;
         }
-        let connection = self.connection;
-        let (waiting, is_spent) = {
-            let mut state = lock(&connection.state);
-            let waiting = state.pending.remove(&self.id);
-            connection.tell_crowd(&state);
-            (waiting, state.is_spent())
-        };
-        if is_spent {
-            connection.abort();
-        }
-        let Some(waiting) = waiting else {
-            // Its outcome is on the way.
-            return answered;
-        };
-        match waiting.sent {
-            None => GivenUp::Unsent,
-            Some(sent) => {
-                let unheard = sent.heard == connection.heard.load(Relaxed);
-                GivenUp::Sent {
-                    unheard_since: unheard.then_some(sent.at),
-                }
-            }
-        }
+        self.connection.take_off(self.id).unwrap_or(answered)
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`OsNetwork`]: finds the connection for a call, opens ports.
 
 use crate::accept::{Door, Port, Role, open_port};
-use crate::client::{Call, Connection, GivenUp, PeerMap, take_out};
+use crate::client::{Call, Connection, GivenUp, PeerMap, Posted, take_out};
 use crate::client_io::{Closer, Shared, run};
 use crate::counters::{Counters, add};
 use crate::lock;
@@ -11,8 +11,8 @@ use crate::socket::{bind, resolve};
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{
-    Address, BoxFuture, CallError, Clock, Frame, Listening, Moment, Network, NetworkError, Service,
-    StreamService, Tasks, Transport, timeout,
+    Address, BoxFuture, CallError, Clock, Frame, Listening, Moment, Network, NetworkError,
+    NoConnection, Replies, Service, StreamService, Tasks, Transport, timeout,
 };
 use pluvio_units::CoreId;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ const ATTEMPTS_MAX: usize = 3;
 /// bytes may be lost, and TCP repeats them later and later. After a cut it stays silent for as long
 /// again as the cut has lasted. TCP's first repetition comes after 200 ms.
 const SILENCE_MIN: Duration = Duration::from_millis(200);
+/// The reason when no connection lives long enough to be used.
+const ALWAYS_ENDED: &str = "its connections end as soon as they are made";
 /// The reason to refuse requests on all addresses of a machine at once.
 const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from another machine it leads nowhere; \
      give the address by which the others reach this machine";
@@ -140,8 +142,44 @@ impl OsNetwork {
             }
             connection = self.connection(core, to, Some(&connection))?;
         }
-        let why = "its connections end as soon as they are made".to_owned();
-        Err(CallError::Unreachable(to.clone(), why.into()))
+        Err(CallError::Unreachable(
+            to.clone(),
+            NoConnection::Other(ALWAYS_ENDED.to_owned()),
+        ))
+    }
+
+    /// Puts a request on the way whose outcome goes to `replies`.
+    ///
+    /// # Errors
+    /// Why that was not possible; nothing was sent.
+    fn start_post(
+        &self,
+        to: &Address,
+        mut request: Frame,
+        number: u64,
+        replies: &Arc<dyn Replies>,
+    ) -> Result<(), CallError> {
+        let frame_max = self.shared.options.frame_bytes_max;
+        if request.len() > frame_max {
+            return Err(CallError::TooLarge(request.len(), frame_max));
+        }
+        let core = self.core();
+        let mut connection = self.connection(core, to, None)?;
+        for _ in 0..ATTEMPTS_MAX {
+            match connection.post(request, number, replies) {
+                Posted::Waiting => return Ok(()),
+                Posted::Crowded => {
+                    let why = "its connection has too many requests under way".to_owned();
+                    return Err(CallError::Unreachable(to.clone(), why.into()));
+                }
+                Posted::Closed(given_back) => request = given_back,
+            }
+            connection = self.connection(core, to, Some(&connection))?;
+        }
+        Err(CallError::Unreachable(
+            to.clone(),
+            NoConnection::Other(ALWAYS_ENDED.to_owned()),
+        ))
     }
 
     /// Lets the next call to a peer make a new connection if this one has been silent for long
@@ -238,6 +276,37 @@ impl Network for OsNetwork {
                 }
             }
         })
+    }
+
+    fn post(
+        &self,
+        to: &Address,
+        request: Frame,
+        number: u64,
+        replies: &Arc<dyn Replies>,
+    ) -> Option<Frame> {
+        if let Err(error) = self.start_post(to, request, number, replies) {
+            replies.replied(number, Err(error));
+        }
+        None
+    }
+
+    fn give_up(&self, to: &Address, number: u64, replies: &Arc<dyn Replies>) {
+        let core = self.core();
+        let connection = lock(&self.peers[usize::from(core.0)]).get(to).cloned();
+        let Some(connection) = connection else {
+            return;
+        };
+        let given_up = connection.give_up_post(number, replies);
+        if given_up.is_some() {
+            add(&self.shared.counters.of(core).calls_timed_out, 1);
+        }
+        if let Some(GivenUp::Sent {
+            unheard_since: Some(since),
+        }) = given_up
+        {
+            self.replace_if_silent(&connection, since);
+        }
     }
 
     fn listen(

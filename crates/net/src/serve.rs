@@ -1,5 +1,9 @@
 //! The serving side of one RPC connection: reads requests, gives them to the service in their
 //! order, drives the answers that come later, writes replies.
+//!
+//! - HOLD-1: a reply that the service wants held leaves once the service says that all it rests on
+//!   is durable, and never before. The service is told of each that has left or never will.
+//!
 //! Backpressure: while the service or the replies' queue is at its bound, reading stops, and TCP
 //! makes the other side wait.
 
@@ -19,7 +23,9 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use pluvio_env::{BoxFuture, Frame, Handled, Peer, Service, timeout};
+use pluvio_env::{BoxFuture, Frame, Handled, HeldReply, Peer, Service, waiting_party};
+use pluvio_units::{LogId, LogPosition};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Rounds of reading before other tasks have their turn.
@@ -101,6 +107,10 @@ pub(crate) async fn serve(
         ),
         later: FuturesUnordered::new(),
         later_bytes: 0,
+        held: VecDeque::new(),
+        held_bytes: 0,
+        party: waiting_party(),
+        waits_for: None,
     };
     let end = poll_fn(|cx| server.poll(cx)).await;
     end.count(counters);
@@ -142,6 +152,39 @@ struct Server<'a> {
     later: FuturesUnordered<Later>,
     /// Bytes of the requests in `later`.
     later_bytes: usize,
+    /// Executed, and not durable yet.
+    held: VecDeque<Held>,
+    /// Bytes of the requests and replies in `held`.
+    held_bytes: usize,
+    /// This connection, among those that wait for positions.
+    party: u64,
+    /// The position at which this task is woken: one that the first of `held` rests on.
+    waits_for: Option<(LogId, LogPosition)>,
+}
+
+/// A reply that leaves once it is durable.
+struct Held {
+    id: u64,
+    opcode: u16,
+    held: HeldReply,
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.held.charge + self.held.reply.len()
+    }
+}
+
+/// Whoever is gone gets no reply: what was executed stays so.
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        if let Some(wait) = self.waits_for {
+            self.service.give_up_waiting(wait, self.party);
+        }
+        for held in &self.held {
+            self.service.held_left(held.held.charge);
+        }
+    }
 }
 
 /// A request in the hands of the service.
@@ -208,6 +251,7 @@ impl Server<'_> {
             }
             let stuck = !self.may_handle();
             self.collect_replies(cx, &mut did);
+            self.release_held(cx, &mut did);
             did.count(self.counters);
             match self.writer.poll_flush(&mut self.stream, cx) {
                 Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
@@ -246,8 +290,8 @@ impl Server<'_> {
 
     /// Whether another request may be given to the service.
     fn may_handle(&self) -> bool {
-        self.later.len() < self.options.requests_max
-            && self.later_bytes < self.options.request_bytes_max
+        self.later.len() + self.held.len() < self.options.requests_max
+            && self.later_bytes + self.held_bytes < self.options.request_bytes_max
             && self.writer.bytes() < self.options.reply_queue_bytes_max
     }
 
@@ -260,7 +304,17 @@ impl Server<'_> {
             }
             did.requests += 1;
             let bytes = request.len();
-            match self.service.handle(self.peer.clone(), request) {
+            let handled = match self.service.handle_or_hold(self.peer.clone(), request) {
+                Ok(handled) => handled,
+                Err(held) => {
+                    let (id, opcode) = (header.id, header.opcode);
+                    let held = Held { id, opcode, held };
+                    self.held_bytes += held.bytes();
+                    self.held.push_back(held);
+                    continue;
+                }
+            };
+            match handled {
                 Handled::Now(reply) => self.push_reply(header.id, header.opcode, reply, did),
                 Handled::Later(answer) => {
                     self.later_bytes += bytes;
@@ -280,6 +334,38 @@ impl Server<'_> {
         while let Poll::Ready(Some(answered)) = self.later.poll_next_unpin(cx) {
             self.later_bytes -= answered.bytes;
             self.push_reply(answered.id, answered.opcode, answered.reply, did);
+        }
+    }
+
+    /// Sends held replies that are durable by now, oldest first, and has this task woken for the
+    /// first that is not. One behind it that rests on another log may wait longer than it must.
+    fn release_held(&mut self, cx: &Context<'_>, did: &mut Step) {
+        while let Some(first) = self.held.front() {
+            if !self.service.may_leave(&first.held.waits) {
+                let (service, party) = (self.service, self.party);
+                let is_woken = |wait: &(LogId, LogPosition)| {
+                    service.wake_when_durable(*wait, party, cx.waker())
+                };
+                let wait = first.held.waits.iter().find(is_woken);
+                let before = core::mem::replace(&mut self.waits_for, wait);
+                if let Some(before) = before.filter(|before| Some(*before) != wait) {
+                    service.give_up_waiting(before, party);
+                }
+                match wait {
+                    Some(_) => return,
+                    // Durable since.
+                    None => continue,
+                }
+            }
+            let Some(held) = self.held.pop_front() else {
+                return;
+            };
+            self.held_bytes -= held.bytes();
+            self.service.held_left(held.held.charge);
+            self.push_reply(held.id, held.opcode, held.held.reply, did);
+        }
+        if let Some(wait) = self.waits_for.take() {
+            self.service.give_up_waiting(wait, self.party);
         }
     }
 

@@ -375,7 +375,7 @@ impl Databases {
                 false => {
                     let changes = rest.iter().filter_map(|r| Some((&*table, r.mutation()?)));
                     self.client
-                        .mutate_in_order(&changes.collect::<Vec<_>>())
+                        .mutate_in_order_early(&changes.collect::<Vec<_>>())
                         .await
                 }
             };

@@ -22,8 +22,9 @@
 //! - REP-8: one life of a backup holds a replica of a segment at most once. A place that was given
 //!   up is not used again for this segment, so late messages do no harm.
 //! - REP-9: a place that was given up is freed only when enough others have the segment.
-//! - REP-10: one write at a time is under way to each replica, of at most [`WRITE_BYTES_MAX`].
-//!   Everything that is appended meanwhile goes into the next one.
+//! - REP-10: the writes under way to a replica are at most four, of [`WRITE_BYTES_MAX`] together.
+//!   Only those to open heads, where replicas are not synced, are several. What is appended
+//!   meanwhile goes into the next one.
 //! - REP-11: a wait for a position ends when the position is durable, also when that happens while
 //!   the wait begins.
 //! - REP-12: one replica is written from one kind of bytes. The log may exchange a closed segment's
@@ -36,6 +37,10 @@
 //! - REP-14: a replica is left behind that for some seconds does not make the progress that as many
 //!   others as needed have made. So a backup that hangs, or is much slower than others, holds up
 //!   writers for that time only. It gets no new replicas for a while, unless nothing else is left.
+//! - REP-15: the writes under way to one replica are one stream. Each begins where the one before
+//!   it ends, and all have one epoch; opening, closing and a new epoch go alone. A backup refuses a
+//!   write that lacks one before it. So an answer to one answers all before it. When one fails,
+//!   nothing is sent until all have ended; the next begins where the last good answer left it.
 //!
 //! Threads: the machine decides the next steps and touches nothing. It stands behind a lock that
 //! its log's task takes for short, and others take to look. The task does the rest.
@@ -44,6 +49,7 @@
 //! backup that does not answer is waited for until the server list drops it, where too few others
 //! have what it lacks.
 
+mod answers;
 mod frees;
 mod machine;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use pluvio_env::Moment;
 use pluvio_units::{ReplicationEpoch, ServerId};
+use smallvec::SmallVec;
 
 /// Where a replica stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,9 +25,14 @@ pub(crate) enum ReplicaStage {
     Lagging(ReplicationEpoch),
 }
 
+/// Most writes under way to one replica. More would only wait at the backup.
+pub(crate) const FLIGHTS_MAX: usize = 4;
+
 /// What a write under way will have done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Flight {
+    /// No other write of this log has this number.
+    pub(crate) number: u64,
     pub(crate) end: u32,
     pub(crate) certified: u32,
     pub(crate) epoch: ReplicationEpoch,
@@ -70,8 +76,11 @@ pub(crate) struct Replica {
     pub(crate) epoch: ReplicationEpoch,
     /// It is closed.
     pub(crate) closed: bool,
-    /// The write under way (REP-10).
-    pub(crate) flight: Option<Flight>,
+    /// The writes under way, in the order in which they were sent (REP-10).
+    pub(crate) flights: SmallVec<[Flight; FLIGHTS_MAX]>,
+    /// A write failed. Those behind it may lack what it should have brought, so all of them have to
+    /// end before the next one is sent (REP-15).
+    pub(crate) broken: bool,
     /// It counts against the limit of writes that are not for heads.
     pub(crate) background: bool,
     /// Its backup had no space, or was late: another place may be used instead.
@@ -113,7 +122,8 @@ impl Replica {
             certified: 0,
             epoch: ReplicationEpoch(0),
             closed: false,
-            flight: None,
+            flights: SmallVec::new(),
+            broken: false,
             background: false,
             stalled: false,
             full: false,
@@ -163,7 +173,12 @@ impl Replica {
 
     /// Whether its backup is expected to do a write for it.
     pub(crate) fn awaits_its_backup(&self) -> bool {
-        self.flight.is_some() || self.failures > 0
+        !self.is_idle() || self.failures > 0
+    }
+
+    /// Whether no write to it is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flights.is_empty()
     }
 
     /// Whether it counts.
@@ -174,16 +189,24 @@ impl Replica {
     /// Whether recovery might find it open, so that its loss must be fenced (REP-5).
     pub(crate) fn may_be_found_open(&self) -> bool {
         match self.stage {
-            ReplicaStage::Opening => self.sent || self.flight.is_some(),
+            ReplicaStage::Opening => self.sent || !self.is_idle(),
             ReplicaStage::Rewriting | ReplicaStage::Lagging(_) => false,
             ReplicaStage::Completing(_) => true,
             ReplicaStage::Current => !self.closed,
         }
     }
 
-    /// The write under way was acknowledged.
+    /// The write of this number, if it is under way.
+    pub(crate) fn flight(&self, number: u64) -> Option<Flight> {
+        let mut flights = self.flights.iter();
+        flights.find(|flight| flight.number == number).copied()
+    }
+
+    /// A write under way was acknowledged, and with it all before it: a backup that lacks one of
+    /// them refuses the next (REP-15).
     pub(crate) fn acknowledged(&mut self, flight: Flight) {
-        self.flight = None;
+        self.flights.retain(|other| other.number > flight.number);
+        self.broken &= !self.is_idle();
         self.failures = 0;
         self.stalled = false;
         self.full = false;
@@ -204,9 +227,16 @@ impl Replica {
         }
     }
 
-    /// The write under way has no good answer. `arrived` says that it may have been executed.
-    pub(crate) fn failed(&mut self, now: Moment, after: Option<Duration>, arrived: bool) {
-        self.flight = None;
+    /// A write under way has no good answer. `arrived` says that it may have been executed.
+    pub(crate) fn failed(
+        &mut self,
+        flight: Flight,
+        now: Moment,
+        after: Option<Duration>,
+        arrived: bool,
+    ) {
+        self.flights.retain(|other| other.number != flight.number);
+        self.broken = !self.is_idle();
         self.full = false;
         self.sent |= arrived;
         let next_try = now + after.unwrap_or_else(|| pause(self.failures));

@@ -61,7 +61,12 @@ impl Replication {
         let ids: Vec<LogId> = inner.space.logs().collect();
         let logs: Arc<[_]> = ids
             .iter()
-            .map(|_| Arc::new(LogShare::new(Machine::new(view.clone()))))
+            .map(|_| {
+                Arc::new(LogShare::new(Machine::new(
+                    view.clone(),
+                    !inner.options.synced,
+                )))
+            })
             .collect();
         let cores = inner.env.tasks.cores();
         let tasks = ids.iter().zip(logs.iter()).map(|(log, share)| {

@@ -2,16 +2,19 @@
 //! network.
 
 use crate::placement::View;
-use crate::replica::{Flight, Owed, Progress, Replica, ReplicaStage};
+use crate::replica::{FLIGHTS_MAX, Flight, Owed, Progress, Replica, ReplicaStage};
 use core::time::Duration;
 use pluvio_env::Moment;
 use pluvio_format::SegmentKind;
 use pluvio_units::{ReplicationEpoch, SegmentId, ServerId};
 use std::collections::BTreeSet;
 
-/// Most bytes of one write (RAMCloud's limit too). Bounds the memory of writes on their way, and
-/// how long a small write waits behind a large one.
+/// Most bytes of the writes under way to one replica, and so of one (RAMCloud's limit too). Bounds
+/// their memory, and how long a small write waits behind a large one.
 pub const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// A write that goes out beside others has at least this many bytes. A message costs about as much
+/// as copying them several times. So fewer wait for the next answer, and share a message.
+const BESIDE_BYTES_MIN: u32 = 16 << 10;
 /// Two places to cut a segment are kept only when they are at least so far apart; the last one is
 /// always kept. So a write ends at most this much earlier than it could.
 const CUT_DISTANCE_MIN: u32 = 64 << 10;
@@ -63,6 +66,8 @@ pub(crate) struct ReplicatedSegment {
     pub(crate) id: SegmentId,
     pub(crate) kind: SegmentKind,
     opening: u32,
+    /// Several writes may be under way to a replica.
+    streams: bool,
     /// Bytes appended when we last looked.
     pub(crate) appended: u32,
     /// Nothing more will be appended.
@@ -95,11 +100,12 @@ pub(crate) struct ReplicatedSegment {
 }
 
 impl ReplicatedSegment {
-    pub(crate) fn new(id: SegmentId, kind: SegmentKind, opening: u32) -> Self {
+    pub(crate) fn new(id: SegmentId, kind: SegmentKind, opening: u32, streams: bool) -> Self {
         Self {
             id,
             kind,
             opening,
+            streams,
             appended: opening,
             closed: false,
             cuts: vec![opening],
@@ -127,7 +133,7 @@ impl ReplicatedSegment {
     /// Whether there is nothing to be copied out of the log, which may exchange the bytes then
     /// (REP-12). `parked` says that what lacks has no place to go.
     pub(crate) fn is_releasable(&self, view: &View, parked: bool) -> bool {
-        let idle = |r: &Replica| r.flight.is_none() && (!parked || r.is_current());
+        let idle = |r: &Replica| r.is_idle() && (!parked || r.is_current());
         self.held
             && self.durably_closed
             && (parked || self.is_complete(view))
@@ -298,8 +304,11 @@ impl ReplicatedSegment {
         allowed: Allowed,
         now: Moment,
     ) -> Option<WriteOrder> {
-        if replica.flight.is_some() || replica.next_try > now || !self.held {
+        if replica.next_try > now || !self.held {
             return None;
+        }
+        if let Some(last) = replica.flights.last() {
+            return self.next_beside(replica, last, allowed);
         }
         let limit = match allowed {
             Allowed::Opening => self.opening,
@@ -342,36 +351,79 @@ impl ReplicatedSegment {
         };
         let close = may_close && !rewriting && end == self.whole();
         let flight = Flight {
+            number: 0,
             end,
             certified,
             epoch: self.epoch,
             rewriting,
             close,
         };
-        Some(self.order(replica, flight, true))
+        Some(self.order(replica, replica.acked, flight, true))
+    }
+
+    /// The next write to a replica of an open head, behind those under way (REP-15). Each of them,
+    /// and this one, adds bytes and nothing else.
+    fn next_beside(
+        &self,
+        replica: &Replica,
+        last: &Flight,
+        allowed: Allowed,
+    ) -> Option<WriteOrder> {
+        let is_stream = self.streams
+            && self.kind == SegmentKind::Head
+            && replica.is_current()
+            && !replica.broken
+            && replica.flights.len() < FLIGHTS_MAX
+            && replica.failures == 0
+            && !last.close
+            && last.epoch == self.epoch;
+        if !is_stream || allowed == Allowed::Opening {
+            return None;
+        }
+        let from = last.end;
+        let end = self.whole().min(replica.acked + WRITE_BYTES_MAX);
+        if end < from + BESIDE_BYTES_MIN {
+            return None;
+        }
+        let flight = Flight {
+            number: 0,
+            end,
+            certified: self.cut_within(end).max(last.certified),
+            epoch: self.epoch,
+            rewriting: false,
+            close: false,
+        };
+        Some(self.order(replica, from, flight, true))
     }
 
     /// A write that brings a replica nearer without making it count.
     fn catch_up(&self, replica: &Replica, end: u32, epoch: ReplicationEpoch) -> WriteOrder {
         let certified = self.cut_within(end).max(replica.certified);
         let flight = Flight {
+            number: 0,
             end,
             certified,
             epoch,
             rewriting: false,
             close: false,
         };
-        self.order(replica, flight, false)
+        self.order(replica, replica.acked, flight, false)
     }
 
-    fn order(&self, replica: &Replica, flight: Flight, completes_lagging: bool) -> WriteOrder {
+    fn order(
+        &self,
+        replica: &Replica,
+        offset: u32,
+        flight: Flight,
+        completes_lagging: bool,
+    ) -> WriteOrder {
         WriteOrder {
             segment: self.id,
             kind: self.kind,
             server: replica.server,
             primary: replica.primary,
-            open: replica.acked == 0,
-            offset: replica.acked,
+            open: offset == 0,
+            offset,
             flight,
             image: self.image,
             anew: match replica.stage {

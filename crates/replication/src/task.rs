@@ -1,5 +1,9 @@
 //! The task of one log: tells the machine what happened and does what it decides.
+//!
+//! Nothing is set up for a write but its record in `sent`: no future, and no timer. Its answer comes
+//! to [`Answers`], and the oldest record says when the next wait has to end at the latest.
 
+use crate::answers::Answers;
 use crate::machine::{Action, Machine, WriteOutcome};
 use crate::replication::Inner;
 use crate::segment::WriteOrder;
@@ -9,13 +13,13 @@ use core::time::Duration;
 use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use pluvio_env::buffers::Buffer;
-use pluvio_env::{Address, BoxFuture, CallError, Moment};
+use pluvio_env::{Address, BoxFuture, CallError, Frame, Moment, Replies};
 use pluvio_format::{ParseErrorKind, SegmentKind};
 use pluvio_log::Segment;
-use pluvio_units::{LogId, ReplicationEpoch, SegmentId, ServerId};
+use pluvio_units::{CoreId, LogId, ReplicationEpoch, SegmentId, ServerId, ServerListVersion};
 use pluvio_wire::{
     FatalKind, FreeReplica, Header, Refusal, RetryReason, RpcError, SetReplicationEpoch,
-    WriteReplica, call,
+    WriteReplica, call, encode, reply_to,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,11 +55,19 @@ impl LogShare {
     }
 }
 
-/// Something that was started has ended.
+/// Something that was started has ended. Writes end otherwise.
 enum Ended {
-    Write(SegmentId, ServerId, WriteOutcome),
     Record(SegmentId, ReplicationEpoch, bool),
     Free(ServerId, SegmentId, bool),
+}
+
+/// A write on its way.
+struct Sent {
+    segment: SegmentId,
+    server: ServerId,
+    to: Address,
+    /// When it is given up.
+    until: Moment,
 }
 
 pub(crate) struct LogTask {
@@ -64,6 +76,13 @@ pub(crate) struct LogTask {
     share: Arc<LogShare>,
     segments: BTreeMap<SegmentId, Arc<Segment>>,
     calls: FuturesUnordered<BoxFuture<'static, Ended>>,
+    /// Writes without an answer, by their numbers; so the first one is given up first.
+    sent: BTreeMap<u64, Sent>,
+    answers: Arc<Answers>,
+    /// Answers that are being looked at; empty between turns, kept for its memory.
+    came: Vec<(u64, Result<Frame, CallError>)>,
+    /// Of backups, by the list of this version.
+    addresses: (ServerListVersion, BTreeMap<ServerId, Address>),
     /// The last copy made: all replicas of a segment are mostly sent the same bytes.
     copied: Option<(SegmentId, Range<u32>, Bytes)>,
     /// How far replicas that are written anew were compared with the checksums of their entries
@@ -82,9 +101,13 @@ impl LogTask {
         Self {
             inner,
             log,
+            answers: Answers::new(Arc::clone(&share.notify)),
             share,
             segments: BTreeMap::new(),
             calls: FuturesUnordered::new(),
+            sent: BTreeMap::new(),
+            came: Vec::new(),
+            addresses: (ServerListVersion(0), BTreeMap::new()),
             copied: None,
             compared: BTreeMap::new(),
             alarm: None,
@@ -150,10 +173,7 @@ impl LogTask {
     fn execute(&mut self, action: Action) {
         let space = &self.inner.space;
         match action {
-            Action::Write(order) => {
-                let call = self.write(&order);
-                self.calls.push(call);
-            }
+            Action::Write(order) => self.write(&order),
             Action::Record(segment, epoch) => {
                 let call = self.record(segment, epoch);
                 self.calls.push(call);
@@ -247,18 +267,21 @@ impl LogTask {
         }
     }
 
-    fn write(&mut self, order: &WriteOrder) -> BoxFuture<'static, Ended> {
+    fn write(&mut self, order: &WriteOrder) {
         let (segment, server, flight) = (order.segment, order.server, order.flight);
-        let address = self.inner.address_of(server);
+        let address = self.address_of(server);
         let bytes = if order.anew {
             self.copy_anew(order)
         } else {
             self.copy(segment, order.offset..flight.end)
         };
-        let (Some(address), Some(data)) = (address, bytes) else {
+        let (Some(to), Some(data)) = (address, bytes) else {
             // The next look at the log or the server list shows that nobody wants it any more.
-            let later = WriteOutcome::Later(None);
-            return core::future::ready(Ended::Write(segment, server, later)).boxed();
+            let (now, later) = (self.inner.env.clock.now(), WriteOutcome::Later(None));
+            let mut machine = self.share.machine();
+            let write = (segment, server, flight.number);
+            machine.written(write, later, &mut self.inner.placement(), now);
+            return;
         };
         let options = &self.inner.options;
         let request = WriteReplica {
@@ -278,19 +301,90 @@ impl LogTask {
             needed: self.needed,
             data,
         };
-        let inner = Arc::clone(&self.inner);
-        Box::pin(async move {
-            let limit = inner.options.write_limit;
-            let result = call(
-                &*inner.env.network,
-                &address,
-                Header::to(server),
-                &request,
-                limit,
-            )
-            .await;
-            Ended::Write(segment, server, inner.outcome(server, segment, result))
-        })
+        let limit = options.write_limit;
+        let frame = encode(&Header::to(server).waiting(limit), &request);
+        let sent = Sent {
+            segment,
+            server,
+            to: to.clone(),
+            until: self.inner.env.clock.now() + limit,
+        };
+        self.sent.insert(flight.number, sent);
+        self.post(to, frame, flight.number);
+    }
+
+    /// Sends a request whose answer comes to `answers`.
+    fn post(&self, to: Address, frame: Frame, number: u64) {
+        let replies: Arc<dyn Replies> = Arc::<Answers>::clone(&self.answers);
+        let network = &self.inner.env.network;
+        let Some(frame) = network.post(&to, frame, number, &replies) else {
+            return;
+        };
+        // Such a network knows calls only.
+        let (network, limit) = (Arc::clone(network), self.inner.options.write_limit);
+        let tasks = &self.inner.env.tasks;
+        let core = CoreId(self.log.0 % tasks.cores());
+        let _ends_by_itself = tasks.spawn(core, "replica write", async move {
+            let outcome = network.call(&to, frame, limit).await;
+            replies.replied(number, outcome);
+        });
+    }
+
+    /// Gives up writes whose time is over. Gives how long the next one has.
+    fn give_up(&mut self, machine: &mut Machine, now: Moment) -> Option<Duration> {
+        let replies: Arc<dyn Replies> = Arc::<Answers>::clone(&self.answers);
+        while let Some(first) = self.sent.first_entry() {
+            if first.get().until > now {
+                return Some(first.get().until.since(now));
+            }
+            let (number, sent) = first.remove_entry();
+            self.inner.env.network.give_up(&sent.to, number, &replies);
+            let write = (sent.segment, sent.server, number);
+            let unknown = WriteOutcome::Unknown;
+            machine.written(write, unknown, &mut self.inner.placement(), now);
+        }
+        None
+    }
+
+    /// Tells the machine what came of writes.
+    fn take_answers(&mut self, now: Moment) {
+        let mut came = core::mem::take(&mut self.came);
+        self.answers.take(&mut came);
+        if !came.is_empty() {
+            let share = Arc::clone(&self.share);
+            let mut machine = share.machine();
+            let mut placement = self.inner.placement();
+            for (number, outcome) in came.drain(..) {
+                // One that was given up meanwhile may still be answered.
+                let Some(sent) = self.sent.remove(&number) else {
+                    continue;
+                };
+                let (server, segment) = (sent.server, sent.segment);
+                let result = outcome.map_err(RpcError::from);
+                let result = result.and_then(|reply| reply_to::<WriteReplica>(&sent.to, reply));
+                let outcome = self.inner.outcome(server, segment, result);
+                if matches!(outcome, WriteOutcome::Full(_)) && placement.is_news(server, now) {
+                    tracing::warn!(%server, %segment, "a backup has no space: its disk is full");
+                }
+                machine.written((segment, server, number), outcome, &mut placement, now);
+            }
+        }
+        self.came = came;
+    }
+
+    fn address_of(&mut self, server: ServerId) -> Option<Address> {
+        let list = self.inner.list();
+        let (version, addresses) = &mut self.addresses;
+        if *version != list.version {
+            *version = list.version;
+            addresses.clear();
+        }
+        if let Some(address) = addresses.get(&server) {
+            return Some(address.clone());
+        }
+        let address = Address::from(list.get(server)?.address.as_str());
+        addresses.insert(server, address.clone());
+        Some(address)
     }
 
     fn record(&self, segment: SegmentId, epoch: ReplicationEpoch) -> BoxFuture<'static, Ended> {
@@ -338,12 +432,13 @@ impl LogTask {
     /// Waits until something happened.
     async fn wait(&mut self) {
         let now = self.inner.env.clock.now();
-        let pause = self
-            .share
-            .machine()
-            .next_try(now)
-            .unwrap_or(IDLE_TICK)
-            .min(IDLE_TICK);
+        let share = Arc::clone(&self.share);
+        let pause = {
+            let mut machine = share.machine();
+            let next_given_up = self.give_up(&mut machine, now);
+            let pause = machine.next_try(now).unwrap_or(IDLE_TICK).min(IDLE_TICK);
+            next_given_up.map_or(pause, |next| pause.min(next))
+        };
         let full = self.full_until.map_or(pause, |until| until.since(now));
         let at = now + pause.min(full).max(Duration::from_micros(50));
         // An alarm that is set already and rings earlier will do.
@@ -356,33 +451,22 @@ impl LogTask {
         let ended = tokio::select! {
             biased;
             Some(ended) = self.calls.next(), if !self.calls.is_empty() => Some(ended),
-            () = self.share.notify.notified() => None,
+            () = share.notify.notified() => None,
             () = alarm => {
                 self.alarm = None;
                 None
             }
         };
-        let mut ended = ended;
         let now = self.inner.env.clock.now();
-        let share = Arc::clone(&self.share);
-        let mut machine = share.machine();
-        let mut placement = self.inner.placement();
-        while let Some(one) = ended {
+        self.take_answers(now);
+        let mut next = ended;
+        while let Some(one) = next {
+            let mut machine = share.machine();
             match one {
-                Ended::Write(segment, server, outcome) => {
-                    if matches!(outcome, WriteOutcome::Full(_)) && placement.is_news(server, now) {
-                        tracing::warn!(%server, %segment, "a backup has no space: its disk is full");
-                    }
-                    machine.written(segment, server, outcome, &mut placement, now);
-                }
                 Ended::Record(segment, epoch, done) => machine.recorded(segment, epoch, done, now),
                 Ended::Free(server, segment, done) => machine.freed(server, segment, done, now),
             }
-            ended = if self.calls.is_empty() {
-                None
-            } else {
-                self.calls.next().now_or_never().flatten()
-            };
+            next = self.calls.next().now_or_never().flatten();
         }
     }
 }

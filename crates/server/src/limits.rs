@@ -83,12 +83,27 @@ impl Limits {
     }
 }
 
+impl Limits {
+    /// Takes back the place of a request of `bytes`.
+    pub(crate) fn give_back(&self, class: Class, bytes: usize) {
+        if let Some((usage, _)) = self.of(class) {
+            usage.requests.fetch_sub(1, Ordering::Relaxed);
+            usage.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Permit {
+    /// Keeps the place until [`Limits::give_back`].
+    pub(crate) fn keep(mut self) {
+        // A class without a limit has no place to give back.
+        self.class = Class::Ping;
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some((usage, _)) = self.limits.of(self.class) {
-            usage.requests.fetch_sub(1, Ordering::Relaxed);
-            usage.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        }
+        self.limits.give_back(self.class, self.bytes);
     }
 }
 

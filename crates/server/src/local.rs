@@ -9,7 +9,7 @@ use pluvio_units::{
 };
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Outcome, Refusal, Results,
+    Outcome, Outcomes, Refusal, Results,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -65,6 +65,17 @@ impl LocalMaster for Local {
     ) -> Answer<Results> {
         let items = mutations.iter().copied();
         self.with(|master| master.mutate(log_of(core), header, items, ordered))
+    }
+
+    fn mutate_early(
+        &self,
+        core: CoreId,
+        header: &Header,
+        mutations: &[Mutation<'_>],
+    ) -> Option<Result<Outcomes, Refusal>> {
+        let items = mutations.iter().copied();
+        let master = self.0.get()?;
+        Some(master.mutate_early(log_of(core), header, items))
     }
 
     fn show_at_once(

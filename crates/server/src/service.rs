@@ -4,12 +4,14 @@ use crate::limits::Limits;
 use crate::local::{Local, log_of};
 use crate::membership::Membership;
 use crate::status::StatusSource;
+use core::task::Waker;
 use pluvio_backup::Backup;
-use pluvio_env::{Frame, Handled, Peer, Service};
+use pluvio_client::LocalMaster;
+use pluvio_env::{Frame, Handled, HeldReply, Peer, Service};
 use pluvio_master::Master;
-use pluvio_units::CoreId;
+use pluvio_units::{CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
-    BackupOp, Class, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData,
+    BackupOp, Class, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData,
     GetServerStatus, GetTabletData, Header, IsReplicaNeeded, MasterOp, MasterRoom, Opcode, Ping,
     ReceiveTablet, Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions,
     SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
@@ -78,6 +80,49 @@ impl Service for ServerService {
             })),
         }
     }
+
+    fn handle_or_hold(&self, peer: Peer, request: Frame) -> Result<Handled, HeldReply> {
+        let (op, master) = match Opcode::from_number(request.opcode).map(Opcode::by_role) {
+            Some(RoleOp::Data(op @ (DataOp::Get | DataOp::Mutate))) => match self.master() {
+                Ok(master) => (op, master),
+                Err(refusal) => return Ok(refuse(request.opcode, refusal)),
+            },
+            Some(_) | None => return Ok(self.handle(peer, request)),
+        };
+        let charge = request.len();
+        let permit = match self.limits.admit(Class::Data, charge) {
+            Ok(permit) => permit,
+            Err(refusal) => return Ok(refuse(request.opcode, refusal)),
+        };
+        let (reply, waits) = master.handle_objects(op, log_of(peer.core), &request);
+        let Some(waits) = waits else {
+            return Ok(Handled::Now(reply));
+        };
+        if let Some(permit) = permit {
+            permit.keep();
+        }
+        Err(HeldReply {
+            waits,
+            reply,
+            charge,
+        })
+    }
+
+    fn may_leave(&self, waits: &Waits) -> bool {
+        self.local.is_durable(waits)
+    }
+
+    fn wake_when_durable(&self, wait: (LogId, LogPosition), party: u64, waker: &Waker) -> bool {
+        self.local.wake_when_durable(wait, party, waker)
+    }
+
+    fn give_up_waiting(&self, wait: (LogId, LogPosition), party: u64) {
+        self.local.give_up_waiting(wait, party);
+    }
+
+    fn held_left(&self, charge: usize) {
+        self.limits.give_back(Class::Data, charge);
+    }
 }
 
 impl ServerService {
@@ -134,10 +179,7 @@ impl ServerService {
 
     fn backup_op(&self, op: BackupOp, core: CoreId, frame: &Frame) -> Handled {
         match op {
-            BackupOp::WriteReplica => self
-                .backup::<WriteReplica, _>(frame, |backup, r| async move {
-                    backup.write_replica(core, r).await
-                }),
+            BackupOp::WriteReplica => self.write_replica(core, frame),
             BackupOp::FreeReplica => self.backup::<FreeReplica, _>(frame, |backup, r| async move {
                 backup.free_replica(core, r).await
             }),
@@ -157,6 +199,20 @@ impl ServerService {
                 .backup::<GetRecoveryData, _>(frame, |backup, r| async move {
                     backup.get_recovery_data(core, r).await
                 }),
+        }
+    }
+
+    fn write_replica(&self, core: CoreId, frame: &Frame) -> Handled {
+        let request = self.for_backup::<WriteReplica>(frame);
+        match request.map(|r| (self.backup.write_now(&r), r)) {
+            Ok((Some(result), _)) => now::<WriteReplica>(&result),
+            Ok((None, request)) => {
+                let backup = self.backup.clone();
+                Handled::Later(Box::pin(async move {
+                    reply::<WriteReplica>(&backup.write_replica(core, request).await)
+                }))
+            }
+            Err(refusal) => now::<WriteReplica>(&Err(refusal)),
         }
     }
 
@@ -204,15 +260,19 @@ impl ServerService {
         }
     }
 
+    /// Decodes a request for this life of the backup.
+    fn for_backup<R: Request>(&self, frame: &Frame) -> Result<R, Refusal> {
+        let (header, request) = decode::<R>(frame)?;
+        self.check_target(&header).map(|()| request)
+    }
+
     /// Decodes a request for this life of the backup and answers it later.
     fn backup<R, F>(&self, frame: &Frame, answer: impl FnOnce(Backup, R) -> F) -> Handled
     where
         R: Request,
         F: Future<Output = Result<R::Reply, Refusal>> + Send + 'static,
     {
-        match decode::<R>(frame)
-            .and_then(|(header, request)| self.check_target(&header).map(|()| request))
-        {
+        match self.for_backup::<R>(frame) {
             Ok(request) => {
                 let answer = answer(self.backup.clone(), request);
                 Handled::Later(Box::pin(async move { reply::<R>(&answer.await) }))

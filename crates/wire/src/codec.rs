@@ -197,6 +197,14 @@ pub async fn call<R: Request>(
     answered(to, answer)
 }
 
+/// What the reply to a request says.
+///
+/// # Errors
+/// The refusal in it, or that it cannot be understood.
+pub fn reply_to<R: Request>(by: &Address, reply: Frame) -> Result<R::Reply, RpcError> {
+    answered(by, reply)
+}
+
 /// What a reply says.
 pub(crate) fn answered<B: Body>(by: &Address, reply: Frame) -> Result<B, RpcError> {
     let bad = |what: String| RpcError::BadReply(by.clone(), what);

@@ -4,7 +4,7 @@ use crate::codec::{Fields, Request};
 use crate::opcode::Opcode;
 use crate::refusal::Refusal;
 use bytes::Bytes;
-use pluvio_units::{HashRange, KeyHash, ObjectVersion, Rank, TableId};
+use pluvio_units::{HashRange, KeyHash, LogId, LogPosition, ObjectVersion, Rank, TableId};
 use serde::{Deserialize, Serialize};
 
 macro_rules! request {
@@ -142,6 +142,17 @@ impl Fields for EnumerateReply {
         nothing_left(&payload)
     }
 }
+
+/// Asks whether what an early answer rests on is durable
+/// ([`Outcomes::rests_on`](crate::Outcomes::rests_on)). The answer comes when it is. Only the life
+/// of the server that gave the early answer can say it. When that is gone, nobody knows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct AwaitDurable {
+    /// Positions in logs of the server asked.
+    pub positions: Vec<(LogId, LogPosition)>,
+}
+impl Fields for AwaitDurable {}
+request!(AwaitDurable => ());
 
 /// Counts the objects of a table on the server asked.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -29,7 +29,9 @@ mod recovery_stage;
 mod refusal;
 mod replication;
 
-pub use codec::{Answer, Body, Fields, Request, RpcError, call, decode, encode, handled, reply};
+pub use codec::{
+    Answer, Body, Fields, Request, RpcError, call, decode, encode, handled, reply, reply_to,
+};
 pub use control::*;
 pub use coordinators::Coordinators;
 pub use data::*;
@@ -38,7 +40,8 @@ pub use limits::{check_key, check_table_name, check_value};
 pub use migration::*;
 pub use objects::{
     DECIMAL_BYTES_MAX, Gets, Mutations, Outcomes, Results, call_frame, check_get, check_mutation,
-    decode_get, decode_mutate, encode_get, encode_mutate, handled_outcomes, reply_outcomes,
+    decode_get, decode_mutate, encode_get, encode_mutate, encode_mutate_early, handled_outcomes,
+    reply_outcomes,
 };
 pub use opcode::{
     BackupOp, Class, CoordinatorOp, DataOp, MasterOp, Opcode, Role, RoleOp, ServerOp,

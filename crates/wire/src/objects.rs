@@ -4,7 +4,9 @@
 //! A request, one or many items, as `meta`:
 //!
 //! ```text
-//! | Header 48 | count u16 | flags u8 | item … | item … |        flags: 1 ordered (Mutate only)
+//! | Header 48 | count u16 | flags u8 | item … | item … |
+//!
+//! flags (Mutate only): 1 ordered; 2 early: answer when it is executed, before it is durable
 //!
 //! item
 //! | kind u8 | flags u16 | key length u32 | table u64 | optional … | fixed … | key |
@@ -53,7 +55,9 @@
 //! The fields of a reply, which stand behind its status byte:
 //!
 //! ```text
-//! | count u16 | item … |
+//! | count u16 | item … | early answers: count u8 | position … |
+//!
+//! position: log u16 | segment u64 | offset u32
 //!
 //! tag             then
 //!   0  refused    length u32 | Refusal in msgpack
@@ -99,6 +103,7 @@ use pluvio_units::{OperationId, SequenceNumber};
 pub const DECIMAL_BYTES_MAX: usize = 5 * 1024 - 1;
 
 const ORDERED: u8 = 1;
+const EARLY: u8 = 2;
 /// Count and flags, between the header and the items.
 const BATCH_HEAD: usize = 3;
 const CHECKED: &str = "every item was checked when the message arrived";
@@ -207,6 +212,12 @@ impl Mutations<'_> {
         self.items.flags & ORDERED != 0
     }
 
+    /// Whether the answer is to come before what it tells is durable ([`Outcomes::rests_on`]).
+    #[must_use]
+    pub fn early(&self) -> bool {
+        self.items.flags & EARLY != 0
+    }
+
     /// The mutations in their order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Mutation<'_>> {
         let mut reader = Reader::new(self.items.bytes);
@@ -269,12 +280,24 @@ pub fn decode_get(frame: &Frame) -> Result<(Header, Gets<'_>), Refusal> {
 /// With more than 65 535 mutations; more than [`MULTI_ITEMS_MAX`] are refused by the server.
 #[must_use]
 pub fn encode_mutate(header: &Header, mutations: &[Mutation<'_>], ordered: bool) -> Frame {
+    encode_with(header, mutations, if ordered { ORDERED } else { 0 })
+}
+
+/// [`encode_mutate`] for an ordered batch that is to be answered before it is durable.
+///
+/// # Panics
+/// As there.
+#[must_use]
+pub fn encode_mutate_early(header: &Header, mutations: &[Mutation<'_>]) -> Frame {
+    encode_with(header, mutations, ORDERED | EARLY)
+}
+
+fn encode_with(header: &Header, mutations: &[Mutation<'_>], flags: u8) -> Frame {
     let implied = implied(header, mutations.len());
     let items_len: usize = mutations
         .iter()
         .map(|m| items::mutation_len(m, implied))
         .sum();
-    let flags = if ordered { ORDERED } else { 0 };
     let mut meta = start_request(header, mutations.len(), flags, items_len);
     let mut bulk = BulkWriter::default();
     for mutation in mutations {
@@ -293,7 +316,7 @@ pub fn encode_mutate(header: &Header, mutations: &[Mutation<'_>], ordered: bool)
 /// # Errors
 /// A final refusal that can be sent back when the bytes are no such request.
 pub fn decode_mutate(frame: &Frame) -> Result<(Header, Mutations<'_>), Refusal> {
-    let (header, items) = Items::start(frame, ORDERED)?;
+    let (header, items) = Items::start(frame, ORDERED | EARLY)?;
     let operation = OperationId {
         sequence: implied(&header, items.count),
         ..header.operation
@@ -334,9 +357,8 @@ pub fn reply_outcomes(opcode: Opcode, result: &Result<Outcomes, Refusal>) -> Fra
 
 /// Turns the answer to reads or mutations into what a network service gives back.
 pub fn handled_outcomes(opcode: Opcode, answer: Answer<Results>) -> Handled {
-    let reply = move |result: Result<Results, Refusal>| {
-        reply_outcomes(opcode, &result.map(|items| Outcomes { items }))
-    };
+    let reply =
+        move |result: Result<Results, Refusal>| reply_outcomes(opcode, &result.map(Outcomes::from));
     match answer {
         Answer::Now(result) => Handled::Now(reply(result)),
         Answer::Later(future) => Handled::Later(Box::pin(async move { reply(future.await) })),

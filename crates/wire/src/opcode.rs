@@ -132,6 +132,8 @@ opcodes! {
         Get = 10, Data, true;
         /// Change one or many objects.
         Mutate = 11, Data, false;
+        /// Is what an early answer rests on durable? Answers when it is.
+        AwaitDurable = 12, Data, true;
         /// The next objects of a table in hash order.
         Enumerate = 8, Data, true;
         /// Number and bytes of a table's objects on one server.

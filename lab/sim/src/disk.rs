@@ -15,9 +15,13 @@ use crate::trace::Fact;
 use bytes::Bytes;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
+use core::time::Duration;
 use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+
+/// A disk that takes longer has no writes that end at once.
+const QUICK: Duration = Duration::from_millis(1);
 
 /// What to do. Syncs carry the number of the last change at the time of the call.
 enum Request {
@@ -211,6 +215,12 @@ impl State {
             .saturating_mul(1_000_000_000)
             .checked_div(faults.bytes_per_second)
             .unwrap_or(0)
+    }
+
+    /// Whether a write ends at once: every other one, where the disk is quick.
+    fn writes_now(&mut self, process: ProcessId) -> bool {
+        let quick = self.processes[process.0 as usize].disk.latency_max <= QUICK;
+        quick && self.random_disk.below(2) == 0
     }
 
     pub(crate) fn complete_disk(&mut self, key: Key) -> Action {
@@ -519,6 +529,27 @@ impl File for SimFile {
     ) -> BoxFuture<'_, Result<(), DiskError>> {
         let both = [first, second].concat();
         self.write_at(offset, both.into())
+    }
+
+    fn write_both_now(
+        &self,
+        offset: u64,
+        first: &[u8],
+        second: &[u8],
+    ) -> Option<Result<(), DiskError>> {
+        let mut state = self.shared.lock();
+        if !state.is_alive(self.owner) || !state.writes_now(self.owner.process) {
+            return None;
+        }
+        let request = Request::Write {
+            inode: Arc::clone(&self.inode),
+            path: Arc::clone(&self.path),
+            offset,
+            data: [first, second].concat().into(),
+        };
+        let outcome = state.execute(self.owner.process, &request);
+        state.record_disk(self.owner.process, &request, outcome.is_ok());
+        Some(outcome.map(|_| ()))
     }
 
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {

@@ -7,13 +7,14 @@ use bytes::Bytes;
 use pluvio_env::Frame;
 use pluvio_mutation::{Current, Get, Mutation, Outcome, Verdict, judge, look};
 use pluvio_units::{
-    HashRange, KeyHash, ObjectVersion, OperationId, Rank, SequenceNumber, ServerId,
-    ServerListVersion, TableId,
+    HashRange, KeyHash, LogId, LogPosition, ObjectVersion, OperationId, Rank, SequenceNumber,
+    ServerId, ServerListVersion, TableId,
 };
 use pluvio_wire::{
-    CountObjects, CountObjectsReply, DataOp, Enumerate, EnumerateReply, EnumeratedObject,
-    FatalKind, Header, Opcode, Ping, PingReply, Refusal, Request, Results, RetryReason, RoleOp,
-    Seen, TabletState, check_key, decode, decode_get, decode_mutate, reply, reply_outcomes,
+    AwaitDurable, CountObjects, CountObjectsReply, DataOp, Enumerate, EnumerateReply,
+    EnumeratedObject, FatalKind, Header, Opcode, Outcomes, Ping, PingReply, Refusal, Request,
+    Results, RetryReason, RoleOp, Seen, TabletState, check_key, decode, decode_get, decode_mutate,
+    reply, reply_outcomes,
 };
 use std::time::Duration;
 
@@ -66,10 +67,17 @@ impl State {
             }
             RoleOp::Data(DataOp::Mutate) => {
                 let done = decode_mutate(request).and_then(|(header, mutations)| {
-                    self.mutate(server, header, mutations.iter(), mutations.ordered())
+                    let (ordered, early) = (mutations.ordered(), mutations.early());
+                    let results = self.mutate(server, header, mutations.iter(), ordered)?;
+                    let mut outcomes = Outcomes::from(results);
+                    if early {
+                        outcomes.rests_on = vec![(LogId(0), LogPosition::default())];
+                    }
+                    Ok(outcomes)
                 });
-                reply_outcomes(opcode, &done.map(Into::into))
+                reply_outcomes(opcode, &done)
             }
+            RoleOp::Data(DataOp::AwaitDurable) => answer::<AwaitDurable>(request, |_, _| Ok(())),
             RoleOp::Data(DataOp::Enumerate) => {
                 answer::<Enumerate>(request, |h, r| self.enumerate(server, h, &r))
             }

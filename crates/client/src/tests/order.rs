@@ -101,6 +101,59 @@ fn order_is_kept_over_owners_with_one_request_a_run() {
     assert_eq!(cluster.count_sent_items(Opcode::Mutate), keys.len());
 }
 
+// shows: EARLY-1
+#[test]
+fn early_answers_are_told_when_each_of_their_servers_has_said_that_they_are_durable() {
+    let (cluster, client, table) = cluster(3);
+    let keys = mixed_keys(60);
+    let items = appends(&table, &keys);
+    let busy = Refusal::retry(SECOND / 100, RetryReason::Busy);
+    for fault in [Fault::Refuse(busy), Fault::LoseReply, Fault::Unreachable] {
+        let before = cluster.count_sent(Opcode::AwaitDurable);
+        cluster.plan(Opcode::AwaitDurable, fault, 2);
+        let done = cluster.run(client.mutate_in_order_early(&items)).unwrap();
+        assert!(versions(&done).is_sorted() && done.len() == keys.len());
+        let asked = cluster.count_sent(Opcode::AwaitDurable) - before;
+        assert_eq!(
+            asked,
+            3 + 2,
+            "one for each server, and those without an answer again"
+        );
+    }
+    assert_eq!(
+        sent_mutations(&cluster).len(),
+        3 * runs(&table, &keys, |_| true)
+    );
+}
+
+// shows: EARLY-1
+#[test]
+fn what_is_not_known_to_be_durable_is_in_doubt_and_not_tried_again() {
+    for (fault, times) in [(Fault::Refuse(Refusal::Refresh), 3), (Fault::LoseReply, 9)] {
+        let (cluster, client, table) = cluster(3);
+        let keys = mixed_keys(60);
+        let items = appends(&table, &keys);
+        cluster.plan(Opcode::AwaitDurable, fault, times);
+        let ended = cluster.run(client.mutate_in_order_early(&items));
+        let (done, error) = ended.unwrap_err();
+        assert_eq!((done.len(), error.kind()), (0, ErrorKind::MaybeExecuted));
+        assert_eq!(
+            sent_mutations(&cluster).len(),
+            runs(&table, &keys, |_| true)
+        );
+    }
+}
+
+/// Then there is nothing to go on with.
+#[test]
+fn a_run_that_is_alone_is_answered_when_it_is_durable() {
+    let (cluster, client, table) = cluster(3);
+    let key = key_of(&table, ServerId(2));
+    let items = appends(&table, core::slice::from_ref(&key));
+    cluster.run(client.mutate_in_order_early(&items)).unwrap();
+    assert_eq!(cluster.count_sent(Opcode::AwaitDurable), 0);
+}
+
 #[test]
 fn order_is_kept_and_nothing_done_twice_whatever_is_lost() {
     let faults = [

@@ -88,6 +88,17 @@ pub trait File: Send + Sync {
         first: Bytes,
         second: Bytes,
     ) -> BoxFuture<'_, Result<(), DiskError>>;
+    /// As [`File::write_both_at`], before this returns. `None` when that would have to wait: then some
+    /// of it may be written, and the same is to be written by [`File::write_both_at`].
+    fn write_both_now(
+        &self,
+        offset: u64,
+        first: &[u8],
+        second: &[u8],
+    ) -> Option<Result<(), DiskError>> {
+        let _waits = (offset, first, second);
+        None
+    }
     /// Makes everything written before the call survive a power loss.
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>>;
     /// The file's length in bytes.

@@ -17,8 +17,8 @@ pub use address::{Address, Endpoint, Transport};
 pub use clock::{Clock, Moment, TimedOut, timeout};
 pub use disk::{Disk, DiskError, File, OpenMode};
 pub use network::{
-    ByteStream, CallError, Frame, Handled, Listening, Network, NetworkError, NoConnection, Peer,
-    Service, StreamError, StreamService,
+    ByteStream, CallError, Frame, Handled, HeldReply, Listening, Network, NetworkError,
+    NoConnection, Peer, Replies, Service, StreamError, StreamService, waiting_party,
 };
 pub use rng::Rng;
 pub use tasks::{TaskHandle, Tasks};

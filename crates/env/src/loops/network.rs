@@ -2,8 +2,10 @@
 
 use crate::{Address, BoxFuture};
 use bytes::{Bytes, BytesMut};
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::Waker;
 use core::time::Duration;
-use pluvio_units::CoreId;
+use pluvio_units::{CoreId, LogId, LogPosition, Waits};
 use std::sync::Arc;
 
 /// One message. `wire` says what is in it; a network carries the three parts unchanged.
@@ -95,11 +97,61 @@ pub enum Handled {
     Later(BoxFuture<'static, Frame>),
 }
 
+/// A reply that is ready, and may leave once all that it rests on is durable. It is a record, not a
+/// task: nothing is set up for it.
+pub struct HeldReply {
+    /// Positions in logs of the service.
+    pub waits: Waits,
+    /// The reply.
+    pub reply: Frame,
+    /// Bytes that its request is charged with.
+    pub charge: usize,
+}
+
+/// Numbers a party that waits for positions, in the whole process. The top bit is set.
+#[must_use]
+pub fn waiting_party() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(1 << 63);
+    LAST.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Answers requests. Called on the event loop of the core that received the request. Requests of
 /// one connection come in the order of their arrival. A handler must not block.
 pub trait Service: Send + Sync {
     /// Handles one request.
     fn handle(&self, peer: Peer, request: Frame) -> Handled;
+
+    /// Handles one request of a caller that can hold replies. By default none is held.
+    ///
+    /// # Errors
+    /// A reply to be held. The caller says when it has left, or will never leave
+    /// ([`Service::held_left`]).
+    fn handle_or_hold(&self, peer: Peer, request: Frame) -> Result<Handled, HeldReply> {
+        Ok(self.handle(peer, request))
+    }
+
+    /// Whether a held reply that rests on this may leave.
+    fn may_leave(&self, waits: &Waits) -> bool {
+        let _nothing_is_held = waits;
+        true
+    }
+
+    /// Lets `waker` be woken when the position is durable, in place of an earlier one of the same
+    /// `party` ([`waiting_party`]) for it. False: it is durable already.
+    fn wake_when_durable(&self, wait: (LogId, LogPosition), party: u64, waker: &Waker) -> bool {
+        let _nothing_is_held = (wait, party, waker);
+        false
+    }
+
+    /// Takes back [`Service::wake_when_durable`].
+    fn give_up_waiting(&self, wait: (LogId, LogPosition), party: u64) {
+        let _nothing_is_held = (wait, party);
+    }
+
+    /// A held reply that was charged so has left, or never will.
+    fn held_left(&self, charge: usize) {
+        let _nothing_is_held = charge;
+    }
 }
 
 /// A port that is open; closes when dropped.
@@ -108,6 +160,13 @@ pub struct Listening {
     pub address: Address,
     /// Closes the port when dropped.
     pub guard: Box<dyn Send + Sync>,
+}
+
+/// Takes the outcomes of requests that were posted ([`Network::post`]), each with the number of its
+/// request. On any thread; it must not block.
+pub trait Replies: Send + Sync {
+    /// The request of this number has ended.
+    fn replied(&self, number: u64, outcome: Result<Frame, CallError>);
 }
 
 /// Sends requests to other processes and receives theirs.
@@ -122,6 +181,27 @@ pub trait Network: Send + Sync {
         request: Frame,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Frame, CallError>>;
+
+    /// Sends `request` as [`Network::call`] does. Its outcome goes to `replies`, perhaps before this
+    /// returns. There is no limit of time: the caller gives up by itself ([`Network::give_up`]).
+    /// Requests that one core posts to one address mostly arrive in their order. Gives the request
+    /// back if this network knows only calls.
+    fn post(
+        &self,
+        to: &Address,
+        request: Frame,
+        number: u64,
+        replies: &Arc<dyn Replies>,
+    ) -> Option<Frame> {
+        let _known_by_calls_only = (to, number, replies);
+        Some(request)
+    }
+
+    /// Waits no longer for a request that the same core has posted. It may have been executed, or
+    /// still be; `replies` may still get its outcome.
+    fn give_up(&self, to: &Address, number: u64, replies: &Arc<dyn Replies>) {
+        let _known_by_calls_only = (to, number, replies);
+    }
 
     /// Opens `address` and gives every request that arrives there to `service`. Other processes
     /// must be able to reach this process by that address.

@@ -23,9 +23,18 @@ impl Master {
         header: &Header,
         gets: impl ExactSizeIterator<Item = Get<'g>>,
     ) -> Answer<Results> {
-        if let Err(refusal) = self.check_target(header) {
-            return Answer::Now(Err(refusal));
+        match self.get_all(header, gets) {
+            Ok(replies) => replies.into_answer(self),
+            Err(refusal) => Answer::Now(Err(refusal)),
         }
+    }
+
+    pub(crate) fn get_all<'g>(
+        &self,
+        header: &Header,
+        gets: impl ExactSizeIterator<Item = Get<'g>>,
+    ) -> Result<Replies, Refusal> {
+        self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let mut replies = Replies::default();
         let mut bytes = 0;
@@ -36,7 +45,7 @@ impl Master {
         loop {
             let group: SmallVec<[Get<'g>; 1]> = gets.by_ref().take(GROUP).collect();
             if group.is_empty() {
-                return replies.into_answer(self);
+                return Ok(replies);
             }
             self.prefetch(&snapshot, group.iter().map(|get| (get.table, get.hash)));
             for get in &group {

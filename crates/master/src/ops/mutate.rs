@@ -14,8 +14,10 @@ use core::ops::ControlFlow;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Mutation, Outcome};
 use pluvio_store::{Admission, Applied, EngineError, EngineTable, Item, Site};
-use pluvio_units::{KeyHash, LogId, TableId};
-use pluvio_wire::{Answer, FatalKind, Header, MULTI_BYTES_MAX, Refusal, Results, RetryReason};
+use pluvio_units::{KeyHash, LogId, LogPosition, TableId};
+use pluvio_wire::{
+    Answer, FatalKind, Header, MULTI_BYTES_MAX, Outcomes, Refusal, Results, RetryReason,
+};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,9 +43,72 @@ impl Master {
         mutations: impl ExactSizeIterator<Item = Mutation<'m>>,
         ordered: bool,
     ) -> Answer<Results> {
-        if let Err(refusal) = self.check_target(header) {
-            return Answer::Now(Err(refusal));
+        match self.mutate_all(log, header, mutations, ordered) {
+            Ok(replies) => replies.into_answer(self),
+            Err(refusal) => Answer::Now(Err(refusal)),
         }
+    }
+
+    /// [`Master::mutate`] of an ordered batch that answers at once. Nobody may be told of it before
+    /// what it rests on is durable ([`Master::await_durable`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn mutate_early<'m>(
+        &self,
+        log: LogId,
+        header: &Header,
+        mutations: impl ExactSizeIterator<Item = Mutation<'m>>,
+    ) -> Result<Outcomes, Refusal> {
+        let replies = self.mutate_all(log, header, mutations, true)?;
+        Ok(replies.into_early())
+    }
+
+    /// Answers when that is durable on which early answers of this life rest.
+    pub fn await_durable(
+        self: &Arc<Self>,
+        header: &Header,
+        positions: &[(LogId, LogPosition)],
+    ) -> Answer<()> {
+        let space = self.store().space();
+        if !self.is_meant(header) {
+            return Answer::Now(Err(Refusal::Refresh));
+        }
+        let logs = space.logs().count();
+        // What is not appended might never be durable.
+        let is_known = |&(log, position): &(LogId, LogPosition)| {
+            usize::from(log.0) < logs && position <= space.end_position(log)
+        };
+        if positions.len() > logs || !positions.iter().all(is_known) {
+            let what = "an early answer that this server has not given";
+            return Answer::Now(Err(Refusal::malformed(what)));
+        }
+        let is_durable = |&(log, position): &(LogId, LogPosition)| space.is_durable(log, position);
+        let waits: Vec<_> = positions
+            .iter()
+            .filter(|at| !is_durable(at))
+            .copied()
+            .collect();
+        if waits.is_empty() {
+            return Answer::Now(Ok(()));
+        }
+        let master = Arc::clone(self);
+        Answer::Later(Box::pin(async move {
+            for (log, position) in waits {
+                master.replication().synced(log, position).await;
+            }
+            Ok(())
+        }))
+    }
+
+    pub(crate) fn mutate_all<'m>(
+        &self,
+        log: LogId,
+        header: &Header,
+        mutations: impl ExactSizeIterator<Item = Mutation<'m>>,
+        ordered: bool,
+    ) -> Result<Replies, Refusal> {
+        self.check_target(header)?;
         // Held until the changes are noted (TAB-2).
         let snapshot = self.tablets().snapshot();
         let mut replies = Replies::default();
@@ -63,7 +128,7 @@ impl Master {
         loop {
             let group: SmallVec<[Mutation<'m>; 1]> = mutations.by_ref().take(GROUP).collect();
             if group.is_empty() {
-                return replies.into_answer(self);
+                return Ok(replies);
             }
             self.prefetch(&snapshot, group.iter().map(|m| (m.table, m.hash)));
             let mut batch = Batch {
@@ -78,7 +143,7 @@ impl Master {
             let ends = flow.is_break() || batch.apply().is_break();
             replies = batch.replies;
             if ends {
-                return replies.into_answer(self);
+                return Ok(replies);
             }
         }
     }

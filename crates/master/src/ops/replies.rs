@@ -15,8 +15,8 @@
 use crate::master::Master;
 use pluvio_log::{Appended, Awaited, Durable};
 use pluvio_mutation::Outcome;
-use pluvio_units::LogId;
-use pluvio_wire::{Answer, Refusal, Results};
+use pluvio_units::{LogId, Waits};
+use pluvio_wire::{Answer, Outcomes, Refusal, Results};
 use std::sync::Arc;
 
 /// The results of a request's items, in their order.
@@ -77,6 +77,34 @@ impl Replies {
         // The place is taken by a refusal until the outcome may be told.
         self.waiting.push((self.results.len(), waiting));
         self.results.push(Err(Refusal::Refresh));
+    }
+
+    /// The results without any proof, and what they rest on: for a caller that tells nobody of them
+    /// before that is durable.
+    pub(crate) fn into_early(mut self) -> Outcomes {
+        let rests_on = self.rests_on();
+        for (place, waiting) in self.waiting {
+            let (_, outcome) = waiting.into_parts();
+            self.results[place] = Ok(outcome);
+        }
+        Outcomes {
+            items: self.results,
+            rests_on: rests_on.iter().flat_map(Waits::iter).collect(),
+        }
+    }
+
+    /// What [`Replies::into_early`] rests on, if it is not durable.
+    pub(crate) fn rests_on(&self) -> Option<Waits> {
+        let mut all: Option<Waits> = None;
+        for (_, waiting) in &self.waiting {
+            for (log, position) in waiting.waits() {
+                match &mut all {
+                    Some(all) => all.also(log, position),
+                    None => all = Some(Waits::new(log, position)),
+                }
+            }
+        }
+        all
     }
 
     /// The answer: at once if nothing is waited for.

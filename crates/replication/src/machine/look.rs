@@ -38,7 +38,7 @@ impl Machine {
         let replicas = busy.clone().flat_map(|s| {
             s.replicas
                 .iter()
-                .filter(|r| r.flight.is_none())
+                .filter(|r| r.is_idle())
                 .map(|r| r.next_try)
         });
         let holds = busy

@@ -17,6 +17,7 @@ use core::time::Duration;
 use pluvio_env::{Moment, Rng};
 use pluvio_format::SegmentKind;
 use pluvio_units::{LogPosition, ReplicationEpoch, SegmentId, ServerId};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most writes under way that are not for heads: side segments and repairs. With
@@ -98,15 +99,22 @@ pub(crate) struct Machine {
     newest: SegmentId,
     durable: LogPosition,
     background: usize,
+    /// Several writes may be under way to a replica of a head.
+    streams: bool,
+    /// Of the newest write.
+    last_number: u64,
     /// When to look for late replicas.
     next_late_look: Moment,
     counters: ReplicationStatus,
 }
 
 impl Machine {
-    pub(crate) fn new(view: View) -> Self {
+    /// `streams`: several writes may be under way to a replica of a head (REP-10).
+    pub(crate) fn new(view: View, streams: bool) -> Self {
         Self {
             view,
+            streams,
+            last_number: 0,
             segments: BTreeMap::new(),
             heads: VecDeque::new(),
             digest: None,
@@ -133,7 +141,7 @@ impl Machine {
         );
         self.newest = id;
         self.segments
-            .insert(id, ReplicatedSegment::new(id, kind, opening));
+            .insert(id, ReplicatedSegment::new(id, kind, opening, self.streams));
         match kind {
             SegmentKind::Head => self.heads.push_back(id),
             SegmentKind::Side => {
@@ -264,11 +272,10 @@ impl Machine {
         }
     }
 
-    /// A write came back.
+    /// The write of this number came back.
     pub(crate) fn written(
         &mut self,
-        id: SegmentId,
-        server: ServerId,
+        (id, server, number): (SegmentId, ServerId, u64),
         outcome: WriteOutcome,
         placement: &mut Placement,
         now: Moment,
@@ -279,26 +286,29 @@ impl Machine {
         let Some(replica) = segment.replica(server) else {
             return;
         };
-        let Some(flight) = replica.flight else { return };
+        let Some(flight) = replica.flight(number) else {
+            return;
+        };
         self.background -= usize::from(std::mem::take(&mut replica.background));
         match outcome {
             WriteOutcome::Done => {
-                self.counters.writes += 1;
+                let ended = replica.flights.iter().filter(|f| f.number <= number);
+                self.counters.writes += ended.count() as u64;
                 self.counters.bytes_written += u64::from(flight.end - replica.acked);
                 replica.acknowledged(flight);
                 replica.settle(now, SLOW);
             }
             WriteOutcome::Unknown => {
                 self.counters.write_failures += 1;
-                replica.failed(now, None, true);
+                replica.failed(flight, now, None, true);
             }
             WriteOutcome::Later(after) => {
                 self.counters.write_failures += 1;
-                replica.failed(now, after, false);
+                replica.failed(flight, now, after, false);
             }
             WriteOutcome::Full(until) => {
                 self.counters.write_failures += 1;
-                replica.failed(now, None, false);
+                replica.failed(flight, now, None, false);
                 placement.set_full(server, until);
                 if replica.sent || replica.acked > 0 {
                     segment.stall(server, until);
@@ -312,14 +322,14 @@ impl Machine {
                     placement.set_bad(server, now);
                 }
                 self.counters.write_failures += 1;
-                replica.failed(now, None, true);
+                replica.failed(flight, now, None, true);
                 pluvio_units::mark("replica-useless");
                 self.lose(id, server, true, placement);
                 self.unplaced.remove(&id);
             }
             WriteOutcome::Foreign => {
                 self.counters.write_failures += 1;
-                replica.failed(now, None, false);
+                replica.failed(flight, now, None, false);
                 // Never used again for this segment, as if it had been freed (REP-8).
                 segment.spent.insert(server);
                 pluvio_units::mark("replica-of-another-cluster");
@@ -615,11 +625,8 @@ impl Machine {
 
     /// Takes a segment off the list of repairs when all it wants is a backup, and there is none.
     fn park(&mut self, id: SegmentId) {
-        let is_idle = |s: &ReplicatedSegment| {
-            s.replicas
-                .iter()
-                .all(|r| r.is_current() && r.flight.is_none())
-        };
+        let is_idle =
+            |s: &ReplicatedSegment| s.replicas.iter().all(|r| r.is_current() && r.is_idle());
         if self.unplaced.contains(&id) && self.segments.get(&id).is_none_or(is_idle) {
             self.repairs.remove(&id);
             self.releasable.insert(id);
@@ -655,18 +662,20 @@ impl Machine {
         };
         let background = is_background(segment);
         let crowded = segment.hopeful() >= self.view.wanted();
-        let orders: Vec<WriteOrder> = segment
+        let mut orders: SmallVec<[WriteOrder; 4]> = segment
             .replicas
             .iter()
             .filter(|r| !(crowded && r.stalled))
             .filter_map(|r| segment.next_write(r, allowed, now))
             .take(room)
             .collect();
-        for order in &orders {
+        for order in &mut orders {
+            self.last_number += 1;
+            order.flight.number = self.last_number;
             let replica = segment
                 .replica(order.server)
                 .expect("the order is for one of them");
-            replica.flight = Some(order.flight);
+            replica.flights.push(order.flight);
             replica.stalled = false;
             replica.background = background;
             self.background += usize::from(background);

@@ -82,7 +82,12 @@ impl ModelBackup {
         if flight.epoch < frame.epoch {
             return WriteOutcome::Later(None);
         }
-        assert!(order.offset <= frame.written, "a gap: {order:?} {frame:?}");
+        if order.offset > frame.written {
+            // One before it was lost, or comes later.
+            assert!(!frame.closed, "{order:?} {frame:?}");
+            pluvio_units::mark("write-with-gap");
+            return WriteOutcome::Later(None);
+        }
         if frame.closed {
             assert!(
                 flight.end <= frame.written && flight.certified <= frame.certified,

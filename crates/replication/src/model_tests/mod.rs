@@ -16,7 +16,8 @@ mod scenes;
 
 use crate::machine::{Action, Machine, WriteOutcome};
 use crate::placement::{Placement, View};
-use crate::segment::WriteOrder;
+use crate::replica::FLIGHTS_MAX;
+use crate::segment::{WRITE_BYTES_MAX, WriteOrder};
 use backup::{Dice, Frame, ModelBackup};
 use core::time::Duration;
 use pluvio_env::{Moment, Rng};
@@ -79,6 +80,11 @@ struct World {
     reliable: bool,
 }
 
+/// How the machine knows a write.
+fn write_of(order: &WriteOrder) -> (SegmentId, ServerId, u64) {
+    (order.segment, order.server, order.flight.number)
+}
+
 impl World {
     fn new(seed: u64, servers: u64, replicas: u32, min_replicas: u32) -> Self {
         let view = View {
@@ -91,7 +97,7 @@ impl World {
         let mut world = Self {
             dice: Dice(AtomicU64::new(seed.wrapping_mul(0x5851_f42d_4c95_7f2d) + 1)),
             now: Moment::default(),
-            machine: Machine::new(view),
+            machine: Machine::new(view, seed % 3 != 0),
             placement: Placement::default(),
             backups: (2..2 + servers)
                 .map(|id| (ServerId(id), ModelBackup::default()))
@@ -332,7 +338,18 @@ impl World {
 
     fn send(&mut self, order: WriteOrder) {
         let same = |w: &&WriteOrder| w.segment == order.segment && w.server == order.server;
-        assert_eq!(self.writes.iter().find(same), None, "REP-10");
+        let before = self.writes.iter().filter(same).map(|w| w.flight.end);
+        if let Some(before) = before.max() {
+            let replica = self.writes.iter().filter(same);
+            let (count, first) = (replica.clone().count(), replica.map(|w| w.offset).min());
+            pluvio_units::mark("write-beside-others");
+            assert!(count < FLIGHTS_MAX, "REP-10: {order:?}");
+            assert!(
+                first.is_some_and(|first| order.flight.end - first <= WRITE_BYTES_MAX + OPENING),
+                "REP-10: {order:?}"
+            );
+            assert!(order.offset >= before, "REP-15: {order:?}");
+        }
         assert!(
             self.backups.contains_key(&order.server),
             "nothing is sent to the dead"
@@ -384,15 +401,15 @@ impl World {
         }
     }
 
-    /// A write arrives, or not; its answer arrives, or not.
+    /// A write arrives, or not; its answer arrives, or not. Mostly the oldest one comes first.
     fn deliver(&mut self) {
         if self.writes.is_empty() {
             return;
         }
-        let order = self
-            .writes
-            .swap_remove(self.dice.below(self.writes.len() as u64) as usize);
-        let (id, server) = (order.segment, order.server);
+        let any = self.dice.below(self.writes.len() as u64) as usize;
+        let at = if self.chance(80) { 0 } else { any };
+        let order = self.writes.remove(at);
+        let write = write_of(&order);
         let outcome = match self.dice.below(10) {
             0 => {
                 self.late.push(order);
@@ -405,15 +422,14 @@ impl World {
             _ => self.arrive(&order),
         };
         self.machine
-            .written(id, server, outcome, &mut self.placement, self.now);
+            .written(write, outcome, &mut self.placement, self.now);
     }
 
     /// A write arrives, and its answer does.
     fn deliver_surely(&mut self, order: &WriteOrder) {
         let outcome = self.arrive(order);
-        let (id, server) = (order.segment, order.server);
         self.machine
-            .written(id, server, outcome, &mut self.placement, self.now);
+            .written(write_of(order), outcome, &mut self.placement, self.now);
     }
 
     fn deliver_late(&mut self) {
@@ -453,13 +469,9 @@ impl World {
             let lost: Vec<_> = self.writes.extract_if(.., |w| w.server == victim).collect();
             self.push_list(replicas);
             for order in lost {
-                self.machine.written(
-                    order.segment,
-                    victim,
-                    WriteOutcome::Unknown,
-                    &mut self.placement,
-                    self.now,
-                );
+                let write = write_of(&order);
+                self.machine
+                    .written(write, WriteOutcome::Unknown, &mut self.placement, self.now);
             }
         } else if ids.len() < 6 {
             self.backups
@@ -725,9 +737,11 @@ impl World {
 }
 
 // shows: LEASE-1, REP-1, REP-2, REP-3, REP-4, REP-5, REP-6, REP-7, REP-8, REP-9, REP-10, REP-12
+// shows: REP-15
 #[test]
 fn what_is_durable_is_found_by_recovery_whatever_happens() {
-    let _marks = pluvio_units::Marks::to_reach(&["replica-lags"]);
+    let _marks =
+        pluvio_units::Marks::to_reach(&["replica-lags", "write-beside-others", "write-with-gap"]);
     for seed in 0..50 {
         let (replicas, min_replicas) = [(3, 2), (2, 1), (3, 3), (1, 1), (2, 2)][seed as usize % 5];
         let mut world = World::new(seed, 2 + seed % 4, replicas, min_replicas);

@@ -1,6 +1,6 @@
 //! Scenes in the model's world whose messages arrive when the test says so.
 
-use super::World;
+use super::{World, write_of};
 use crate::machine::WriteOutcome;
 use crate::segment::WriteOrder;
 use core::time::Duration;
@@ -189,11 +189,11 @@ fn a_backup_whose_disk_failed_is_remembered() {
     world.go_on();
     let to_broken = |w: &mut WriteOrder| w.server == broken;
     let order = world.writes.extract_if(.., to_broken).next();
-    let id = order.expect("it has a replica").segment;
+    let write = write_of(&order.expect("it has a replica"));
     let outcome = WriteOutcome::Broken;
     world
         .machine
-        .written(id, broken, outcome, &mut world.placement, world.now);
+        .written(write, outcome, &mut world.placement, world.now);
     for _ in 0..5 {
         world.deliver_but_to(broken);
         world.roll();
@@ -314,12 +314,10 @@ fn replicas_that_wait_for_space_are_told_as_such_and_silent_ones_beside_them() {
     world.now = world.now + pause;
     world.go_on();
     for order in std::mem::take(&mut world.writes) {
-        let (id, server) = (order.segment, order.server);
-        match server {
+        match order.server {
             ServerId(2) => world.deliver_surely(&order),
             _ => world.machine.written(
-                id,
-                server,
+                write_of(&order),
                 WriteOutcome::Unknown,
                 &mut world.placement,
                 world.now,

@@ -7,7 +7,7 @@ use crate::refusal::Refusal;
 use crate::{BIT_STEPS_MAX, MULTI_ITEMS_MAX, Outcome, Output, Unfit};
 use bytes::Bytes;
 use pluvio_env::Frame;
-use pluvio_units::ObjectVersion;
+use pluvio_units::{LogId, LogPosition, ObjectVersion, SegmentId};
 use smallvec::SmallVec;
 
 /// What each item of a request came to. One needs no memory of its own.
@@ -19,11 +19,18 @@ pub struct Outcomes {
     /// One result an item, in the order of the request. An ordered batch that was not done whole
     /// has fewer: the results of the items done, and the refusal of the first one not done.
     pub items: Results,
+    /// Of an early answer: what has to be durable before any of this is told ([`AwaitDurable`]).
+    ///
+    /// [`AwaitDurable`]: crate::AwaitDurable
+    pub rests_on: Vec<(LogId, LogPosition)>,
 }
 
 impl From<Results> for Outcomes {
     fn from(items: Results) -> Self {
-        Self { items }
+        Self {
+            items,
+            rests_on: Vec::new(),
+        }
     }
 }
 
@@ -39,6 +46,8 @@ const INTEGER: u8 = 1;
 const BYTES: u8 = 2;
 const INTEGERS: u8 = 3;
 
+/// Bytes of a position that an early answer rests on.
+const POSITION_BYTES: usize = 14;
 /// Fewest bytes of an item: a tag and the code of an unfit value.
 const ITEM_BYTES_MIN: usize = 2;
 
@@ -53,7 +62,8 @@ impl Outcomes {
 
     /// Bytes of `meta`; a guess where something was refused.
     pub(super) fn meta_len(&self) -> usize {
-        2 + self.items.iter().map(item_len).sum::<usize>()
+        let rests_on = 1 + self.rests_on.len() * POSITION_BYTES;
+        2 + self.items.iter().map(item_len).sum::<usize>() + rests_on
     }
 }
 
@@ -85,6 +95,9 @@ impl Body for Outcomes {
                 Err(refusal) => put_refusal(meta, refusal),
             }
         }
+        if !self.rests_on.is_empty() {
+            put_positions(meta, &self.rests_on);
+        }
         bulk.finish()
     }
 
@@ -100,10 +113,40 @@ impl Body for Outcomes {
         for _ in 0..count {
             items.push(item(&mut from, &mut payload)?);
         }
+        let rests_on = match from.rest() {
+            [] => Vec::new(),
+            _ => positions(&mut from)?,
+        };
         from.end()?;
         bulk_end(payload.len())?;
-        Ok(Self { items })
+        Ok(Self { items, rests_on })
     }
+}
+
+fn put_positions(meta: &mut Vec<u8>, positions: &[(LogId, LogPosition)]) {
+    let count = u8::try_from(positions.len()).expect("a master has fewer logs");
+    meta.push(count);
+    for (log, position) in positions {
+        meta.extend_from_slice(&log.0.to_le_bytes());
+        meta.extend_from_slice(&position.segment.0.to_le_bytes());
+        meta.extend_from_slice(&position.offset.to_le_bytes());
+    }
+}
+
+fn positions(from: &mut Reader<'_>) -> Result<Vec<(LogId, LogPosition)>, Refusal> {
+    let count = usize::from(from.u8()?);
+    if count * POSITION_BYTES != from.rest().len() {
+        return Err(Refusal::malformed(
+            "a reply with other positions than it says",
+        ));
+    }
+    let mut position = || {
+        let log = LogId(from.u16()?);
+        let segment = SegmentId(from.u64()?);
+        let offset = from.u32()?;
+        Ok((log, LogPosition { segment, offset }))
+    };
+    (0..count).map(|_| position()).collect()
 }
 
 fn put_refusal(meta: &mut Vec<u8>, refusal: &Refusal) {

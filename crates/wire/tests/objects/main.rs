@@ -47,9 +47,7 @@ fn put(value: &[u8]) -> Mutation<'_> {
 
 fn reply_bytes(items: &Results) -> (Vec<u8>, Bytes) {
     let mut meta = Vec::new();
-    let outcomes = Outcomes {
-        items: items.clone(),
-    };
+    let outcomes = Outcomes::from(items.clone());
     let payload = outcomes.encode(&mut meta);
     (meta, payload)
 }
@@ -111,7 +109,7 @@ proptest! {
     #[test]
     fn outcomes_come_back(items in results()) {
         let (meta, payload) = reply_bytes(&items);
-        prop_assert_eq!(Outcomes::decode(&meta, payload), Ok(Outcomes { items }));
+        prop_assert_eq!(Outcomes::decode(&meta, payload), Ok(Outcomes::from(items)));
     }
 
     // shows: WIRE-2
@@ -166,9 +164,7 @@ fn a_set_takes_few_bytes() {
     };
     let reply = reply_outcomes(
         Opcode::Mutate,
-        &Ok(Outcomes {
-            items: Results::from_iter([Ok(written)]),
-        }),
+        &Ok(Outcomes::from(Results::from_iter([Ok(written)]))),
     );
     // Status 1, count 2, tag 1, versions 16, output 1.
     assert_eq!((reply.meta.len(), reply.payload.len()), (21, 0));
@@ -448,7 +444,7 @@ fn a_call_carries_its_limit_and_brings_the_outcomes() {
         Handled::Now(frame) => frame,
         Handled::Later(_) => panic!("the answer is there at once"),
     };
-    assert_eq!(call(answer(Ok(items.clone()))), Ok(Outcomes { items }));
+    assert_eq!(call(answer(Ok(items.clone()))), Ok(Outcomes::from(items)));
     assert_eq!(
         call(answer(Err(Refusal::Refresh))),
         Err(RpcError::Refused(Refusal::Refresh))
