@@ -4,6 +4,7 @@ use crate::accept::{Port, Role, open_port};
 use crate::client::{Call, Connection, GivenUp, PeerMap, take_out};
 use crate::client_io::{Closer, Shared, run};
 use crate::counters::{Counters, add};
+use crate::datagram;
 use crate::lock;
 use crate::options::NetOptions;
 use crate::socket::{bind, resolve};
@@ -25,6 +26,9 @@ const SILENCE_MIN: Duration = Duration::from_millis(200);
 /// The reason to refuse requests on all addresses of a machine at once.
 const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from another machine it leads nowhere; \
      give the address by which the others reach this machine";
+
+/// The reason to refuse byte streams over datagrams.
+const NO_STREAMS: &str = "datagrams carry no byte streams; give a TCP port";
 
 /// The reason to refuse an endpoint of a transport that this process has not.
 const NOT_OPENED: &str = "this process cannot listen by that transport";
@@ -279,7 +283,14 @@ impl OsNetwork {
                         self.open_tcp(endpoint.place, connections_max, role.clone())
                             .await
                     }
-                    Transport::Ring | Transport::Datagrams => Err(NOT_OPENED.to_owned()),
+                    Transport::Datagrams => match &role {
+                        Role::Rpc(service) => {
+                            self.open_datagrams(endpoint.place, connections_max, service)
+                                .await
+                        }
+                        Role::Streams { .. } => Err(NO_STREAMS.to_owned()),
+                    },
+                    Transport::Ring => Err(NOT_OPENED.to_owned()),
                 };
                 let next = next.map_err(|message| NetworkError {
                     address: address.clone(),
@@ -295,6 +306,20 @@ impl OsNetwork {
             }
             Ok(opened.expect("an address has an endpoint"))
         })
+    }
+
+    async fn open_datagrams(
+        &self,
+        place: &str,
+        connections_max: usize,
+        service: &Arc<dyn Service>,
+    ) -> Result<Listening, String> {
+        let found = resolve(&*self.shared.tasks, place).await?;
+        let at = *found.first().ok_or("no address")?;
+        if at.ip().to_canonical().is_unspecified() {
+            return Err(NOT_ONE_ADDRESS.to_owned());
+        }
+        datagram::serve::open_port(&self.shared, at, connections_max, Arc::clone(service)).await
     }
 
     async fn open_tcp(
