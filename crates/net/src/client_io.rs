@@ -2,6 +2,7 @@
 
 use crate::client::{Connection, PeerMap, take_out};
 use crate::counters::{CoreCounters, Counters, add};
+use crate::datagram;
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Terms, Ungreeted, greet};
 use crate::link::Link;
@@ -15,7 +16,9 @@ use crate::watch::{Overdue, Watch};
 use crate::writer::WriteQueue;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
-use pluvio_env::{CallError, Clock, Frame, NoConnection, TaskHandle, Tasks, Transport, timeout};
+use pluvio_env::{
+    Address, CallError, Clock, Frame, NoConnection, TaskHandle, Tasks, Transport, timeout,
+};
 use pluvio_units::CoreId;
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
@@ -145,6 +148,11 @@ pub(crate) async fn run(mut closer: Closer) {
     let shared = Arc::clone(&closer.shared);
     let connection = Arc::clone(&closer.connection);
     let counters = shared.counters.of(connection.core);
+    if let Some(place) = datagrams_of(&connection.address) {
+        closer.why =
+            datagram::client_io::run(&shared, &connection, place, &mut closer.connected).await;
+        return;
+    }
     let (stream, body_bytes_max) = match open(&shared, &connection).await {
         Ok(opened) => opened,
         Err(why) => {
@@ -184,6 +192,12 @@ pub(crate) async fn run(mut closer: Closer) {
         }
     }
     closer.why = format!("the connection ended before the request was sent: {end}").into();
+}
+
+/// The place for datagrams, if the address has none for TCP.
+fn datagrams_of(address: &Address) -> Option<&str> {
+    let place = address.place_of(Transport::Datagrams)?;
+    address.place_of(Transport::Tcp).is_none().then_some(place)
 }
 
 async fn open(shared: &Shared, connection: &Connection) -> Result<(Link, usize), NoConnection> {

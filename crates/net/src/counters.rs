@@ -98,6 +98,22 @@ counters! {
     peers_stalled,
     /// Times accepting failed for want of files or memory.
     accepts_failed,
+    /// Datagrams given to sockets.
+    datagrams_sent,
+    /// Datagrams taken from sockets.
+    datagrams_received,
+    /// Datagrams that were not acknowledged in time. Their content was sent again.
+    datagrams_lost,
+    /// Datagrams ignored: their bytes are none of this protocol, or damaged.
+    datagrams_garbage,
+    /// Datagrams ignored: they are of another version of the protocol.
+    datagrams_other_version,
+    /// Datagrams ignored: they name a session and lack its tag.
+    datagrams_forged,
+    /// Datagrams ignored: they came before.
+    datagrams_repeated,
+    /// Datagrams of sessions that are unknown.
+    datagrams_unknown,
 }
 
 /// The counts of a [`crate::OsNetwork`].

@@ -28,6 +28,7 @@ mod accept;
 mod client;
 mod client_io;
 mod counters;
+mod datagram;
 mod frame;
 mod handshake;
 mod link;

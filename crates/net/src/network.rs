@@ -4,6 +4,7 @@ use crate::accept::{Door, Port, Role, open_port};
 use crate::client::{Call, Connection, GivenUp, PeerMap, Posted, take_out};
 use crate::client_io::{Closer, Shared, run};
 use crate::counters::{Counters, add};
+use crate::datagram;
 use crate::lock;
 use crate::options::NetOptions;
 use crate::ring::socket::{Meeting, bind as bind_socket, new_mark};
@@ -29,8 +30,10 @@ const ALWAYS_ENDED: &str = "its connections end as soon as they are made";
 const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from another machine it leads nowhere; \
      give the address by which the others reach this machine";
 
+/// The reason to refuse byte streams over datagrams.
+const NO_STREAMS: &str = "datagrams carry no byte streams; give a TCP port";
+
 /// The reason to refuse an endpoint of a transport that this process has not.
-const NOT_OPENED: &str = "this process cannot listen by that transport";
 
 const NO_STREAMS: &str = "rings carry messages only; give an address of TCP";
 
@@ -346,8 +349,14 @@ impl OsNetwork {
                         self.open_tcp(endpoint.place, connections_max, role.clone())
                             .await
                     }
+                    Transport::Datagrams => match &role {
+                        Role::Rpc(service) => {
+                            self.open_datagrams(endpoint.place, connections_max, service)
+                                .await
+                        }
+                        Role::Streams { .. } => Err(NO_STREAMS.to_owned()),
+                    },
                     Transport::Ring => self.open_ring(endpoint.place, role.clone()),
-                    Transport::Datagrams => Err(NOT_OPENED.to_owned()),
                 };
                 let next = next.map_err(|message| NetworkError {
                     address: address.clone(),
@@ -363,6 +372,20 @@ impl OsNetwork {
             }
             Ok(opened.expect("an address has an endpoint"))
         })
+    }
+
+    async fn open_datagrams(
+        &self,
+        place: &str,
+        connections_max: usize,
+        service: &Arc<dyn Service>,
+    ) -> Result<Listening, String> {
+        let found = resolve(&*self.shared.tasks, place).await?;
+        let at = *found.first().ok_or("no address")?;
+        if at.ip().to_canonical().is_unspecified() {
+            return Err(NOT_ONE_ADDRESS.to_owned());
+        }
+        datagram::serve::open_port(&self.shared, at, connections_max, Arc::clone(service)).await
     }
 
     async fn open_tcp(

@@ -53,6 +53,12 @@ pub struct NetOptions {
     pub stream_stall_limit: Duration,
     /// After this long without traffic the kernel asks whether the other machine is still there.
     pub keepalive: Duration,
+    /// Largest datagram to send and to take, in bytes without the headers of IP and UDP. It must
+    /// fit the links between the machines whole.
+    pub datagram_bytes_max: usize,
+    /// Most bytes of one session of datagrams that are sent and not acknowledged. The default fits
+    /// the receive buffer that Linux gives without being asked.
+    pub flight_bytes_max: usize,
 }
 
 impl Default for NetOptions {
@@ -76,6 +82,8 @@ impl Default for NetOptions {
             stall_limit: Duration::from_secs(30),
             stream_stall_limit: Duration::from_secs(600),
             keepalive: Duration::from_secs(60),
+            datagram_bytes_max: 1_400,
+            flight_bytes_max: 256 << 10,
         }
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn bind(at: SocketAddr) -> Result<StdListener, String> {
     open().map_err(|error| explain_bind(&error, at))
 }
 
-fn explain_bind(error: &io::Error, at: SocketAddr) -> String {
+pub(crate) fn explain_bind(error: &io::Error, at: SocketAddr) -> String {
     let port = at.port();
     match error.kind() {
         io::ErrorKind::AddrInUse => format!(

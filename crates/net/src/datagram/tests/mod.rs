@@ -1,0 +1,5 @@
+//! The machines against each other over a network made of faults, by seed.
+
+mod hostile;
+mod lossy;
+mod world;
