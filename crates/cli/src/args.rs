@@ -223,6 +223,10 @@ pub struct Server {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub redis_connections_max: u32,
+    /// Note the times of requests, and write them into the data directory at the end: for
+    /// experiments
+    #[arg(long, hide = true)]
+    pub stamps: bool,
     /// What both kinds of processes have.
     #[command(flatten)]
     pub process: Process,

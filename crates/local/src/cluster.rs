@@ -86,6 +86,9 @@ pub struct LocalOptions {
     pub homes: Option<Vec<Home>>,
     /// How long it may take until all is up; as long as it takes when `None`.
     pub start_limit: Option<Duration>,
+    /// Servers note the times of their requests, and write them down when they are stopped: see
+    /// [`crate::stamps`].
+    pub stamps: bool,
 }
 
 /// Where a child runs, when that is not simply here.
@@ -121,6 +124,7 @@ impl LocalOptions {
             verbose: false,
             homes: None,
             start_limit: Some(START_LIMIT),
+            stamps: false,
         }
     }
 
@@ -653,6 +657,9 @@ impl LocalCluster {
         add("--cores", options.cores.unwrap_or(shared_out).to_string());
         if let Some(least) = options.min_replicas {
             add("--min-replicas", least.to_string());
+        }
+        if options.stamps {
+            arguments.push("--stamps".into());
         }
         arguments
     }

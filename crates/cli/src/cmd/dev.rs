@@ -86,6 +86,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         verbose: dev.verbose,
         homes: None,
         start_limit: None,
+        stamps: false,
     }
 }
 
