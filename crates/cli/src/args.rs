@@ -237,6 +237,10 @@ pub struct Server {
     /// the connection that holds most is closed [default: a quarter of --memory, at least 512MiB]
     #[arg(long, value_name = "SIZE", env = "PLUVIO_REDIS_MEMORY", value_parser = redis_memory)]
     pub redis_memory: Option<Size>,
+    /// Note the times of requests, and write them into the data directory at the end: for
+    /// experiments
+    #[arg(long, hide = true)]
+    pub stamps: bool,
     /// What both kinds of processes have.
     #[command(flatten)]
     pub process: Process,

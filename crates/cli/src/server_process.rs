@@ -10,6 +10,7 @@ use pluvio_console::options::Global;
 use pluvio_console::output::number_of;
 use pluvio_console::ports;
 use pluvio_env::{Address, BoxFuture, Transport};
+use pluvio_local::stamps::{Notes, Stamped};
 use pluvio_local::{Announcement, Durability, Role};
 use pluvio_net::OsNetwork;
 use pluvio_server::{Server, ServerError, ServerOptions};
@@ -94,12 +95,17 @@ async fn serve(
     json: bool,
 ) -> Result<(), Failure> {
     let Parts {
-        env,
+        mut env,
         network,
         connections,
         mut signals,
         ..
     } = parts;
+    let notes = arguments.stamps.then(Notes::default);
+    if let Some(notes) = &notes {
+        let (inner, clock) = (env.network.clone(), env.clock.clone());
+        env.network = Arc::new(Stamped::new(inner, clock, notes.clone()));
+    }
     let subject = Arc::new(Pages {
         server: Mutex::new(Weak::new()),
         network,
@@ -153,6 +159,10 @@ async fn serve(
     }
     drop(admin);
     drop(server);
+    if let Some(notes) = notes {
+        let written = notes.write(&arguments.data);
+        written.map_err(|error| Failure::file(&arguments.data, &error))?;
+    }
     result
 }
 

@@ -96,6 +96,9 @@ pub struct LocalOptions {
     pub rings: bool,
     /// How long it may take until all is up; as long as it takes when `None`.
     pub start_limit: Option<Duration>,
+    /// Servers note the times of their requests, and write them down when they are stopped: see
+    /// [`crate::stamps`].
+    pub stamps: bool,
 }
 
 /// Where a child runs, when that is not simply here.
@@ -134,6 +137,7 @@ impl LocalOptions {
             homes: None,
             rings: false,
             start_limit: Some(START_LIMIT),
+            stamps: false,
         }
     }
 
@@ -679,6 +683,9 @@ impl LocalCluster {
         }
         if let Some(least) = options.min_replicas {
             add("--min-replicas", least.to_string());
+        }
+        if options.stamps {
+            arguments.push("--stamps".into());
         }
         arguments
     }

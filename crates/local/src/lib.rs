@@ -4,6 +4,7 @@
 //! - `program`: the file they are started from; `options`, `announcement`: what they are told, and
 //!   what they tell.
 //! - `temporary`: where a cluster lives that is there for a while.
+//! - `stamps`: what a child notes of its requests, when it is asked to.
 //!
 //! - LOC-1: no child outlives this process: each is told to die with its parent, and is killed when
 //!   its [`Child`](child::Child) is dropped.
@@ -15,6 +16,7 @@ pub mod child;
 pub mod cluster;
 mod options;
 mod program;
+pub mod stamps;
 pub mod temporary;
 
 pub use announcement::{Announcement, Role};

@@ -30,12 +30,8 @@ const ALWAYS_ENDED: &str = "its connections end as soon as they are made";
 const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from another machine it leads nowhere; \
      give the address by which the others reach this machine";
 
-/// The reason to refuse byte streams over datagrams.
-const NO_STREAMS: &str = "datagrams carry no byte streams; give a TCP port";
-
-/// The reason to refuse an endpoint of a transport that this process has not.
-
-const NO_STREAMS: &str = "rings carry messages only; give an address of TCP";
+/// The reason to refuse byte streams by another transport than TCP.
+const NO_STREAMS: &str = "rings and datagrams carry messages only; give an address of TCP";
 
 /// `env::Network` of the real system: the transport is chosen by address.
 pub struct OsNetwork {

@@ -6,6 +6,7 @@
 //!   process.
 //! - `run`: runs a workload on a contestant.
 //! - `suite`: the experiments of the storage engine, put together from these.
+//! - `peer`: servers of others, measured over TCP.
 //! - `recovery`: what the recovery of a crashed server costs: replay here, and Redis loading its
 //!   files.
 //! - `recovery_model`: a model of recovery in large clusters, independent of servers and
@@ -19,6 +20,8 @@ pub mod contestant;
 mod error;
 pub mod experiment;
 pub mod lfs;
+pub mod peer;
+mod processor;
 pub mod recovery;
 pub mod recovery_model;
 pub mod run;
@@ -26,3 +29,4 @@ pub mod suite;
 pub mod workload;
 
 pub use error::ExperimentError;
+pub use processor::processor_us;

@@ -1,10 +1,12 @@
 //! The binary `pluvio-lab`: experiments, simulations, and the torture of real processes. `pluvio`
 //! hands the commands with these names over to it.
 //!
-//! - `cmd`: one file for each command; `experiment`: how results are told.
+//! - `cmd`: one file for each command; `experiment`: how results are told; `systems`:
+//!   clusters and servers under load.
 
 mod cmd;
 mod experiment;
+mod systems;
 
 use clap::{Parser, Subcommand};
 use pluvio_console::failure::Failure;

@@ -26,7 +26,7 @@ const TASKS: [(&str, &str); 13] = [
     (
         "setup",
         "fetch what optional tests need: redis-cli, redis-server, redis-py, public data sets, and try what this machine \
-         grants them; with --peers what experiments compare with: allocators, redis-server, memcached",
+         grants them; with --peers what experiments compare with: allocators, redis-server, valkey, memcached, etcd",
     ),
     (
         "measure-engine",
@@ -96,7 +96,7 @@ fn run(words: &[&str]) -> Result<bool> {
             let target = cargo::Metadata::load(&root)?.target;
             Ok(setup::run(&root, &target).report() == 0)
         }
-        ["setup", "--peers"] => Ok(setup::peers()),
+        ["setup", "--peers"] => Ok(setup::peers(&cargo::Metadata::load(&root)?.target)),
         ["measure-engine", flags @ ..] => measure::run(&root, flags),
         ["soak", flags @ ..] => example::run(&root, "soak", flags),
         ["beside-redis", flags @ ..] => example::run(&root, "beside_redis", flags),

@@ -58,6 +58,16 @@ enum What {
     /// much
     #[command(disable_help_flag = true)]
     Recovery(HandedOver),
+    /// YCSB's workloads A to D and F, over the native client and the Redis port, beside servers of
+    /// others
+    #[command(disable_help_flag = true)]
+    Ycsb(HandedOver),
+    /// Requests to a real cluster: latency by size, under load, and in batches
+    #[command(disable_help_flag = true)]
+    Requests(HandedOver),
+    /// The cleaner behind a network, by memory utilization: client, master and backups
+    #[command(disable_help_flag = true)]
+    ClusterCleaner(HandedOver),
 }
 
 /// `pluvio bench load`.
@@ -191,7 +201,10 @@ pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
         | What::Fragmentation(_)
         | What::Trace(_)
         | What::Postmark(_)
-        | What::Recovery(_) => return Err(handover::to_laboratory()),
+        | What::Recovery(_)
+        | What::Ycsb(_)
+        | What::Requests(_)
+        | What::ClusterCleaner(_) => return Err(handover::to_laboratory()),
     };
     if cfg!(debug_assertions) {
         say("this is a debug build: its speed says nothing; use `cargo build --release`");

@@ -89,6 +89,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         homes: None,
         rings: dev.rings,
         start_limit: None,
+        stamps: false,
     }
 }
 

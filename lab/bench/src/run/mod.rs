@@ -20,7 +20,7 @@ pub use random::{BATCH_MAX, Idle, IdlePlan, KEYS_MAX, Ran, RunPlan, THREADS_MAX}
 pub(crate) use random::{idle, run};
 pub(crate) use replay::replay;
 pub use replay::{Mark, ReplayPlan, Replayed, SETTLED};
-pub use tally::Latencies;
+pub use tally::{Collector, Latencies};
 
 use crate::contestant::{KeyValue, Refusal};
 use crate::error::ExperimentError;

@@ -29,25 +29,38 @@ impl Latencies {
 }
 
 /// Latencies while they are collected: nanoseconds up to 100 s with three digits.
-pub(super) struct Collector(Histogram<u64>);
+#[derive(Clone, Debug)]
+pub struct Collector(Histogram<u64>);
+
+impl Default for Collector {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Collector {
-    pub(super) fn new() -> Self {
+    /// One without latencies.
+    #[must_use]
+    pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, 100_000_000_000, 3);
         Self(histogram.expect("the bounds and digits are valid"))
     }
 
+    /// Adds one.
     #[inline]
-    pub(super) fn record(&mut self, took: Duration) {
+    pub fn record(&mut self, took: Duration) {
         self.0
             .saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    /// Adds all of another one.
+    pub fn add(&mut self, other: &Self) {
         self.0.add(&other.0).expect("all have the same bounds");
     }
 
-    pub(super) fn latencies(&self) -> Latencies {
+    /// What was collected.
+    #[must_use]
+    pub fn latencies(&self) -> Latencies {
         let at = |quantile| (quantile, self.0.value_at_quantile(quantile));
         Latencies {
             count: self.0.len(),

@@ -7,6 +7,7 @@ mod profile;
 mod stream;
 mod trace;
 pub mod twitter;
+pub mod ycsb;
 
 pub use distribution::{Distribution, Draw};
 pub use phases::{DELETED, Phase, Workload, workloads};

@@ -2,7 +2,7 @@
 //! nonsense.
 
 use crate::support::patience::wait_for;
-use crate::support::program::{Running, pluvio};
+use crate::support::program::{Running, command, pluvio, run};
 use serde_json::Value;
 use std::fs;
 
@@ -313,6 +313,66 @@ fn a_killed_server_comes_back_and_its_stages_are_told() {
     assert!(ms("mb") > 4.0 && ms("mb") < 8.0, "{row}");
 }
 
+#[test]
+fn ycsb_is_run_by_both_ways_to_a_cluster_and_finds_its_records() {
+    let line = "bench ycsb --system pluvio,pluvio-redis --durability none,replicated --records 500 --seconds 0.05 --rounds 1 --callers 4 --json";
+    let ran = pluvio(words(line)).ok();
+    assert!(ran.stderr.contains("workload E"), "{}", ran.stderr);
+    let json = ran.json();
+    // Five workloads, two ways, two clusters.
+    assert_eq!(rows(&json).len(), 5 * 2 * 2);
+    for row in rows(&json) {
+        assert_eq!(row["misses"], 0, "{row}");
+        assert!(row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["server_us"].as_f64().unwrap() > 0.0, "{row}");
+        let writes = row["write_p50_us"].as_f64().is_some_and(|us| us > 0.0);
+        assert_eq!(writes, row["workload"] != "C", "{row}");
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_installed_is_left_out_with_a_line() {
+    let line = "bench ycsb --system pluvio,redis --durability none --workload C --records 100 --seconds 0.05 --rounds 1 --json";
+    let ran = run(command().args(words(line)).env("PATH", "/nowhere"), b"").ok();
+    let told = "left out: redis-server is not installed";
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    let json = ran.json();
+    assert_eq!(rows(&json).len(), 1);
+    assert_eq!(rows(&json)[0]["system"], "pluvio");
+}
+
+#[test]
+fn requests_are_measured_by_size_under_load_and_in_batches() {
+    let line = "bench requests --value-size 100,100000 --callers 1,4 --batch 1,10 --batch-callers 2 --data 1MiB --seconds 0.05 --json";
+    let json = pluvio(words(line)).json();
+    let of = |part: &str| rows(&json).iter().filter(|row| row["part"] == part).count();
+    assert_eq!([of("sizes"), of("load"), of("batches")], [4, 4, 4]);
+    for row in rows(&json) {
+        assert_eq!(row["transport"], "tcp", "{row}");
+        assert!(row["objects_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(
+            row["p50_us"].as_f64().unwrap() <= row["p99_us"].as_f64().unwrap(),
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn the_cleaner_of_a_master_in_a_cluster_works_for_what_is_overwritten() {
+    let line = "bench cluster-cleaner --memory 64MiB --utilization 30,60 --value-size 1000 --distribution uniform --seconds 0.1 --warmup-seconds 5 --json";
+    let json = pluvio(words(line)).json();
+    // Many callers and one for each utilization, and latencies with a cleaner and without.
+    assert_eq!(rows(&json).len(), 2 * 2 + 2);
+    let cell = |row: &Value, name: &str| row[name].as_f64().unwrap();
+    for row in &rows(&json)[..4] {
+        let (wanted, reached) = (cell(row, "utilization"), cell(row, "utilization_reached"));
+        assert!((reached - wanted).abs() < 3.0, "{row}");
+        assert!(cell(row, "objects_per_s") > 0.0, "{row}");
+    }
+    assert_eq!(rows(&json)[5]["load"], "latency, no cleaner");
+    assert_eq!(rows(&json)[5]["moved_over_new"], 0.0);
+}
+
 /// Exit code, command and reason. The last one is told before anything is simulated.
 const REFUSED: &str = "\
 2 | simulate cleaner --utilization 100 | utilization
@@ -360,6 +420,16 @@ const REFUSED: &str = "\
 2 | bench recovery --lost-value-size 2000000 | --lost-value-size 2000000: 1 to 1048576
 2 | bench recovery --rounds 0 | --rounds 0: 1 to 1000
 2 | bench recovery --part disk | replay
+2 | bench ycsb --workload E | scans ranges of keys in order
+2 | bench ycsb --workload G | A, B, C, D or F
+2 | bench ycsb --callers 0 | --callers 0: 1 to 1000
+2 | bench ycsb --records 0 | --records 0: 1 to
+2 | bench ycsb --seconds nan | --seconds NaN: 0.001 to 3600
+2 | bench requests --transport pigeon | tcp
+2 | bench requests --batch 0 | --batch 0: 1 to 1000
+2 | bench requests --data 1KiB | --data 1KiB: 1MiB to 8GiB
+2 | bench cluster-cleaner --utilization 99 | --utilization 99: 1 to 95
+2 | bench cluster-cleaner --memory 1MiB | --memory 1MiB: 64MiB to
 2 | simulate recovery --servers 1 | --servers 1: 2 to 100000
 2 | simulate recovery --data 64GB/rack | is not a size
 2 | simulate recovery --disk-mb-per-s 0 | --disk-mb-per-s 0: 0.1 to
@@ -385,6 +455,12 @@ fn nonsense_is_refused_with_a_reason() {
 
 mod needs_redis_server {
     use super::*;
+
+    #[test]
+    fn it_takes_part_in_ycsb() {
+        let line = "bench ycsb --system redis,pluvio --durability synced --workload A,D --records 200 --seconds 0.2 --rounds 1 --callers 4 --json";
+        ycsb_with(line, "redis");
+    }
 
     #[test]
     fn it_takes_part() {
@@ -415,6 +491,44 @@ mod needs_redis_server {
             }
         }
     }
+}
+
+mod needs_memcached {
+    use super::*;
+
+    #[test]
+    fn it_takes_part_in_ycsb() {
+        let line = "bench ycsb --system memcached,pluvio --durability none --workload A,D --records 200 --seconds 0.2 --rounds 1 --callers 4 --json";
+        ycsb_with(line, "memcached");
+    }
+}
+
+mod needs_etcd {
+    use super::*;
+
+    #[test]
+    fn it_takes_part_in_ycsb() {
+        let line = "bench ycsb --system etcd,pluvio --durability synced --workload A,D --records 200 --value-size 40000 --seconds 0.2 --rounds 1 --callers 4 --json";
+        ycsb_with(line, "etcd");
+    }
+}
+
+/// Runs YCSB with one other system, whose rows come behind ours.
+fn ycsb_with(line: &str, other: &str) {
+    let json = pluvio(words(line)).json();
+    let found: Vec<_> = rows(&json).iter().map(|row| &row["system"]).collect();
+    assert_eq!(found, ["pluvio", other, "pluvio", other], "{line}");
+    for row in rows(&json) {
+        assert_eq!(row["misses"], 0, "{row}");
+        assert!(row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(!row["version"].as_str().unwrap().is_empty(), "{row}");
+    }
+    let ratio = format!("pluvio / {other}, operations a second");
+    let ratios = json["ratios"].as_object().unwrap();
+    assert!(
+        ratios.keys().any(|name| name.ends_with(&ratio)),
+        "{ratios:?}"
+    );
 }
 
 /// The block trace is no public file; it may lie beside the checkout.

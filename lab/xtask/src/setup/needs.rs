@@ -29,7 +29,7 @@ pub struct Need {
 }
 
 /// All of them.
-pub const NEEDS: [Need; 6] = [
+pub const NEEDS: [Need; 7] = [
     Need {
         what: "redis-cli",
         tests: "needs_redis_cli",
@@ -41,6 +41,12 @@ pub const NEEDS: [Need; 6] = [
         tests: "needs_redis_server",
         packages: &["redis-server"],
         there: |_| succeeds_quietly(Command::new("redis-server").arg("--version")),
+    },
+    Need {
+        what: "memcached",
+        tests: "needs_memcached",
+        packages: &["memcached"],
+        there: |_| succeeds_quietly(Command::new("memcached").arg("--version")),
     },
     Need {
         what: "redis-py",

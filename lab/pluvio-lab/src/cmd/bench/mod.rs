@@ -1,10 +1,13 @@
 //! `pluvio bench` of everything but a running cluster: the storage engine inside processes of its
-//! own, and recovery.
+//! own, recovery, and clusters of its own beside servers of others.
 
 mod arguments;
+mod cluster_cleaner;
 mod recovery;
+mod requests;
 mod store;
 mod streams;
+mod ycsb;
 
 use crate::experiment::{Files, tell};
 use clap::{Args, Subcommand};
@@ -45,6 +48,13 @@ enum What {
     /// Recovery: replay by object size, a killed server of a real cluster, and Redis loading as
     /// much
     Recovery(recovery::Recovery),
+    /// YCSB's workloads A to D and F, over the native client and the Redis port, beside servers of
+    /// others
+    Ycsb(ycsb::YcsbBench),
+    /// Requests to a real cluster: latency by size, under load, and in batches
+    Requests(requests::Requests),
+    /// The cleaner behind a network, by memory utilization: client, master and backups
+    ClusterCleaner(cluster_cleaner::ClusterCleaner),
     /// A contestant of an experiment; started by the experiment
     #[command(hide = true)]
     Contestant,
@@ -64,6 +74,9 @@ pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
         What::Trace(trace) => streams::trace(global, trace),
         What::Postmark(postmark) => streams::postmark(global, postmark),
         What::Recovery(all) => recovery::recovery(global, all),
+        What::Ycsb(all) => ycsb::ycsb(global, all),
+        What::Requests(all) => requests::requests(global, all),
+        What::ClusterCleaner(all) => cluster_cleaner::cluster_cleaner(global, all),
         What::Contestant => {
             serve(std::io::stdin().lock(), std::io::stdout().lock()).map_err(failure)?;
             Ok(ExitCode::SUCCESS)
