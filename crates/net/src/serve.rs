@@ -23,7 +23,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use pluvio_env::{BoxFuture, Frame, Handled, HeldReply, Peer, Service, waiting_party};
+use pluvio_env::{BoxFuture, Frame, Handled, HeldReply, Peer, Service, timeout, waiting_party};
 use pluvio_units::{LogId, LogPosition};
 use std::collections::VecDeque;
 use std::sync::Arc;
