@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use pluvio_console::handover::HandedOver;
 use pluvio_console::options::{Global, duration, listen_address, redis_address};
 use pluvio_coordinator::CoordinatorOptions;
+use pluvio_env::{Address, Transport};
 use pluvio_local::{Durability, MetadataLogin, SERVERS_MAX};
 use pluvio_metadata::Place as MetadataPlace;
 use pluvio_units::Size;
@@ -155,6 +156,9 @@ pub struct Dev {
     /// Event loops of each server [default: this machine's processors shared out, at least 1]
     #[arg(long, value_name = "N", env = "PLUVIO_CORES", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub cores: Option<u16>,
+    /// Let servers talk to each other, and to clients of this machine, by rings in shared memory
+    #[arg(long)]
+    pub rings: bool,
     /// Start processes that died again, on the same data
     #[arg(long)]
     pub respawn: bool,
@@ -167,13 +171,14 @@ pub struct Dev {
 #[derive(Args, Clone, Debug)]
 pub struct Server {
     /// Where to listen for clients and other servers; port 0 takes any. Others must be able to
-    /// reach this host by this address
+    /// reach this host by this address. ADDR+shm:PATH adds rings in shared memory for processes of
+    /// this machine, which meet at the socket PATH
     #[arg(
         long,
         value_name = "ADDR",
         env = "PLUVIO_LISTEN",
         default_value = "127.0.0.1:0",
-        value_parser = own_address
+        value_parser = own_addresses
     )]
     pub listen: String,
     /// Where to keep replicas of other servers' data
@@ -322,6 +327,25 @@ fn own_address(text: &str) -> Result<String, String> {
     Ok(text)
 }
 
+/// Addresses of one process, joined by `+`: one of TCP, and perhaps others.
+fn own_addresses(text: &str) -> Result<String, String> {
+    let address = Address::from(text.trim());
+    let mut whole = match address.first().transport {
+        Transport::Tcp => Address::from(&*own_address(address.first().place)?),
+        Transport::Ring | Transport::Datagrams => {
+            return Err("the first address must be one of TCP: host:port".into());
+        }
+    };
+    for endpoint in address.endpoints().skip(1) {
+        match endpoint.transport {
+            Transport::Ring => {}
+            Transport::Tcp | Transport::Datagrams => drop(own_address(endpoint.place)?),
+        }
+        whole = whole.and(&Address::from(&*endpoint.to_string()));
+    }
+    Ok(whole.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -339,6 +363,21 @@ mod tests {
         for text in ["0s", "0", "39ms", "1us"] {
             let refused = silence(text).unwrap_err();
             assert!(refused.contains("40ms or more"), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_server_listens_by_several_transports() {
+        for (text, expected) in [
+            ("host:7700", "host:7700"),
+            ("tcp:host:7700", "host:7700"),
+            ("host:7700+shm:/run/a", "host:7700+shm:/run/a"),
+            ("host:1+udp:host:2+shm:/a", "host:1+udp:host:2+shm:/a"),
+        ] {
+            assert_eq!(own_addresses(text).as_deref(), Ok(expected));
+        }
+        for text in ["", "shm:/a", "udp:host:1", "host:1+udp:0.0.0.0:1", "host"] {
+            assert!(own_addresses(text).is_err(), "{text}");
         }
     }
 

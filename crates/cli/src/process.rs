@@ -6,7 +6,7 @@ use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 
 use pluvio_console::ports;
-use pluvio_env::{Clock, Disk, DiskError, Env};
+use pluvio_env::{Address, Clock, Disk, DiskError, Env, Transport};
 use pluvio_env_os::{
     DiskOpener, NoDisk, OsOptions, OsRuntime, StopSignals, current_core, die_with_parent,
 };
@@ -101,10 +101,10 @@ where
     options.pin = process.pin;
     options.spin = process.spin;
     let runtime = OsRuntime::start(&options).map_err(|error| Failure::new(error.to_string()))?;
-    let mut tcp = NetOptions::default();
+    let mut net = NetOptions::default();
     let wanted = Connections {
         redis,
-        rpc: tcp.connections_max,
+        rpc: net.connections_max,
     };
     let (files, loops) = (runtime.open_files_max(), runtime.tasks().cores());
     let connections = Connections::within(files, loops, wanted)?;
@@ -115,7 +115,9 @@ where
             "takes at most these connections, fewer than configured, because this process may open {files} files; raise the limit (ulimit -n, LimitNOFILE=)"
         );
     }
-    tcp.connections_max = connections.rpc;
+    net.connections_max = connections.rpc;
+    net.ring_connections_max = net.ring_connections_max.min(connections.rpc);
+    net.spin = process.spin;
     let open_disk = runtime.disk_opener();
     let disk = match data {
         Some(data) => {
@@ -128,7 +130,7 @@ where
         None => Arc::new(NoDisk),
     };
     let network = Arc::new(OsNetwork::new(
-        tcp,
+        net,
         runtime.tasks(),
         runtime.clock(),
         current_core,
@@ -153,7 +155,9 @@ where
 /// Whether processes at any of `others` may reach a port of this one at `listen`. One that is open
 /// on the loopback only is reached from this machine and no other.
 pub fn may_be_reached<'a>(listen: &str, others: impl IntoIterator<Item = &'a str>) -> bool {
-    let own = ports::hosts(listen).first().copied();
+    let own = Address::from(listen);
+    let own = own.place_of(Transport::Tcp).unwrap_or_default();
+    let own = ports::hosts(own).first().copied();
     if !own.is_some_and(|own| own.is_loopback()) {
         return true;
     }

@@ -8,7 +8,7 @@ use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::number_of;
 use pluvio_console::ports;
-use pluvio_env::{Address, BoxFuture};
+use pluvio_env::{Address, BoxFuture, Transport};
 use pluvio_local::{Announcement, Durability, Role};
 use pluvio_net::OsNetwork;
 use pluvio_server::{Server, ServerError, ServerOptions};
@@ -23,8 +23,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// It cannot start, or was declared dead.
 pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> {
     Role::Server.check_directory(&arguments.data)?;
+    let listen = Address::from(arguments.listen.as_str());
     ports::check(&[
-        ("--listen", Some(arguments.listen.as_str())),
+        ("--listen", listen.place_of(Transport::Tcp)),
         ("--redis", arguments.redis.as_deref()),
         ("--redis-cluster", arguments.redis_cluster.as_deref()),
         ("--admin", arguments.admin.as_deref()),

@@ -41,14 +41,31 @@ fn options(coordinator: &str, timeout: Duration) -> ClientOptions {
     ClientOptions::new(coordinators).timeout(timeout)
 }
 
-/// Runs `work` with a client of the cluster that `global` names, on `cores` event loops (0: one
-/// for each processor).
+/// The event loops of a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loops {
+    /// Their number; 0 means one for each processor.
+    pub cores: u16,
+    /// How long they look for more work before they sleep.
+    pub spin: Duration,
+}
+
+impl From<u16> for Loops {
+    fn from(cores: u16) -> Self {
+        Self {
+            cores,
+            spin: Duration::ZERO,
+        }
+    }
+}
+
+/// Runs `work` with a client of the cluster that `global` names, on these event loops.
 ///
 /// # Errors
 /// The error of `work`; the machine has no threads or files left.
 pub fn with_session<T, F>(
     global: &Global,
-    cores: u16,
+    loops: impl Into<Loops>,
     work: impl FnOnce(Session) -> F,
 ) -> Result<T, Failure>
 where
@@ -62,26 +79,28 @@ where
         // One of many operations tells it for all.
         first.call_once(|| say(format_args!("{why}; tries for {limit:?} at most")));
     }));
-    with_runtime(cores, |env| work(Session::with(env, options)))
+    with_runtime(loops, |env| work(Session::with(env, options)))
 }
 
 /// Runs `work` on event loops of its own, with a network and without a disk.
 ///
 /// # Errors
 /// The error of `work`; the machine has no threads or files left.
-pub fn with_runtime<T, F>(cores: u16, work: impl FnOnce(Env) -> F) -> Result<T, Failure>
+pub fn with_runtime<T, F>(
+    loops: impl Into<Loops>,
+    work: impl FnOnce(Env) -> F,
+) -> Result<T, Failure>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
-    let runtime = OsRuntime::start(&OsOptions::with_cores(cores))
-        .map_err(|error| Failure::new(error.to_string()))?;
-    let network = OsNetwork::new(
-        NetOptions::default(),
-        runtime.tasks(),
-        runtime.clock(),
-        current_core,
-    );
+    let Loops { cores, spin } = loops.into();
+    let mut options = OsOptions::with_cores(cores);
+    options.spin = spin;
+    let runtime = OsRuntime::start(&options).map_err(|error| Failure::new(error.to_string()))?;
+    let mut options = NetOptions::default();
+    options.spin = spin;
+    let network = OsNetwork::new(options, runtime.tasks(), runtime.clock(), current_core);
     let env = runtime.env(Arc::new(network), Arc::new(NoDisk));
     let result = runtime.block_on(work(env));
     runtime.shutdown(SHUTDOWN_LIMIT);

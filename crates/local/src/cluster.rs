@@ -40,6 +40,9 @@ const STATUS_LIMIT: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// Pause between two looks at whether there is something to tell them.
 const TELL_PAUSE: Duration = Duration::from_secs(5);
+/// Longest path of a server's ring. The kernel takes 107 bytes; the server puts its process id
+/// behind the name for a moment.
+const RING_PATH_MAX: usize = 96;
 /// How long a cluster that lives for a while may take to be up: far more than it needs on a machine
 /// that is busy.
 const START_LIMIT: Duration = Duration::from_secs(180);
@@ -84,6 +87,9 @@ pub struct LocalOptions {
     pub verbose: bool,
     /// Where children run, coordinators first; on this machine's loopback when `None`.
     pub homes: Option<Vec<Home>>,
+    /// Whether servers have rings in shared memory for each other and for clients of this machine.
+    /// They pass by every fault of a network between `homes`.
+    pub rings: bool,
     /// How long it may take until all is up; as long as it takes when `None`.
     pub start_limit: Option<Duration>,
 }
@@ -120,6 +126,7 @@ impl LocalOptions {
             log_format: LogFormat::Text,
             verbose: false,
             homes: None,
+            rings: false,
             start_limit: Some(START_LIMIT),
         }
     }
@@ -632,8 +639,15 @@ impl LocalCluster {
         let options = &self.options;
         let host = options.host(Which::Server(index));
         let directory = format!("server-{}", index + 1);
-        let mut arguments = self.common_arguments("server", &format!("{host}:0"), index + 1);
-        arguments.extend(["--data".into(), options.data.join(directory).into()]);
+        let data = options.data.join(directory);
+        let mut listen = Address::from(&*format!("{host}:0"));
+        if options.rings
+            && let Some(ring) = ring_in(&data)
+        {
+            listen = listen.and(&ring);
+        }
+        let mut arguments = self.common_arguments("server", &listen.0, index + 1);
+        arguments.extend(["--data".into(), data.into()]);
         let port = |first: u16, taken: &[u16]| match first {
             // A free one that was taken once is kept, so that clients find a respawned server.
             0 => taken[index],
@@ -656,6 +670,14 @@ impl LocalCluster {
         }
         arguments
     }
+}
+
+/// The address of rings that meet in a server's directory. `None` where its path is too long for a
+/// socket, or is no text.
+fn ring_in(directory: &Path) -> Option<Address> {
+    let path = std::path::absolute(directory).ok()?.join("ring");
+    let path = path.to_str().filter(|path| path.len() <= RING_PATH_MAX)?;
+    Some(Address::from(&*format!("shm:{path}")))
 }
 
 /// The stage of the latest recovery that is under way.

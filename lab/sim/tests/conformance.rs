@@ -13,7 +13,8 @@ use support::{SECOND, quiet};
 fn the_simulated_network_is_a_network() {
     for (seed, (name, case)) in (1..).zip(CASES) {
         println!("{name}");
-        let options = quiet();
+        let mut options = quiet();
+        options.network.refused_ppm = 1_000_000;
         let frame_bytes_max = options.network.message_bytes_max;
         let sim = Sim::new(seed, options);
         let (server, client) = (sim.process("s"), sim.process("c"));

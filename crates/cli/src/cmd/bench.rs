@@ -9,7 +9,7 @@ use pluvio_console::options::{Global, duration, redis_address};
 use pluvio_console::output::{
     bar, count, number_of, print_json, print_line, say, spinner, table, table_text,
 };
-use pluvio_console::session::{Session, with_session};
+use pluvio_console::session::{Loops, Session, with_session};
 use pluvio_load::{BenchError, Machine, Progress, Report, Row, Sweep, Target, Workload};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -134,6 +134,9 @@ struct Whom {
     /// Event loops of the load generator [default: one for each processor]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     threads: u16,
+    /// How long an event loop of the load generator looks for more work before it sleeps
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    spin: Duration,
 }
 
 /// What the objects are like.
@@ -194,7 +197,11 @@ pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
         say("this is a debug build: its speed says nothing; use `cargo build --release`");
     }
     let json = global.json;
-    with_session(global, job.whom.threads, move |session| async move {
+    let loops = Loops {
+        cores: job.whom.threads,
+        spin: job.whom.spin,
+    };
+    with_session(global, loops, move |session| async move {
         let report = measure(&session, job).await?;
         if json {
             print_json(&report)?;

@@ -10,7 +10,7 @@ use pluvio_local::{
 };
 
 use pluvio_console::session::with_runtime;
-use pluvio_env::Env;
+use pluvio_env::{Address, Env};
 use pluvio_env_os::{StopSignals, make_directory};
 use pluvio_metadata::Place;
 use serde_json::{Map, Value, json};
@@ -85,6 +85,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         log_format: global.log_format,
         verbose: dev.verbose,
         homes: None,
+        rings: dev.rings,
         start_limit: None,
     }
 }
@@ -171,7 +172,8 @@ fn tell(cluster: &LocalCluster, dev: &Dev, json: bool) -> Result<(), Failure> {
     servers.sort_by_key(|(server, _)| server.redis.as_deref().and_then(port));
     for (server, number) in servers {
         let redis = server.redis.as_deref().unwrap_or("-");
-        let (id, address) = (server.id.unwrap_or_default(), &server.addr);
+        let (id, address) = (server.id.unwrap_or_default(), Address::from(&*server.addr));
+        let address = address.first();
         let slots = server.redis_cluster.as_deref().unwrap_or("-");
         print_line(&format!(
             "server {id:<5} {address}  Redis on {redis}, cluster clients on {slots}  in \

@@ -10,6 +10,7 @@ use pluvio_console::output::{
     bytes, count, number_of, print_json, print_line, table, table_text, time,
 };
 use pluvio_console::session::{Session, with_session};
+use pluvio_env::Address;
 use pluvio_units::ServerId;
 use pluvio_wire::{
     MigrationStatus, RecoveryStage, RecoveryStatus, ServerInfo, ServerState, TabletState,
@@ -145,7 +146,7 @@ fn servers_text(status: &ClusterStatus) -> String {
             info.id.to_string(),
             state.to_owned(),
             info.pid.to_string(),
-            info.address.clone(),
+            Address::from(&*info.address).first().to_string(),
             info.redis.clone().unwrap_or_else(|| "-".into()),
             number(|s| count(s.objects)),
             number(|s| bytes(s.memory_live)),

@@ -28,5 +28,6 @@ mod migrate;
 mod network_bench;
 mod older_formats;
 mod replication;
+mod rings;
 mod stock_clients;
 mod support;

@@ -313,7 +313,7 @@ async fn slow_service(ground: Ground) {
     });
     let port = port.await;
     // More than all queues on the way hold.
-    let size = ground.frame_bytes_max / 8;
+    let size = (ground.frame_bytes_max / 8).min(512 << 10);
     let calls = (0..100).map(|n| ground.echo(&port.address, n, pattern(n, size)));
     join_all(calls).await;
 }
