@@ -123,7 +123,8 @@ fn a_log_ends_where_the_coordinator_says() {
     let node = Node::new(1);
     let backup = node.start();
     let image = Image::new(2, Head, 50);
-    node.write(&backup, image.whole(2, Head)).expect("is written");
+    node.write(&backup, image.whole(2, Head))
+        .expect("is written");
     // Behind the head's first group and 20 of its objects.
     let length = image.ends[20];
     let end = |length| SetPartitions {

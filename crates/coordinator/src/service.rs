@@ -17,9 +17,10 @@ use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
     Answer, CoordinatorOp, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetLeader,
     GetLeaderReply, GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable,
-    HintServerCrashed, ListTables, ListTablesReply, MigrateTablet, Opcode, Ping, PingReply,
-    PartitionReplayed, RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp, ServerStatus,
-    SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, decode, handled, reply,
+    HintServerCrashed, ListTables, ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping,
+    PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp,
+    ServerStatus, SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, decode,
+    handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

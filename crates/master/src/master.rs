@@ -73,9 +73,7 @@ impl NotAdded {
                 TabletPhase::Recovering
                 | TabletPhase::Standing
                 | TabletPhase::Frozen
-                | TabletPhase::Left => {
-                    Refusal::retry(OCCUPIED_RETRY, RetryReason::TabletNotReady)
-                }
+                | TabletPhase::Left => Refusal::retry(OCCUPIED_RETRY, RetryReason::TabletNotReady),
                 TabletPhase::Serving | TabletPhase::Copying => Refusal::fatal(
                     FatalKind::Other,
                     format!(

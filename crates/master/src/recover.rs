@@ -41,8 +41,8 @@ use pluvio_store::{EngineTable, Replay, ReplayLoad};
 use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId};
 use pluvio_wire::{
     FatalKind, GetRecoveryData, Header, PartitionReplayed, PartitionReplayedReply, Recover,
-    RecoveryMasterFinished, RecoverySegment, Refusal,
-    ReplayStats, RpcError, ServerList, TabletSpec, call,
+    RecoveryMasterFinished, RecoverySegment, Refusal, ReplayStats, RpcError, ServerList,
+    TabletSpec, call,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -234,7 +234,11 @@ impl Master {
         let ReplayLoad { entries, objects } = replay.load();
         let replay_us = micros(self.env.clock.now().since(started));
         let limits = (&*attempt.cancellation, None);
-        let reads = self.read_early(attempt.key(), tablets);
+        let reads = async {
+            if attempt.request.early {
+                self.read_early(attempt.key(), tablets).await;
+            }
+        };
         let joined = self
             .join(log, replay, tablets, limits, reads)
             .await
@@ -263,8 +267,12 @@ impl Master {
         tablets: &[(Arc<EngineTable>, HashRange)],
         manner: Manner,
     ) -> Result<(Replay, Fetched), ReplayFailure> {
-        let replay = Replay::new(self.store(), log, tablets.to_vec())
+        let mut replay = Replay::new(self.store(), log, tablets.to_vec())
             .map_err(|error| ReplayFailure::Other(error.to_string()))?;
+        if attempt.request.early && std::env::var("PLUVIO_NOHOLD").is_err() {
+            // Reads wait for this, and replicas take as much processor and disk.
+            replay.hold_back();
+        }
         let replay = Arc::new(Mutex::new(Some(replay)));
         let fetched = self.fetch_and_replay(attempt, &replay, manner).await;
         let replay = replay

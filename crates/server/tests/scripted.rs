@@ -168,6 +168,7 @@ impl Scene {
             partition: 0,
             tablets: vec![self.tablet()],
             segments,
+            early: false,
         };
         self.ask(self.master, request)
     }

@@ -170,6 +170,10 @@ pub struct Recover {
     pub tablets: Vec<TabletSpec>,
     /// Every segment of the log and the backups to read it from, best first.
     pub segments: Vec<RecoverySegment>,
+    /// It is settled where the logs end: the master may ask for reads once it has replayed
+    /// ([`PartitionReplayed`]).
+    #[serde(default)]
+    pub early: bool,
 }
 impl Fields for Recover {}
 request!(Recover => ());

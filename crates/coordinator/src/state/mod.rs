@@ -11,8 +11,8 @@
 mod records;
 
 pub(crate) use records::{
-    Ends, Epochs, Globals, MoveRecord, MoveStage, ServerRecord, TABLETS_MAX, TableRecord, TabletRecord,
-    Width,
+    Ends, Epochs, Globals, MoveRecord, MoveStage, ServerRecord, TABLETS_MAX, TableRecord,
+    TabletRecord, Width,
 };
 
 use crate::refusals::no_such_table;
@@ -266,7 +266,8 @@ impl State {
     pub(crate) fn holds(&self) -> Result<(), String> {
         self.servers.values().try_for_each(|server| {
             let mut readers = server.readers.iter();
-            match readers.find(|reader| !self.servers.contains_key(reader) || self.is_up(**reader)) {
+            match readers.find(|reader| !self.servers.contains_key(reader) || self.is_up(**reader))
+            {
                 None => Ok(()),
                 Some(reader) => Err(format!(
                     "server {reader} may read what server {} had (COORD-15)",

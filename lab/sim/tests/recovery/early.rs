@@ -41,7 +41,9 @@ fn standing(mut cluster: Loaded<Message>) -> (Loaded<Message>, Vec<ServerId>) {
         let tablets = &status.tables[0].tablets;
         let is_read = |owner| status.list.is_up(owner);
         let recovers = status.recoveries.iter().any(|r| !r.done);
-        if recovers && { tablets }.iter().all(|t| t.state == TabletState::Normal && is_read(t.owner))
+        if recovers && { tablets }
+            .iter()
+            .all(|t| t.state == TabletState::Normal && is_read(t.owner))
         {
             let readers = tablets.iter().map(|t| t.owner).collect();
             return (cluster, readers);
@@ -53,19 +55,24 @@ fn standing(mut cluster: Loaded<Message>) -> (Loaded<Message>, Vec<ServerId>) {
 // shows: COORD-14, REC-7
 #[test]
 fn what_is_replayed_is_read_and_is_not_written_before_its_replicas_are_there() {
-    let marks = ["recovery-serves-early", "standing-tablet-refuses-change"];
-    let _marks = pluvio_units::Marks::to_reach(&marks);
+    let _marks =
+        pluvio_units::Marks::to_reach(&["recovery-serves-early", "standing-tablet-refuses-change"]);
     let (mut loaded, _) = standing(loaded(700, SERVERS));
     let written = Arc::new(AtomicBool::new(false));
     let (client, table, done) = (loaded.client.clone(), loaded.table.clone(), written.clone());
-    loaded.cluster.sim.spawn(loaded.cluster.client.id, "write", async move {
-        let value = Bytes::from_static(b"new");
-        client.write(&table, b"kept 8", value).await.unwrap();
-        done.store(true, Ordering::Relaxed);
-    });
+    loaded
+        .cluster
+        .sim
+        .spawn(loaded.cluster.client.id, "write", async move {
+            let value = Bytes::from_static(b"new");
+            client.write(&table, b"kept 8", value).await.unwrap();
+            done.store(true, Ordering::Relaxed);
+        });
     for _ in 0..3 {
         let (client, table) = (loaded.client.clone(), loaded.table.clone());
-        loaded.cluster.block_on(async move { read(&client, &table).await });
+        loaded
+            .cluster
+            .block_on(async move { read(&client, &table).await });
         for _ in 0..500 {
             loaded.cluster.tend();
         }
@@ -76,7 +83,10 @@ fn what_is_replayed_is_read_and_is_not_written_before_its_replicas_are_there() {
         loaded.cluster.tend();
     }
     let objects = &loaded.told.objects;
-    objects.lock().unwrap().insert("kept 8".into(), Bytes::from_static(b"new"));
+    objects
+        .lock()
+        .unwrap()
+        .insert("kept 8".into(), Bytes::from_static(b"new"));
     loaded.check("early reads");
 }
 
@@ -86,7 +96,9 @@ fn a_coordinator_that_serves_late_lets_nobody_read_early() {
     options.serve_early = false;
     let mut loaded = loaded_in(Cluster::with(705, SERVERS, options));
     let owner = loaded.owner();
-    loaded.cluster.hold(Message::SideReplica, Duration::from_secs(3));
+    loaded
+        .cluster
+        .hold(Message::SideReplica, Duration::from_secs(3));
     let process = loaded.cluster.process_of(owner);
     loaded.cluster.crash(process);
     for _ in 0..2_000 {
@@ -159,8 +171,10 @@ enum Crash {
 // shows: COORD-13, COORD-14, COORD-15
 #[test]
 fn who_answers_reads_of_a_standing_tablet_may_crash() {
-    let marks = ["recovery-standing-tablet-given-back", "recovery-fences-reader"];
-    let _marks = pluvio_units::Marks::to_reach(&marks);
+    let _marks = pluvio_units::Marks::to_reach(&[
+        "recovery-standing-tablet-given-back",
+        "recovery-fences-reader",
+    ]);
     for seed in 710..714 {
         crash_while_standing(seed, |_, readers| vec![Crash::Server(readers[0])]);
     }
@@ -213,7 +227,9 @@ fn strike_early(at: At<Message>, seed: u64, victim: Option<Victim>) -> bool {
     let owner = loaded.owner();
     // Not when it strikes at the very message that is held up.
     if at.message != Message::SideReplica {
-        loaded.cluster.hold(Message::SideReplica, Duration::from_secs(2));
+        loaded
+            .cluster
+            .hold(Message::SideReplica, Duration::from_secs(2));
     }
     loaded.cluster.arm(at, victim);
     let process = loaded.cluster.process_of(owner);
@@ -255,11 +271,14 @@ fn a_standing_tablet_is_neither_cut_nor_moved() {
     let (mut loaded, readers) = standing(loaded(760, SERVERS));
     let ended = Arc::new(AtomicBool::new(false));
     let (client, table, done) = (loaded.client.clone(), loaded.table.clone(), ended.clone());
-    loaded.cluster.sim.spawn(loaded.cluster.client.id, "cut", async move {
-        let middle = KeyHash(1 << 60);
-        client.split_tablet(&table, Some(middle)).await.unwrap();
-        done.store(true, Ordering::Relaxed);
-    });
+    loaded
+        .cluster
+        .sim
+        .spawn(loaded.cluster.client.id, "cut", async move {
+            let middle = KeyHash(1 << 60);
+            client.split_tablet(&table, Some(middle)).await.unwrap();
+            done.store(true, Ordering::Relaxed);
+        });
     for _ in 0..1_000 {
         loaded.cluster.tend();
     }

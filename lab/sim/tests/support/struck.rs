@@ -171,9 +171,8 @@ impl<M: Message> Saboteur<M> {
 
 impl<M: Message> Saboteur<M> {
     async fn wait_if_held(&self, message: Option<M>) {
-        let is_held = |(held, until): (M, Duration)| {
-            Some(held) == message && self.env.clock.now().0 < until
-        };
+        let is_held =
+            |(held, until): (M, Duration)| Some(held) == message && self.env.clock.now().0 < until;
         while self.held.lock().unwrap().is_some_and(is_held) {
             self.env.clock.sleep(Duration::from_millis(1)).await;
         }

@@ -214,7 +214,10 @@ impl State {
             // It has stopped answering (REC-7).
             self.give_back(server, |tablet| tablet.recovered_by == Some(by));
         }
-        let got: Vec<_> = self.got(server, by).map(|(t, tablet)| (t, *tablet)).collect();
+        let got: Vec<_> = self
+            .got(server, by)
+            .map(|(t, tablet)| (t, *tablet))
+            .collect();
         for (table, tablet) in got.iter().filter(|(_, t)| t.stands_on.is_some()) {
             let record = self.table_mut(*table).expect("it was just found");
             let mut tablets = record.tablets.iter_mut();

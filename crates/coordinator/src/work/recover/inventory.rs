@@ -4,7 +4,9 @@ use super::plan::Inventory;
 use crate::context::Context;
 use futures_util::stream::{self, StreamExt};
 use pluvio_units::{LogId, RecoveryId, SegmentId, ServerId};
-use pluvio_wire::{LogEnd, ServerInfo, SetPartitions, StartRecovery, StartRecoveryReply, TabletSpec};
+use pluvio_wire::{
+    LogEnd, ServerInfo, SetPartitions, StartRecovery, StartRecoveryReply, TabletSpec,
+};
 
 /// Requests of one step of a recovery under way at a time.
 pub(super) const CALLS_MAX: usize = 64;

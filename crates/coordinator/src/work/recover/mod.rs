@@ -41,7 +41,10 @@ use attempt::Recovery;
 use attempts::{Attempts, Noted};
 use history::History;
 use pluvio_units::{RecoveryId, ServerId};
-use pluvio_wire::{PartitionReplayed, PartitionReplayedReply, RecoveryMasterFinished, RecoveryMasterFinishedReply, RecoveryStatus, Refusal};
+use pluvio_wire::{
+    PartitionReplayed, PartitionReplayedReply, RecoveryMasterFinished, RecoveryMasterFinishedReply,
+    RecoveryStatus, Refusal,
+};
 use std::sync::Arc;
 
 /// The work of `Work::Recover`, and the reports that concern it.

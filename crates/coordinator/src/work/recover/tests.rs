@@ -8,8 +8,8 @@ use pluvio_units::{
     ClusterId, HashKind, HashRange, KeyHash, LogId, RecoveryId, SegmentId, ServerId, TableId,
 };
 use pluvio_wire::{
-    FatalKind, PartitionReplayed, RecoveryMasterFinished, Refusal, ReplayStats, SplitTablet, TableRef,
-    TabletSpec, TabletState,
+    FatalKind, PartitionReplayed, RecoveryMasterFinished, Refusal, ReplayStats, SplitTablet,
+    TableRef, TabletSpec, TabletState,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -249,17 +249,27 @@ fn a_replayed_partition_stands_on_the_crashed_server_until_it_is_durable() {
     assert!(matches!(prepare(&mut state), Prepared::Wait));
     for id in [1, 2] {
         let name = TableRef::Id(TableId(id));
-        let split = SplitTablet { table: name, at: Some(KeyHash(77)) };
+        let split = SplitTablet {
+            table: name,
+            at: Some(KeyHash(77)),
+        };
         let refused = state.split(&split).unwrap_err();
         assert!(matches!(refused, Refusal::Retry { .. }), "{refused:?}");
     }
-    let durable = RecoveryMasterFinished { since: SegmentId(5), ..report(1, 2, 0) };
+    let durable = RecoveryMasterFinished {
+        since: SegmentId(5),
+        ..report(1, 2, 0)
+    };
     assert_eq!(state.settle(&durable, None), Ok(true));
     state.check();
     assert_eq!(standing_on_1(&state), 0);
     let tablet = state.tables[&TableId(1)].tablets[0];
     assert_eq!((tablet.owner, tablet.since), (ServerId(2), SegmentId(5)));
-    assert_eq!(state.settle_early(&replayed(1, 2, 0), None), Ok(true), "it comes late");
+    assert_eq!(
+        state.settle_early(&replayed(1, 2, 0), None),
+        Ok(true),
+        "it comes late"
+    );
     assert!(matches!(prepare(&mut state), Prepared::Removed));
 }
 
@@ -328,8 +338,15 @@ fn what_a_master_cannot_finish_is_the_crashed_servers_again() {
     assert_eq!(state.settle(&failed, None), Ok(false));
     state.check();
     assert_eq!(tablets(&mut state), specs);
-    assert!(state.servers[&ServerId(1)].readers.is_empty(), "it stopped by itself");
-    assert_eq!(state.settle_early(&replayed(1, 2, 0), None), Ok(false), "it comes late");
+    assert!(
+        state.servers[&ServerId(1)].readers.is_empty(),
+        "it stopped by itself"
+    );
+    assert_eq!(
+        state.settle_early(&replayed(1, 2, 0), None),
+        Ok(false),
+        "it comes late"
+    );
 }
 
 // shows: COORD-14

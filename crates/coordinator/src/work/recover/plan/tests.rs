@@ -115,7 +115,9 @@ fn a_log_without_an_open_head_is_not_complete() {
 fn a_segment_without_replica_is_named() {
     let text = reconstruct(
         &[backup(1, vec![head(3, &[1, 2, 3]), replica(1)])],
-        &Epochs::new(), None)
+        &Epochs::new(),
+        None,
+    )
     .unwrap_err()
     .to_string();
     assert!(text.contains("1 segments are missing (2)"), "{text}");
@@ -269,7 +271,11 @@ fn an_open_replica_of_an_inner_segment_is_not_enough() {
     // Its digest is unreadable, so it cannot be the head; it may lack acknowledged data.
     let mut inner = head(3, &[3]);
     inner.head = None;
-    let found = reconstruct(&[backup(1, vec![inner, head(4, &[3, 4])])], &Epochs::new(), None);
+    let found = reconstruct(
+        &[backup(1, vec![inner, head(4, &[3, 4])])],
+        &Epochs::new(),
+        None,
+    );
     assert!(found.is_err());
 }
 
@@ -282,7 +288,9 @@ fn every_log_needs_its_head() {
             backup(1, vec![first.clone()]),
             backup(2, vec![second.clone()]),
         ],
-        &Epochs::new(), None);
+        &Epochs::new(),
+        None,
+    );
     assert_eq!(both.unwrap().segments.len(), 2);
     for one in [first, second] {
         let text = reconstruct(&[backup(1, vec![one])], &Epochs::new(), None)
@@ -453,7 +461,10 @@ fn a_log_ends_where_each_replica_that_was_found_and_lost_nothing_can_give_it() {
     };
     let (short, long) = (head(3, &[3]), filled(3, &[3]));
     assert_eq!(ends_of(&[long.clone(), short.clone()]), Some(ends(3, 100)));
-    assert_eq!(ends_of(&[doubtful(short.clone()), long.clone()]), Some(ends(3, 200)));
+    assert_eq!(
+        ends_of(&[doubtful(short.clone()), long.clone()]),
+        Some(ends(3, 200))
+    );
     // Each may have lost some.
     assert_eq!(ends_of(&[doubtful(short), doubtful(long)]), None);
 }
@@ -479,10 +490,17 @@ fn a_settled_end_is_found_again_or_waited_for() {
     }
     // Other heads say nothing, and the digest is that of the settled one.
     let next = filled(4, &[3, 4]);
-    let found = find(vec![vec![replica(2), long.clone()], vec![next.clone()]], &none);
+    let found = find(
+        vec![vec![replica(2), long.clone()], vec![next.clone()]],
+        &none,
+    );
     assert_eq!(found, Ok(vec![(2, vec![1]), (3, vec![1])]));
     // A closed replica of it is whole.
-    let closed = ReplicaInfo { closed: true, head: None, ..long.clone() };
+    let closed = ReplicaInfo {
+        closed: true,
+        head: None,
+        ..long.clone()
+    };
     let found = find(vec![vec![replica(2), long.clone()], vec![closed]], &none);
     assert_eq!(found, Ok(vec![(2, vec![1]), (3, vec![2, 1])]));
     let missing = [
@@ -498,6 +516,9 @@ fn a_settled_end_is_found_again_or_waited_for() {
     // Where all that is there lost power, the log can only end as it would have.
     let lost = find(vec![vec![replica(2), doubtful(short.clone())]], &none);
     assert!(lost.unwrap_err().lost_ends());
-    let one = find(vec![vec![replica(2), doubtful(short.clone())], vec![short]], &none);
+    let one = find(
+        vec![vec![replica(2), doubtful(short.clone())], vec![short]],
+        &none,
+    );
     assert!(!one.unwrap_err().lost_ends());
 }
