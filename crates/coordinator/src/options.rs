@@ -62,11 +62,8 @@ impl Default for CoordinatorOptions {
             incomplete_retry: Duration::from_millis(500),
             recovery_retry: Duration::from_secs(2),
             recovery_limit: Duration::from_secs(600),
-            early_bytes_min: std::env::var("PLUVIO_MIN")
-                .ok()
-                .and_then(|v| v.parse().ok())
-                .unwrap_or(u64::MAX),
-            serve_early: std::env::var("PLUVIO_LATE").is_err(),
+            early_bytes_min: u64::MAX,
+            serve_early: true,
             migration_limit: Duration::from_secs(3600),
             call_limit: Duration::from_secs(2),
         }

@@ -269,7 +269,7 @@ impl Master {
     ) -> Result<(Replay, Fetched), ReplayFailure> {
         let mut replay = Replay::new(self.store(), log, tablets.to_vec())
             .map_err(|error| ReplayFailure::Other(error.to_string()))?;
-        if attempt.request.early && std::env::var("PLUVIO_NOHOLD").is_err() {
+        if attempt.request.early {
             // Reads wait for this, and replicas take as much processor and disk.
             replay.hold_back();
         }
