@@ -343,7 +343,7 @@ impl Inner {
         self.refusal_of(frame, created, &error)
     }
 
-    /// What the master is told of a write that the disk did not take.
+    /// The refusal of a write that the disk did not take.
     fn refusal_of(&self, frame: &Frame, created: bool, error: &DiskError) -> Refusal {
         if let DiskError::Full { path } = error {
             pluvio_units::mark("backup-disk-full");

@@ -54,6 +54,7 @@ mod batch;
 pub mod blocking;
 mod client;
 mod control;
+mod early;
 mod enumerate;
 mod error;
 mod local;

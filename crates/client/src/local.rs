@@ -28,8 +28,8 @@ pub trait LocalMaster: Send + Sync {
         mutations: &[Mutation<'_>],
         ordered: bool,
     ) -> Answer<Results>;
-    /// [`LocalMaster::mutate`] of an ordered batch, answered before it is durable. `None`: nothing was
-    /// done. By default nothing is.
+    /// [`LocalMaster::mutate`] of an ordered batch, answered before it is durable. `None`: nothing
+    /// was done. By default nothing is.
     fn mutate_early(
         &self,
         core: CoreId,

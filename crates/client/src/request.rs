@@ -49,10 +49,10 @@ pub(crate) trait DataRequest: Sync {
 /// Reads of one request.
 pub(crate) struct Gets<'a>(pub(crate) &'a [Get<'a>]);
 
-/// What an early answer rests on, if that was not durable then.
+/// The positions on which an early answer rests, if they were not durable then.
 pub(crate) type RestsOn = OnceLock<Vec<(LogId, LogPosition)>>;
 
-/// The results of an early answer; what they rest on goes to its place.
+/// The results of an early answer. The positions on which they rest go to their place.
 fn early(outcomes: Outcomes, place: &RestsOn) -> Results {
     if !outcomes.rests_on.is_empty() {
         let is_first = place.set(outcomes.rests_on).is_ok();
@@ -66,8 +66,8 @@ pub(crate) struct Mutations<'a> {
     pub(crate) items: &'a [Mutation<'a>],
     /// See [`DataRequest::ordered`].
     pub(crate) ordered: bool,
-    /// Where an answer that came before it is durable puts what it rests on. `None`: it is to come
-    /// after. Only ordered ones may come before.
+    /// Where an early answer puts the positions on which it rests. `None`: it is to come when it is
+    /// durable. Only ordered batches may be answered early.
     pub(crate) early: Option<&'a RestsOn>,
 }
 

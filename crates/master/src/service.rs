@@ -10,8 +10,8 @@ use pluvio_wire::{
 use std::sync::Arc;
 
 impl Master {
-    /// Answers reads or mutations of objects at once. The reply must not leave before what it rests on
-    /// is durable, if that is given.
+    /// Answers reads or mutations of objects at once. The reply must not leave before the positions
+    /// beside it are durable, if there are some.
     pub fn handle_objects(&self, op: DataOp, log: LogId, frame: &Frame) -> (Frame, Option<Waits>) {
         let opcode = Opcode::from_number(frame.opcode).unwrap_or(Opcode::Get);
         let (replies, early) = match op {
@@ -23,7 +23,7 @@ impl Master {
                 }
                 Err(refusal) => (Err(refusal), false),
             },
-            _ => {
+            DataOp::Get | DataOp::AwaitDurable | DataOp::Enumerate | DataOp::CountObjects => {
                 let get = decode_get(frame);
                 let replies = get.and_then(|(header, gets)| self.get_all(&header, gets.iter()));
                 (replies, false)

@@ -124,7 +124,7 @@ pub(crate) enum Posted {
     Closed(Frame),
 }
 
-/// What became of a request that was to be queued.
+/// The outcome of queueing a request.
 enum Queued {
     Id(u64),
     Crowded(Frame),
@@ -317,8 +317,8 @@ impl Connection {
         self.heard.fetch_add(1, Relaxed);
     }
 
-    /// Takes no more calls, and ends with those that it has. Posted requests end at once: those that
-    /// posted them send again. For a connection that was taken out of the map.
+    /// Takes no more calls, and ends with those that it has. Posted requests end at once: their
+    /// senders send again. For a connection that was taken out of the map.
     pub(crate) fn retire(&self) {
         let (posted, is_spent) = {
             let mut state = lock(&self.state);

@@ -23,8 +23,8 @@
 //!   up is not used again for this segment, so late messages do no harm.
 //! - REP-9: a place that was given up is freed only when enough others have the segment.
 //! - REP-10: the writes under way to a replica are at most four, of [`WRITE_BYTES_MAX`] together.
-//!   Only those to open heads, where replicas are not synced, are several. What is appended
-//!   meanwhile goes into the next one.
+//!   Only those to open heads, where replicas are not synced, are several. All bytes
+//!   that are appended meanwhile go into the next one.
 //! - REP-11: a wait for a position ends when the position is durable, also when that happens while
 //!   the wait begins.
 //! - REP-12: one replica is written from one kind of bytes. The log may exchange a closed segment's

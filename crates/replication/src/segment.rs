@@ -385,6 +385,7 @@ impl ReplicatedSegment {
         if end < from + BESIDE_BYTES_MIN {
             return None;
         }
+        pluvio_units::mark("replica-writes-beside-others");
         let flight = Flight {
             number: 0,
             end,

@@ -1,7 +1,7 @@
 //! The task of one log: tells the machine what happened and does what it decides.
 //!
-//! Nothing is set up for a write but its record in `sent`: no future, and no timer. Its answer comes
-//! to [`Answers`], and the oldest record says when the next wait has to end at the latest.
+//! A write is a record in `sent`, without a future or a timer. Its answer comes to [`Answers`]. The
+//! oldest record says when the next wait has to end at the latest.
 
 use crate::answers::Answers;
 use crate::machine::{Action, Machine, WriteOutcome};

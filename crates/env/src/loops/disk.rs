@@ -88,8 +88,8 @@ pub trait File: Send + Sync {
         first: Bytes,
         second: Bytes,
     ) -> BoxFuture<'_, Result<(), DiskError>>;
-    /// As [`File::write_both_at`], before this returns. `None` when that would have to wait: then some
-    /// of it may be written, and the same is to be written by [`File::write_both_at`].
+    /// As [`File::write_both_at`], before this returns. `None` when that would have to wait: then
+    /// some of it may be written, and the same is to be written by [`File::write_both_at`].
     fn write_both_now(
         &self,
         offset: u64,

@@ -182,8 +182,8 @@ pub trait Network: Send + Sync {
         limit: Duration,
     ) -> BoxFuture<'a, Result<Frame, CallError>>;
 
-    /// Sends `request` as [`Network::call`] does. Its outcome goes to `replies`, perhaps before this
-    /// returns. There is no limit of time: the caller gives up by itself ([`Network::give_up`]).
+    /// Sends `request` as [`Network::call`] does. Its outcome goes to `replies`, perhaps before
+    /// this returns. There is no limit of time: the caller gives up by itself ([`Network::give_up`]).
     /// Requests that one core posts to one address mostly arrive in their order. Gives the request
     /// back if this network knows only calls.
     fn post(

@@ -75,7 +75,7 @@ impl Master {
             return Answer::Now(Err(Refusal::Refresh));
         }
         let logs = space.logs().count();
-        // What is not appended might never be durable.
+        // A position beyond the end of the log might never be durable.
         let is_known = |&(log, position): &(LogId, LogPosition)| {
             usize::from(log.0) < logs && position <= space.end_position(log)
         };

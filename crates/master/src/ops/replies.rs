@@ -93,7 +93,7 @@ impl Replies {
         }
     }
 
-    /// What [`Replies::into_early`] rests on, if it is not durable.
+    /// The positions on which [`Replies::into_early`] rests, if they are not durable.
     pub(crate) fn rests_on(&self) -> Option<Waits> {
         let mut all: Option<Waits> = None;
         for (_, waiting) in &self.waiting {

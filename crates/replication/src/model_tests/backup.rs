@@ -85,7 +85,6 @@ impl ModelBackup {
         if order.offset > frame.written {
             // One before it was lost, or comes later.
             assert!(!frame.closed, "{order:?} {frame:?}");
-            pluvio_units::mark("write-with-gap");
             return WriteOutcome::Later(None);
         }
         if frame.closed {

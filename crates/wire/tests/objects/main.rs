@@ -217,6 +217,26 @@ fn items_have_numbers_of_their_own_or_none() {
     assert_eq!(numbers(&batch), [SEQUENCE, 0, 5]);
 }
 
+#[test]
+fn an_early_answer_says_what_it_rests_on() {
+    let position = pluvio_units::LogPosition {
+        segment: pluvio_units::SegmentId(7 << 40),
+        offset: 123_456,
+    };
+    let outcomes = Outcomes {
+        rests_on: vec![(pluvio_units::LogId(3), position)],
+        ..Outcomes::from(Results::new())
+    };
+    let mut meta = Vec::new();
+    let payload = outcomes.encode(&mut meta);
+    assert_eq!(Outcomes::decode(&meta, payload.clone()), Ok(outcomes));
+    meta.pop();
+    assert!(Outcomes::decode(&meta, payload).is_err());
+    let early = pluvio_wire::encode_mutate_early(&header(), &[put(b"v")]);
+    let (_, mutations) = decode_mutate(&early).expect("it is a request");
+    assert!(mutations.early() && mutations.ordered());
+}
+
 /// What a changed request is refused with.
 fn refused(sent: &Mutation<'_>, change: impl FnOnce(&mut Vec<u8>)) -> Refusal {
     let frame = encode_mutate(&header(), &[*sent], false);
@@ -248,8 +268,8 @@ fn what_is_not_known_is_refused_in_words() {
     unknown(kind, &["kind of change: 8 ", "1 put, 2 delete", "7 bits"]);
     let flag = refused(&put(b"v"), |meta| meta[ITEMS + 2] = 1);
     unknown(flag, &["256 ", "within 255"]);
-    let flag = refused(&put(b"v"), |meta| meta[ITEMS - 1] = 6);
-    unknown(flag, &["flag of a request: 6 "]);
+    let flag = refused(&put(b"v"), |meta| meta[ITEMS - 1] = 12);
+    unknown(flag, &["flag of a request: 12 "]);
 
     let read = |at: usize, byte: u8| {
         let span = Projection::BitCount(Span::ALL);
