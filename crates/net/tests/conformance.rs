@@ -50,6 +50,12 @@ fn rings_are_a_network() {
 }
 
 #[test]
+fn datagrams_are_a_network() {
+    all(1, |_| "udp:127.0.0.1:0".to_owned());
+    all(2, |_| "udp:127.0.0.1:0".to_owned());
+}
+
+#[test]
 fn an_address_of_both_is_a_network() {
     let directory = tempfile::tempdir().unwrap();
     all(1, |number| {
