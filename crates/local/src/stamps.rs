@@ -1,9 +1,9 @@
 //! Time stamps of requests: what a child notes for the process that started it, and how that reads
 //! the notes. Experiments take requests apart with them.
 //!
-//! [`Stamped`] stands before a process's network and notes two kinds of times: those of the calls
-//! that the process makes, and those of the requests that it serves. Each is a span of this
-//! process's clock, so spans of several processes can be set beside each other.
+//! [`Stamped`] stands before a process's network. It notes the calls that the process makes, and
+//! the requests that it serves. Each note is a span of this process's clock, so spans of several
+//! processes can be set beside each other.
 //!
 //! - STAMP-1: a process keeps at most [`NOTES_MAX`] notes; later ones are dropped. A process that
 //!   was not asked for notes has no such network, and pays nothing.

@@ -19,6 +19,9 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEAD: usize = 9;
 /// Most bytes of a frame's payload; etcd keeps to HTTP/2's usual 16 KiB.
 const FRAME_MAX: usize = 16 << 10;
+/// Longest value. A request must fit the room that HTTP/2 gives a sender at first, 64 KiB, since
+/// more room is not waited for. The server gives room back after a fourth of it.
+const VALUE_MAX: usize = 48 << 10;
 /// Received bytes after which the server is given as much room again: a part of the usual window of
 /// 64 KiB.
 const WINDOW_STEP: u32 = 16 << 10;
@@ -82,11 +85,14 @@ impl Etcd {
         has_field(&answer, 2).ok_or_else(|| nonsense("a message that is no protobuf"))
     }
 
-    /// Writes a value.
+    /// Writes a value of at most 48 KiB.
     ///
     /// # Errors
-    /// The connection broke, or the server refused.
+    /// The value is longer, the connection broke, or the server refused.
     pub async fn put(&mut self, key: &str, value: &[u8]) -> io::Result<()> {
+        if value.len() > VALUE_MAX {
+            return Err(nonsense("a value of more than 48 KiB"));
+        }
         let mut request = Vec::with_capacity(key.len() + value.len() + 16);
         field(&mut request, 1, key.as_bytes());
         field(&mut request, 2, value);

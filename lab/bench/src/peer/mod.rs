@@ -1,8 +1,7 @@
-//! Servers of others that experiments measure over TCP: Redis, valkey, memcached and etcd, each
-//! started on free ports and in a folder of its own, and ended with its value.
+//! Servers of others that experiments measure over TCP: Redis, valkey, memcached and etcd. Each is
+//! started on free ports and in a folder of its own, and ends with its value.
 //!
-//! - PEER-1: a peer is the real program, and says what it promises of a write; an experiment leaves
-//!   out one that is not installed and says so.
+//! - PEER-1: a peer is the real program, and promises of a write only what that program keeps.
 //!
 //! Threads: starting one waits for it; connections are asynchronous.
 //!

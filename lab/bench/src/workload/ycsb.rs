@@ -247,7 +247,7 @@ mod tests {
         ] {
             let records = Arc::new(Records::loaded(1000));
             let mut operations = Operations::new(workload, &records, 1, 0);
-            let mut seen = 0.0_f64;
+            let mut seen: f64 = 0.0;
             for _ in 0..20_000 {
                 match operations.draw() {
                     Operation::Read(_) => seen += 1.0 / 20_000.0,

@@ -63,6 +63,7 @@ pub struct Batched {
 #[derive(Default)]
 struct Tally {
     requests: Collector,
+    /// Objects that count: those of one request of each caller at least.
     counted: u64,
     all: u64,
 }
@@ -95,7 +96,7 @@ pub async fn run(
             let mut tally = Tally::default();
             loop {
                 let start = clock.now();
-                if start >= until {
+                if start >= until && tally.counted > 0 {
                     return Ok(tally);
                 }
                 caller.request(does, batch).await?;

@@ -130,12 +130,11 @@ async fn call(
     out.clear();
     command(out, arguments);
     connection.send(out).await?;
-    let answer = connection
+    connection
         .reply(|reply| match reply {
             Reply::Error(text) => Err(io::Error::other(text.into_owned())),
             Reply::Nil => Ok(false),
             Reply::Simple(_) | Reply::Integer(_) | Reply::Bulk(_) | Reply::Array(_) => Ok(true),
         })
-        .await?;
-    answer
+        .await?
 }

@@ -51,6 +51,8 @@ struct Tally {
     reads: Collector,
     writes: Collector,
     misses: u64,
+    /// Operations that count: at least one of each caller, however long that takes.
+    counted: u64,
     /// Operations, with those that do not count.
     all: u64,
 }
@@ -80,7 +82,7 @@ pub async fn ycsb(
             let mut tally = Tally::default();
             loop {
                 let start = clock.now();
-                if start >= until {
+                if start >= until && tally.counted > 0 {
                     return Ok(tally);
                 }
                 let operation = operations.draw();
@@ -105,6 +107,7 @@ pub async fn ycsb(
                 tally.misses += u64::from(!found);
                 tally.all += 1;
                 if start >= from {
+                    tally.counted += 1;
                     let took = clock.now().since(start);
                     match operation {
                         Operation::Read(_) => tally.reads.record(took),

@@ -1,8 +1,8 @@
 //! Systems under load: clusters of ours and servers of others, started for an experiment and ended
 //! with it; their callers; and how they are driven.
 //!
-//! - SYS-1: what is told of a system was answered by it. A refusal ends the experiment with its
-//!   text, and a read that finds nothing is counted.
+//! - SYS-1: an experiment tells only operations that the system answered. A refusal ends the
+//!   experiment with its text, and a read that finds nothing is counted.
 //!
 //! Threads: everything runs on the experiment's event loops; processes are of others.
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// How long a client waits for an operation.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a write is kept on before it is answered.
+/// Where a write is kept before it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum)]
 pub enum Keeps {
     /// On nothing: in the memory of one process only

@@ -313,6 +313,7 @@ fn a_killed_server_comes_back_and_its_stages_are_told() {
     assert!(ms("mb") > 4.0 && ms("mb") < 8.0, "{row}");
 }
 
+// shows: SYS-1
 #[test]
 fn ycsb_is_run_by_both_ways_to_a_cluster_and_finds_its_records() {
     let line = "bench ycsb --system pluvio,pluvio-redis --durability none,replicated --records 500 --seconds 0.05 --rounds 1 --callers 4 --json";
@@ -325,7 +326,7 @@ fn ycsb_is_run_by_both_ways_to_a_cluster_and_finds_its_records() {
         assert_eq!(row["misses"], 0, "{row}");
         assert!(row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["server_us"].as_f64().unwrap() > 0.0, "{row}");
-        let writes = row["write_p50_us"].as_f64().is_some_and(|us| us > 0.0);
+        let writes = row.get("write_p50_us").is_some();
         assert_eq!(writes, row["workload"] != "C", "{row}");
     }
 }

@@ -1,12 +1,12 @@
 //! `pluvio bench cluster-cleaner`: the cleaner behind a network: client, master and backups as
 //! processes, by memory utilization [log-structured memory paper, figures 8 and 10].
 //!
-//! Each row is one state of a cluster's only master: filled to a utilization, then overwritten until
-//! the cleaner has had all free memory once. Then two loads are measured: many callers with
-//! batches, and one caller that writes one object at a time.
+//! Each row is one state of a cluster's only master. It is filled to a utilization, then
+//! overwritten until the cleaner has had all free memory twice. Then two loads are measured: many
+//! callers with batches, and one caller that writes one object at a time.
 //!
-//! Not here: one level of cleaning, which servers do not offer; `pluvio bench cleaner` compares both
-//! in the engine.
+//! Not here: one level of cleaning, which servers do not offer. `pluvio bench cleaner` compares
+//! both in the engine.
 
 use crate::experiment::{Files, tell};
 use crate::systems::batches::{self, Batched, Does, Objects};
@@ -45,7 +45,7 @@ pub struct ClusterCleaner {
     /// The master's memory
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     memory: Size,
-    /// What a write is kept on before it is answered
+    /// Where a write is kept before it is answered
     #[arg(long, value_name = "WHERE", value_enum, default_value_t = Keeps::Replicated)]
     durability: Keeps,
     /// Callers with batches
@@ -71,6 +71,9 @@ pub struct ClusterCleaner {
     files: Files,
 }
 
+/// Bytes that are overwritten before a measurement, over those that are free. The first time fills
+/// the log, the second brings the cleaner to its steady state.
+const CHURN: f64 = 2.0;
 /// How long the overwriting before a measurement goes on between two looks at how far it is.
 const STRETCH: Duration = Duration::from_millis(250);
 /// Objects that tell what one takes of the log.
@@ -79,7 +82,7 @@ const PROBE: u64 = 500;
 const AMPLE: u64 = 4;
 /// The part of a load's time that does not count.
 const WARMUP_SHARE: f64 = 0.2;
-/// The quantiles of a distribution that are drawn, as one in so many.
+/// The quantiles of a distribution that are drawn.
 const TAIL: [f64; 7] = [0.5, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999];
 
 /// Runs `pluvio bench cluster-cleaner`.
@@ -260,7 +263,7 @@ impl Master {
         })
     }
 
-    /// Adds objects until so many bytes of the log are live.
+    /// Adds objects until `live` bytes of the log are live.
     async fn fill(
         &mut self,
         env: &Env,
@@ -277,7 +280,7 @@ impl Master {
     }
 }
 
-/// What the cleaner has moved and the processes have written so far.
+/// Bytes that the cleaner has moved and the processes have written until now.
 struct Marks {
     moved: u64,
     written: u64,
@@ -375,7 +378,7 @@ fn cells(seen: &Batched) -> Row {
         .with("p999_us", seen.requests.us(0.999))
 }
 
-/// Overwrites until as many bytes were written as were free, or the time for that is over.
+/// Overwrites [`CHURN`] times the bytes that are free, or until the time for that is over.
 async fn churn(
     env: &Env,
     bench: &ClusterCleaner,
@@ -386,7 +389,7 @@ async fn churn(
 ) -> Result<(), Failure> {
     let limit = Duration::from_secs_f64(bench.warmup_seconds);
     let (start, mut written, mut seed) = (env.clock.now(), 0.0, bench.seed);
-    while written < free && env.clock.now().since(start) < limit {
+    while written < CHURN * free && env.clock.now().since(start) < limit {
         seed += 1;
         let spell = Spell {
             callers: bench.callers,

@@ -1,6 +1,8 @@
 //! `pluvio bench requests`: requests of the native client to a real cluster, as RAMCloud's authors
-//! measured theirs [RAMCloud §5.4]: latency by size (table IV), its parts (figures 10 and 11), under
-//! load (figure 12), and batches (figure 13 and table I).
+//! measured theirs [RAMCloud §5.4].
+//!
+//! - `sizes`: latency by size, table IV; `parts`: where the time goes, figures 10 and 11.
+//! - `load`: latency under load, figure 12; `batches`: figure 13 and table I.
 
 mod parts;
 
@@ -35,7 +37,7 @@ pub struct Requests {
     /// How client, master and backups talk; several give rows each
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values_t = [Transport::Tcp])]
     transport: Vec<Transport>,
-    /// What a write is kept on before it is answered
+    /// Where a write is kept before it is answered
     #[arg(long, value_name = "WHERE", value_enum, default_value_t = Keeps::Replicated)]
     durability: Keeps,
     /// Sizes: bytes of a value; several give rows each

@@ -35,7 +35,7 @@ pub struct YcsbBench {
     /// Who takes part [default: all that are installed]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
     system: Vec<Who>,
-    /// What a write is kept on before it is answered; several give rows each. Others promise none
+    /// Where a write is kept before it is answered; several give rows each. Others promise none
     /// or synced
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values_t = Keeps::ALL)]
     durability: Vec<Keeps>,
@@ -84,8 +84,8 @@ const WARMUP_SHARE: f64 = 0.2;
 const LOADERS: usize = 64;
 /// Bytes of an object beside its value: its key, heads, and its place in the index.
 const OVERHEAD: u64 = 120;
-/// Room of our servers, as a multiple of what both tables have in the beginning: for the log's free
-/// part, and for what workload D inserts.
+/// Room of our servers, as a multiple of both tables in the beginning. The rest is for the log's
+/// free part, and for the records that workload D inserts.
 const ROOM: f64 = 2.5;
 /// Room that a server needs whatever it holds.
 const MEMORY_LEAST: u64 = 192 << 20;
@@ -95,7 +95,7 @@ pub fn ycsb(global: &Global, bench: &YcsbBench) -> Result<ExitCode, Failure> {
     check(bench)?;
     let machine = Machine::this();
     let progress = bar(0, "starting", false);
-    say(format_args!("workload E is left out: {E_IS_NOT_SERVED}"));
+    say(E_IS_NOT_SERVED);
     let peers = start_peers(bench, &progress)?;
     let directory = temporary::directory("pluvio-bench-", "set TMPDIR")?;
     let (own, job, place) = (global.clone(), bench.clone(), directory.path().to_owned());
@@ -208,7 +208,7 @@ fn start_peers(bench: &YcsbBench, progress: &ProgressBar) -> Result<Vec<Started>
     Ok(peers)
 }
 
-/// What was seen of one system under one workload, round by round.
+/// One system under one workload, round by round.
 struct Seen {
     workload: Ycsb,
     name: String,

@@ -10,7 +10,7 @@
 //! backup                       |<- handle ->|<- until answered ->|
 //! ```
 //!
-//! What is on the way is the difference of two spans: both directions together, as the authors of
+//! The time on the way is the difference of two spans: both directions together, as the authors of
 //! RAMCloud could measure it. A row is the median of a span over all requests of a run.
 
 use super::{BATCH_VALUE, Requests, latencies, table};
@@ -78,13 +78,34 @@ async fn of(
         let data = place.join(format!("server-{number}"));
         Notes::read(&data).map_err(|error| Failure::file(&data, &error))
     };
-    let master = Spans::of(&read(master)?);
-    let mut all = Vec::new();
-    for number in backups {
-        all.extend(read(number)?);
+    let client = Spans::of(&client);
+    let mut of_master = read(master)?;
+    if let Some((opcode, calls)) = most(&client.called, 1) {
+        keep_last(&mut of_master, opcode, calls.count);
     }
-    let backups = Spans::of(&all);
-    Ok(rows(does, &seen, &Spans::of(&client), &master, &backups))
+    let master = Spans::of(&of_master);
+    let mut all = Vec::new();
+    let shares = backups.len().max(1) as u64;
+    for number in backups {
+        let mut notes = read(number)?;
+        if let Some((opcode, calls)) = most(&master.called, 1) {
+            keep_last(&mut notes, opcode, calls.count / shares);
+        }
+        all.extend(notes);
+    }
+    Ok(rows(does, &seen, &client, &master, &Spans::of(&all)))
+}
+
+/// Keeps the last `count` requests of an operation that a server served, and what came between:
+/// before them the table was filled.
+fn keep_last(notes: &mut Vec<Note>, opcode: u16, count: u64) {
+    let served = |note: &Note| matches!(note, Note::Served(served, ..) if *served == opcode);
+    let mut left = count;
+    let first = notes.iter().rposition(|note| {
+        left -= u64::from(left > 0 && served(note));
+        left == 0
+    });
+    notes.drain(..first.unwrap_or(0));
 }
 
 /// The caller's latencies, the client's notes, and the numbers of master and backups.
@@ -174,16 +195,16 @@ fn rows(does: Does, seen: &Latencies, client: &Spans, master: &Spans, backups: &
             add("master", what, Some(opcode), &spans);
         }
     }
-    if does == Does::Writes {
-        if let Some((opcode, spans)) = most(&master.called, least) {
-            add("master", "call to a backup", Some(opcode), &spans);
-            for (what, all) in [
-                ("handle", &backups.handled),
-                ("until answered", &backups.answered),
-            ] {
-                if let Some(spans) = all.get(&opcode) {
-                    add("backup", what, Some(opcode), &spans.latencies());
-                }
+    if does == Does::Writes
+        && let Some((opcode, spans)) = most(&master.called, least)
+    {
+        add("master", "call to a backup", Some(opcode), &spans);
+        for (what, all) in [
+            ("handle", &backups.handled),
+            ("until answered", &backups.answered),
+        ] {
+            if let Some(spans) = all.get(&opcode) {
+                add("backup", what, Some(opcode), &spans.latencies());
             }
         }
     }
@@ -200,6 +221,19 @@ fn name(opcode: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_filled_the_table_is_left_out() {
+        let us = Duration::from_micros;
+        let served = |us_taken| Note::Served(5, us(us_taken), us(us_taken));
+        let called = Note::Called(6, us(1));
+        let mut notes = vec![called, served(900), called, served(1), called, served(2)];
+        let kept = notes[3..].to_vec();
+        keep_last(&mut notes, 5, 2);
+        assert_eq!(notes, kept);
+        keep_last(&mut notes, 5, 9);
+        assert_eq!(notes, kept);
+    }
 
     #[test]
     fn spans_of_a_write_are_found_by_what_each_process_does_most() {
