@@ -219,7 +219,9 @@ fn name_of(number: usize) -> String {
 
 impl<M: Message> Cluster<M> {
     pub fn new(seed: u64, servers: usize) -> Self {
-        Self::with(seed, servers, CoordinatorOptions::default())
+        let mut options = CoordinatorOptions::default();
+        options.serve_early = true;
+        Self::with(seed, servers, options)
     }
 
     pub fn with(seed: u64, servers: usize, options: CoordinatorOptions) -> Self {
