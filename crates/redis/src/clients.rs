@@ -31,6 +31,8 @@ pub(crate) struct ClientEntry {
     command: AtomicU16,
     pub(crate) input_bytes: AtomicUsize,
     pub(crate) output_bytes: AtomicUsize,
+    /// Bytes of replies of commands behind one that is under way.
+    pub(crate) waiting_bytes: AtomicUsize,
     texts: Mutex<Texts>,
 }
 
@@ -151,6 +153,7 @@ impl Clients {
             command: AtomicU16::new(NO_COMMAND),
             input_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
+            waiting_bytes: AtomicUsize::new(0),
             texts: Mutex::default(),
         });
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);

@@ -19,7 +19,7 @@
 //! - CONN-3: the memory of a connection is bounded. Input: one command's bytes and one read.
 //!   Output: `output_bytes_max`, one reply, and the replies of commands under way (QUEUE-3). While
 //!   memory is scarce it is [`SCARCE_OUTPUT_BYTES`] instead of `output_bytes_max`. An idle
-//!   connection holds no buffers. What a connection holds counts in the bound of all (MEM-1).
+//!   connection holds no buffers. What a connection holds counts in the bound of all (CLIMEM-1).
 //! - CONN-4: one timer is set for all held replies of a connection, not one for each.
 //! - CONN-5: when it is not known whether a command was executed, those that have arrived behind it
 //!   are not executed.
@@ -273,14 +273,16 @@ where
         }
     }
 
-    /// Counts what this connection holds in the memory of all (MEM-1).
+    /// Counts what this connection holds in the memory of all (CLIMEM-1).
     fn tell(&self) {
         let ahead: usize = self.ahead.iter().map(Step::bytes_held).sum();
         let input = self.input.capacity() + ahead + self.running_bytes;
-        let output = self.output.bytes_held() + self.queue.bytes_waiting();
         let entry = self.session.entry();
         entry.input_bytes.store(input, Relaxed);
-        entry.output_bytes.store(output, Relaxed);
+        entry.output_bytes.store(self.output.bytes_held(), Relaxed);
+        entry
+            .waiting_bytes
+            .store(self.queue.bytes_waiting(), Relaxed);
         self.share.tell();
     }
 
@@ -620,7 +622,7 @@ where
             self.output.sent_first();
         }
         let entry = self.session.entry();
-        if entry.output_bytes.load(Relaxed) > 0 {
+        if entry.output_bytes.load(Relaxed) + entry.waiting_bytes.load(Relaxed) > 0 {
             self.tell();
         }
         Ok(())
@@ -656,8 +658,8 @@ where
                     if !is_told {
                         is_told = true;
                         self.share.set_owed(false);
-                        let held = output.bytes_held() + queue.bytes_waiting();
-                        entry.output_bytes.store(held, Relaxed);
+                        entry.output_bytes.store(output.bytes_held(), Relaxed);
+                        entry.waiting_bytes.store(queue.bytes_waiting(), Relaxed);
                         self.share.tell();
                     }
                     Poll::Pending

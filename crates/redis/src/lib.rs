@@ -22,7 +22,7 @@
 //! - REDIS-3: errors that Redis has have the texts of Redis: clients choose their way by them.
 //! - REDIS-4: input of a peer costs memory only as it arrives, and within bounds, and so do the
 //!   replies. There are bounds of one connection (PARSE-2, CONN-3, QUEUE-3), and one of all
-//!   connections of a server together (MEM-1).
+//!   connections of a server together (CLIMEM-1).
 //!
 //! Threads: a connection stays on the core that accepted it. Cores share the list of connections,
 //! and counters that are only added up to be shown.

@@ -18,10 +18,10 @@
 //! notice.
 //!
 //! Invariants
-//! - MEM-1: the connections of all ports with one `ClientMemory` hold at most its bound together,
+//! - CLIMEM-1: the connections of all ports with one `ClientMemory` hold at most its bound together,
 //!   up to [`GRAIN`] bytes of each connection and what one of them takes in one turn.
-//! - MEM-2: what a connection counted is taken off again when it ends, however it ends.
-//! - MEM-3: of the large replies that wait, the first one in line is built on as far as the bound
+//! - CLIMEM-2: what a connection counted is taken off again when it ends, however it ends.
+//! - CLIMEM-3: of the large replies that wait, the first one in line is built on as far as the bound
 //!   goes. So they never wait for each other in a circle, and none of them is why a connection is
 //!   closed that does not stand still.
 
@@ -95,6 +95,7 @@ impl Holder {
         let parts = [
             &self.entry.input_bytes,
             &self.entry.output_bytes,
+            &self.entry.waiting_bytes,
             &self.building,
         ];
         parts.iter().map(|part| part.load(Relaxed)).sum()
@@ -240,7 +241,7 @@ impl ClientMemory {
     }
 }
 
-/// A connection's part of the sum; what it counted is taken off on drop (MEM-2).
+/// A connection's part of the sum; what it counted is taken off on drop (CLIMEM-2).
 pub(crate) struct Share {
     memory: Arc<ClientMemory>,
     holder: Arc<Holder>,
@@ -248,7 +249,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Counts what the connection holds, as its entry and the replies under way say (MEM-1).
+    /// Counts what the connection holds, as its entry and the replies under way say (CLIMEM-1).
     pub(crate) fn tell(&self) {
         let (holder, memory) = (&self.holder, &self.memory);
         let (now, told) = (holder.holds(), holder.told.load(Relaxed));
@@ -342,7 +343,7 @@ impl Building<'_> {
     }
 
     /// Waits until there is room for about so many more bytes of the reply, at most for `limit`
-    /// (MEM-3).
+    /// (CLIMEM-3).
     ///
     /// # Errors
     /// There was none in that time.

@@ -44,7 +44,7 @@ fn read_all(keys: usize) -> Vec<u8> {
     )
 }
 
-// shows: MEM-1, MEM-2, REDIS-4
+// shows: CLIMEM-1, CLIMEM-2, REDIS-4
 #[test]
 fn connections_that_hold_most_are_closed_and_the_others_go_on() {
     let mut bench = bench(16 * MIB);
@@ -79,7 +79,7 @@ fn connections_that_hold_most_are_closed_and_the_others_go_on() {
     assert_eq!(memory.stats().used, 0);
 }
 
-// shows: MEM-1, MEM-3
+// shows: CLIMEM-1, CLIMEM-3
 #[test]
 fn large_replies_wait_for_each_other() {
     let mut bench = bench(32 * MIB);
@@ -115,7 +115,7 @@ fn large_replies_wait_for_each_other() {
     assert!(memory.stats().waited > 0);
 }
 
-// shows: MEM-1
+// shows: CLIMEM-1
 #[test]
 fn who_takes_nothing_makes_room_in_the_end() {
     let mut bench = bench(32 * MIB);
