@@ -423,10 +423,13 @@ impl Drop for BadLink {
     }
 }
 
+/// Takes the next datagram that has arrived, and gives its length.
+type Receive<'a> = dyn FnMut(&mut [u8]) -> Option<usize> + 'a;
+
 /// One direction of a bad link.
 struct Way<'a> {
     random: Lcg,
-    receive: Box<dyn FnMut(&mut [u8]) -> Option<usize> + 'a>,
+    receive: Box<Receive<'a>>,
     held: VecDeque<Vec<u8>>,
 }
 

@@ -363,12 +363,12 @@ mod tests {
     #[test]
     fn three_later_arrivals_make_one_lost_and_a_late_ack_is_understood() {
         let mut flight = flight(6);
-        let fate = flight.take_ack(at(5), Duration::ZERO, &[1..3]);
+        let fate = flight.take_ack(at(5), Duration::ZERO, core::slice::from_ref(&(1..3)));
         assert_eq!((fate.acked, fate.lost), (vec![piece(1), piece(2)], vec![]));
-        let fate = flight.take_ack(at(5), Duration::ZERO, &[1..4]);
+        let fate = flight.take_ack(at(5), Duration::ZERO, core::slice::from_ref(&(1..4)));
         assert_eq!((fate.acked, fate.lost), (vec![piece(3)], vec![piece(0)]));
         assert_eq!(flight.bytes(), 2_000);
-        let fate = flight.take_ack(at(6), Duration::ZERO, &[0..4]);
+        let fate = flight.take_ack(at(6), Duration::ZERO, core::slice::from_ref(&(0..4)));
         assert_eq!((fate.acked, fate.lost), (vec![piece(0)], vec![]));
         assert_eq!(flight.bytes(), 2_000);
     }
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(pauses[8], PROBE_PAUSE_MAX);
         // All still count as flying, and an ack of the first is no surprise.
         assert_eq!(flight.bytes(), 3_000);
-        let fate = flight.take_ack(now, Duration::ZERO, &[0..1]);
+        let fate = flight.take_ack(now, Duration::ZERO, core::slice::from_ref(&(0..1)));
         assert_eq!(fate.acked, [piece(0)]);
     }
 
@@ -421,9 +421,17 @@ mod tests {
             number += 1;
         }
         assert_eq!(flight.bytes(), 40_000);
-        let fate = flight.take_ack(at(round + 1), Duration::ZERO, &[first + 20..first + 30]);
+        let fate = flight.take_ack(
+            at(round + 1),
+            Duration::ZERO,
+            core::slice::from_ref(&(first + 20..first + 30)),
+        );
         assert_eq!(fate.lost_count, 20);
-        let fate = flight.take_ack(at(round + 1), Duration::ZERO, &[first + 35..first + 40]);
+        let fate = flight.take_ack(
+            at(round + 1),
+            Duration::ZERO,
+            core::slice::from_ref(&(first + 35..first + 40)),
+        );
         assert_eq!((fate.lost_count, flight.window), (5, 28_000));
     }
 }

@@ -125,7 +125,7 @@ impl Outbox {
                 Sending {
                     head,
                     frame: message.frame,
-                    to_send: [0..head.meta_bytes + head.payload_bytes].into(),
+                    to_send: core::iter::once(0..head.meta_bytes + head.payload_bytes).collect(),
                     acked: Ranges::default(),
                     in_turn: true,
                 },

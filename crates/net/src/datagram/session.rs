@@ -348,7 +348,7 @@ impl Session {
         let may_fly = self.probes > 0 || self.flight.has_room();
         let wants_to_fly = self.outbox.has_pieces() || self.credit_due || self.ping_due;
         let ack_is_due = self.ack_by.is_some_and(|by| by <= now);
-        if !ack_is_due && !(may_fly && wants_to_fly) {
+        if !(ack_is_due || may_fly && wants_to_fly) {
             return false;
         }
         packet::begin(into);

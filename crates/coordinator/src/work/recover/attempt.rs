@@ -203,7 +203,6 @@ impl<'a> Recovery<'a> {
         let found = &replicas.inventories;
         let (log, ends) = match reconstruct(found, &record.epochs, settled) {
             Err(incomplete) if incomplete.lost_ends() && record.ends_bind => {
-                pluvio_units::mark("recovery-ends-lost");
                 let log = reconstruct(found, &record.epochs, None);
                 (log, LogEnds::Lost)
             }

@@ -366,7 +366,7 @@ fn a_peer_that_takes_more_than_its_credit_is_told_so_and_closed() {
         ("parts cannot be told", vec![9]),
         ("what was not sent", {
             let mut ack = Vec::new();
-            packet::put_ack(&mut ack, 0, &[0..1_000], 500);
+            packet::put_ack(&mut ack, 0, core::slice::from_ref(&(0..1_000)), 500);
             ack
         }),
     ] {
