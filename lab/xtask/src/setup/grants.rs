@@ -114,7 +114,7 @@ fn lossy_link() -> Result<(), String> {
         let ip = succeeds_quietly(Command::new("ip").arg("-V"));
         ip && succeeds_quietly(Command::new("nft").arg("--version"))
     };
-    if !is_there() && !(install(&["nftables", "iproute2"]) && is_there()) {
+    if !(is_there() || install(&["nftables", "iproute2"]) && is_there()) {
         return Err(
             "there is no program `nft` or `ip`; on Debian: apt-get install nftables iproute2"
                 .to_owned(),
