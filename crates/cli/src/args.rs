@@ -90,7 +90,7 @@ pub enum HugePages {
     IfPossible,
 }
 
-/// What a write does to an object that is there.
+/// How a write replaces an object that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Update {
     /// Appends a new one; the old one is collected
@@ -135,8 +135,8 @@ pub struct Dev {
     /// ones]
     #[arg(long, value_name = "P", env = "PLUVIO_REDIS_CLUSTER_PORT")]
     pub redis_cluster_port: Option<u16>,
-    /// What all connections of Redis clients of a server may hold together [default: a quarter of
-    /// --memory, at least 512MiB]
+    /// Memory that all connections of Redis clients of a server may hold together [default: a
+    /// quarter of --memory, at least 512MiB]
     #[arg(long, value_name = "SIZE", env = "PLUVIO_REDIS_MEMORY", value_parser = redis_memory)]
     pub redis_memory: Option<Size>,
     /// Port for metrics and health of the coordinator; the servers' follow [default: any free ones]
@@ -221,7 +221,7 @@ pub struct Server {
     /// When a write is acknowledged
     #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
     pub durability: Durability,
-    /// What a write does to an object that is there
+    /// How a write replaces an object that is there
     #[arg(long, value_enum, env = "PLUVIO_UPDATE", default_value_t = Update::Append)]
     pub update: Update,
     /// Most connections of Redis clients, on all its ports together
@@ -233,8 +233,9 @@ pub struct Server {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub redis_connections_max: u32,
-    /// What all connections of Redis clients may hold together, in requests and replies. Beyond it
-    /// the connection that holds most is closed [default: a quarter of --memory, at least 512MiB]
+    /// Memory that all connections of Redis clients may hold together, in requests and replies.
+    /// Beyond it the connection that holds most is closed [default: a quarter of --memory, at least
+    /// 512MiB]
     #[arg(long, value_name = "SIZE", env = "PLUVIO_REDIS_MEMORY", value_parser = redis_memory)]
     pub redis_memory: Option<Size>,
     /// Note the times of requests, and write them into the data directory at the end: for

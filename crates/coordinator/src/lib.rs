@@ -33,15 +33,15 @@
 //!   coordinator leads. An order about a table (take tablets, cut one, drop all) carries the number
 //!   of the state it follows from. So a server knows which orders came late (MASTER-6). Recoveries,
 //!   migrations, server lists and replication epochs have numbers of their own.
-//! - COORD-13: what was read once from a crashed server's replicas is read for ever. The ends of its
-//!   logs are stored before the first read, and each later attempt replays exactly as much. They
-//!   are where each replica that was found can still give it.
+//! - COORD-13: what was read once from a crashed server's replicas is read for ever. The ends of
+//!   its logs are stored before the first read, and each later attempt replays exactly as much.
+//!   They are where each replica that was found can still give it.
 //! - COORD-14: a tablet may *stand* on a crashed server: its owner answers reads from memory and
 //!   takes no changes. So that server's replicas alone have all of it. Until it is durable at its
 //!   owner that server stays in the list, and the tablet is not cut or moved. If its owner crashes
 //!   or gives up, it is the crashed server's again.
-//! - COORD-15: one server answers. Before such a tablet is given away again, backups have fenced
-//!   each crashed server that may have answered reads of it, and its lease has ended.
+//! - COORD-15: one server answers. A crashed server may have answered reads of such a tablet. Then
+//!   backups have fenced it, and its lease has ended, before the tablet is given away again.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!

@@ -67,7 +67,7 @@ pub struct LocalOptions {
     /// Port for cluster clients of Redis of the first server; the others follow. 0 takes any free
     /// ones.
     pub redis_cluster_port: u16,
-    /// What connections of Redis clients may hold; see `ServerOptions`.
+    /// Memory that connections of Redis clients may hold; see `ServerOptions`.
     pub redis_memory: Option<Size>,
     /// How long the Redis ports mask failures; as they do by themselves when `None`.
     pub redis_timeout: Option<Duration>,

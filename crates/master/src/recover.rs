@@ -4,8 +4,8 @@
 //!
 //! 1. *fetch and replay* the entries of all segments, several fetches under way, in whatever order
 //!    they come;
-//! 2. *answer reads*, if the coordinator allows it: it has recorded this master as the new owner of
-//!    tablets that stand on the crashed server's replicas (COORD-14);
+//! 2. *answer reads*, if the coordinator allows it: it has recorded this master as owner, and that
+//!    the tablets stand on the crashed server's replicas (COORD-14);
 //! 3. *re-replicate* what survives, beside that;
 //! 4. *commit* the side log;
 //! 5. *report* to the coordinator.
@@ -26,7 +26,8 @@
 //!   A master that gets no answer, because it is no member any more, leaves its log as it is. It
 //!   may own the tablets, by an answer that was lost; then they are recovered from there.
 //! - REC-7: what is read before it is durable here does not change, and is all replayed. If the
-//!   attempt fails, no read is under way when the objects are forgotten and the coordinator is told.
+//!   attempt fails, no read is under way when the objects are forgotten and the coordinator is
+//!   told.
 
 use crate::cancel::Cancellation;
 use crate::master::{Master, NotAdded};

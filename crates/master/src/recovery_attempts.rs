@@ -118,8 +118,8 @@ impl Attempts {
     }
 
     /// Begins an attempt and cancels the earlier ones of the same server: the coordinator has
-    /// given them up, unless they answer reads (REC-5). `None` when it is under way already. `prepare` runs while no other
-    /// attempt can begin; on its error nothing has begun.
+    /// given them up, unless they answer reads (REC-5). `None` when it is under way already.
+    /// `prepare` runs while no other attempt can begin; on its error nothing has begun.
     pub(crate) fn begin<E>(
         &self,
         key: AttemptKey,

@@ -203,8 +203,8 @@ impl Master {
         side.abort();
     }
 
-    /// Answers no more reads of tablets that are not durable here. No read of them is under way when
-    /// this ends (REC-7).
+    /// Answers no more reads of tablets that are not durable here. No read of them is under way
+    /// when this ends (REC-7).
     async fn end_reads(&self, tablets: &[(Arc<EngineTable>, HashRange)]) {
         let (from, to) = (&[TabletPhase::Standing], TabletPhase::Recovering);
         for (table, range) in tablets {

@@ -19,14 +19,15 @@
 //! - CONN-3: the memory of a connection is bounded. Input: one command's bytes and one read.
 //!   Output: `output_bytes_max`, one reply, and the replies of commands under way (QUEUE-3). While
 //!   memory is scarce it is [`SCARCE_OUTPUT_BYTES`] instead of `output_bytes_max`. An idle
-//!   connection holds no buffers. What a connection holds counts in the bound of all (CLIMEM-1).
+//!   connection holds no buffers. The memory that a connection holds counts in the bound of all
+//!   (CLIMEM-1).
 //! - CONN-4: one timer is set for all held replies of a connection, not one for each.
 //! - CONN-5: when it is not known whether a command was executed, those that have arrived behind it
 //!   are not executed.
 //! - CONN-6: a connection reads and writes about [`TURN_BYTES`] before others of its core get their
 //!   turn, however large its values are.
-//! - CONN-7: when a connection is known to be broken, its run is dropped: a reply that nobody takes
-//!   is not built on.
+//! - CONN-7: when a connection is known to be broken, its run is dropped: building a reply ends
+//!   when its taker is gone.
 
 use crate::commands::{
     Commands, Data, OneKey, Ran, Request, Scratch, one_key, run_data, run_now, run_own,
@@ -173,7 +174,7 @@ enum Woke {
     Killed,
 }
 
-/// What a connection that waits wants of its stream.
+/// The wish that a connection that waits has of its stream.
 enum Wish<'s> {
     /// More bytes.
     Bytes(BoxFuture<'s, Result<usize, StreamError>>),

@@ -22,8 +22,8 @@ use core::ops::Range;
 /// Bytes that are compared before others get their turn: a fraction of a millisecond.
 const STEPS_MAX: usize = 64 << 10;
 
-/// Whether `text` as a whole matches `pattern`, whatever the case of ASCII letters. For patterns and
-/// texts that are both short: the time is up to their product.
+/// Whether `text` as a whole matches `pattern`, whatever the case of ASCII letters. For patterns
+/// and texts that are both short: the time is up to their product.
 #[must_use]
 pub fn matches_any_case(pattern: &[u8], text: &[u8]) -> bool {
     search(pattern, text, true)

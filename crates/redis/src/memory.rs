@@ -1,6 +1,6 @@
 //! The memory that all connections of a server hold together, and its bound.
 //!
-//! What counts is what a connection has in its hands: bytes of commands, and of replies that are
+//! Counted is what a connection has in its hands: bytes of commands, and of replies that are
 //! being built or wait to be taken. The socket buffers of the kernel do not count. Nor do the
 //! structures of an idle connection.
 //!
@@ -18,12 +18,12 @@
 //! notice.
 //!
 //! Invariants
-//! - CLIMEM-1: the connections of all ports with one `ClientMemory` hold at most its bound together,
-//!   up to [`GRAIN`] bytes of each connection and what one of them takes in one turn.
+//! - CLIMEM-1: all connections of ports with one `ClientMemory` together hold at most its
+//!   bound, plus [`GRAIN`] bytes each, plus what one takes in one turn.
 //! - CLIMEM-2: what a connection counted is taken off again when it ends, however it ends.
-//! - CLIMEM-3: of the large replies that wait, the first one in line is built on as far as the bound
-//!   goes. So they never wait for each other in a circle, and none of them is why a connection is
-//!   closed that does not stand still.
+//! - CLIMEM-3: of the large replies that wait, the first one in line is built on as far as the
+//!   bound goes. So they never wait for each other in a circle, and none of them is why a
+//!   connection is closed that does not stand still.
 
 use crate::clients::ClientEntry;
 use crate::counters::add;
@@ -80,7 +80,7 @@ struct Holder {
     evicted: AtomicBool,
     /// It is the server's turn to do something, not the client's.
     is_owed: AtomicBool,
-    /// What was in the sum when it was closed.
+    /// Bytes that were in the sum when it was closed.
     left_with: AtomicUsize,
 }
 
@@ -241,7 +241,7 @@ impl ClientMemory {
     }
 }
 
-/// A connection's part of the sum; what it counted is taken off on drop (CLIMEM-2).
+/// A connection's part of the sum, which is taken off on drop (CLIMEM-2).
 pub(crate) struct Share {
     memory: Arc<ClientMemory>,
     holder: Arc<Holder>,
@@ -342,7 +342,7 @@ impl Building<'_> {
         self.share.tell();
     }
 
-    /// Waits until there is room for about so many more bytes of the reply, at most for `limit`
+    /// Waits until there is room for about `more` further bytes of the reply, at most for `limit`
     /// (CLIMEM-3).
     ///
     /// # Errors

@@ -173,8 +173,8 @@ impl<F: Future<Output = Ran>> Queue<F> {
         self.in_doubt
     }
 
-    /// Whether a command has waited in vain for memory: those that have arrived behind it are not to
-    /// wait, too.
+    /// Whether a command has waited in vain for memory: those that have arrived behind it are not
+    /// to wait, too.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full
     }

@@ -45,7 +45,7 @@ impl RedisService {
         self.shared.port.store(port, Ordering::Relaxed);
     }
 
-    /// What the connections hold, of all ports that share its bound.
+    /// The memory that the connections hold, of all ports that share its bound.
     #[must_use]
     pub fn memory(&self) -> Arc<ClientMemory> {
         Arc::clone(&self.shared.options.memory)

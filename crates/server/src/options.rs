@@ -51,8 +51,8 @@ pub struct ServerOptions {
     pub rack: Option<String>,
     /// Most connections of Redis clients, on each port.
     pub redis_connections_max: usize,
-    /// What all connections of Redis clients may hold together, on both ports. `None`: a quarter
-    /// of the log memory, at least 512 MiB.
+    /// Memory that all connections of Redis clients may hold together, on both ports. `None`: a
+    /// quarter of the log memory, at least 512 MiB.
     pub redis_memory: Option<Size>,
     /// How long the Redis ports mask failures before they answer with an error.
     pub redis_timeout: Duration,
@@ -125,7 +125,7 @@ impl ServerOptions {
             .unwrap_or_else(|| self.replicas.saturating_sub(1).max(1))
     }
 
-    /// What all connections of Redis clients may hold together.
+    /// Memory that all connections of Redis clients may hold together.
     #[must_use]
     pub fn redis_memory(&self) -> Size {
         let quarter = Size(self.memory.bytes() / 4);

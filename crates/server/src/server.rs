@@ -184,7 +184,8 @@ impl Server {
         totals.reduce(Totals::plus)
     }
 
-    /// What the connections of its ports for Redis clients hold, if it has any such port.
+    /// The memory that the connections of its ports for Redis clients hold, if it has any such
+    /// port.
     #[must_use]
     pub fn redis_memory(&self) -> Option<Arc<ClientMemory>> {
         let port = self.redis.as_ref().or(self.redis_cluster.as_ref())?;

@@ -268,7 +268,7 @@ pub struct Record {
     /// What came of it.
     pub outcome: Outcome,
     /// Former lives of servers that got the operation and never answered, after which it was sent
-    /// to another life: so many executions more there would be without completion records.
+    /// to another life. Without completion records, each might be one execution more.
     pub repeats: u8,
     /// Time of the beginning, for people.
     pub at: Duration,

@@ -16,8 +16,8 @@ pub struct SimOptions {
     /// How much faster or slower than virtual time a process's clock may run. Drawn per
     /// incarnation, uniform in both directions. Below one million.
     pub clock_drift_ppm_max: u32,
-    /// So many polls and events without any progress of virtual time are taken for an endless
-    /// loop: the run panics and names the busiest task.
+    /// This number of polls and events without any progress of virtual time is taken for an
+    /// endless loop: the run panics and names the busiest task.
     pub polls_per_instant_max: u64,
     /// The network between processes, until changed at run time.
     pub network: NetworkFaults,

@@ -524,7 +524,7 @@ impl Iterator for Csv {
     }
 }
 
-/// What is wrong with a record that ends at this byte, if the file ends there and inside quotes.
+/// The fault of a record that ends at this byte, if the file ends there and inside quotes.
 fn cut_off(seen: &Seen, byte: u64) -> Option<String> {
     let is_open = seen.is_all && seen.bytes == byte && seen.quotes.place == Place::Quoted;
     is_open.then(|| {

@@ -1,5 +1,5 @@
-//! What connections of Redis clients hold, as the system sees it: bounded while they live, and given
-//! back when they are gone.
+//! The memory that connections of Redis clients hold, as the system sees it: bounded while they
+//! live, and given back when they are gone.
 
 use crate::support::cluster::Cluster;
 use crate::support::{Reply, Resp, Setup, wait_for};

@@ -89,9 +89,9 @@ impl State {
         Ok(())
     }
 
-    /// Declares a server crashed; its tablets wait for recovery. Those that stand on another crashed
-    /// server are that one's again (COORD-15). Unconfirmed ones are empty; others get them when its
-    /// lease is over (see `work::assign`). False when it was not up.
+    /// Declares a server crashed; its tablets wait for recovery. Those that stand on another
+    /// crashed server are that one's again (COORD-15). Unconfirmed ones are empty; others get them
+    /// when its lease is over (see `work::assign`). False when it was not up.
     pub(crate) fn mark_crashed(&mut self, server: ServerId) -> bool {
         let Some(record) = self.servers.get_mut(&server) else {
             return false;

@@ -158,8 +158,8 @@ impl State {
         loads
     }
 
-    /// Whether a crashed server must stay in the list: it owns a tablet, in whatever state, one
-    /// stands on it (COORD-14), or its reads must have ended first (COORD-15).
+    /// Whether a crashed server must stay in the list. It must if it owns a tablet in whatever
+    /// state, if one stands on it (COORD-14), or if its reads must have ended first (COORD-15).
     pub(crate) fn is_needed(&self, server: ServerId) -> bool {
         let mut tablets = self.tables.values().flat_map(|t| &t.tablets);
         let mut servers = self.servers.values();

@@ -183,9 +183,9 @@ pub trait Network: Send + Sync {
     ) -> BoxFuture<'a, Result<Frame, CallError>>;
 
     /// Sends `request` as [`Network::call`] does. Its outcome goes to `replies`, perhaps before
-    /// this returns. There is no limit of time: the caller gives up by itself ([`Network::give_up`]).
-    /// Requests that one core posts to one address mostly arrive in their order. Gives the request
-    /// back if this network knows only calls.
+    /// this returns. There is no limit of time: the caller gives up by itself
+    /// ([`Network::give_up`]). Requests that one core posts to one address mostly arrive in their
+    /// order. Gives the request back if this network knows only calls.
     fn post(
         &self,
         to: &Address,
@@ -233,8 +233,8 @@ pub trait ByteStream: Send {
     /// # Errors
     /// The connection broke.
     fn try_read(&mut self, into: &mut BytesMut) -> Result<Option<usize>, StreamError>;
-    /// Waits until the connection is known to be broken. A peer that only sends nothing more is not
-    /// gone: it may still take what it is sent.
+    /// Waits until the connection is known to be broken. A peer that only stops sending is still
+    /// there: it may take what it is sent.
     fn gone(&mut self) -> BoxFuture<'_, ()>;
     /// Writes all of `data`.
     fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>>;

@@ -63,8 +63,9 @@ impl SideLog {
         }
     }
 
-    /// Lets replicas wait until it is closed ([`Self::close`]): what they cost in processor and disk
-    /// is needed for what is appended. For a side log that is large, and read before it is durable.
+    /// Lets replicas wait until it is closed ([`Self::close`]): what they cost in processor and
+    /// disk is needed for what is appended. For a side log that is large, and read before it is
+    /// durable.
     pub fn hold_back(&mut self) {
         self.held_back = true;
     }

@@ -110,8 +110,8 @@ impl Segment {
         }
     }
 
-    /// Whether replication is to leave what is appended alone for now, because something else is
-    /// more urgent. Only a hint: nothing rests on it.
+    /// Whether replication is to leave what is appended alone for a while, because something else
+    /// is more urgent. Only a hint: nothing rests on it.
     #[must_use]
     pub fn is_held_back(&self) -> bool {
         self.held_back.load(Ordering::Relaxed)

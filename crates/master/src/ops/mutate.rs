@@ -225,7 +225,7 @@ impl Master {
         Ok(Prepared::Execute(item, served))
     }
 
-    /// What a mutation came to; a tablet that leaves takes note.
+    /// The outcome of an applied mutation; a tablet that leaves takes note.
     fn applied(&self, admitted: &Admitted<'_>, applied: Awaited<Applied>) -> Awaited<Outcome> {
         if let Some(leaving) = &admitted.copying {
             leaving.note(admitted.key, applied.pending().outcome());
@@ -247,7 +247,7 @@ enum Prepared<'p> {
     Answer(Awaited<Outcome>),
 }
 
-/// What is kept of a mutation until it was applied.
+/// The part of a mutation that is kept until it was applied.
 struct Admitted<'p> {
     table: &'p Arc<EngineTable>,
     /// The copy of its tablet to another server, if there is one.

@@ -1,4 +1,4 @@
-//! What all connections hold together, and whose turn it is on their core.
+//! The memory that all connections hold together, and whose turn it is on their core.
 
 use crate::bench::{Bench, Connection, encode};
 use pluvio_client::testing::{FakeCluster, Fault};

@@ -77,10 +77,10 @@ impl Engine {
     /// [`Engine::apply`] gives it. Appends as few groups as can be. `each` is called with no bucket
     /// locked.
     ///
-    /// When `each` breaks, nothing behind that mutation is executed, except what was appended in one
-    /// group with it; `each` is called for that, too. So a group holds only what no caller stops at:
-    /// puts of the site's own log, without values in their outcomes. Gives the number of mutations
-    /// that `each` was called for.
+    /// When `each` breaks, nothing behind that mutation is executed, except what was appended in
+    /// one group with it; `each` is called for that, too. So a group holds only what no caller
+    /// stops at: puts of the site's own log, without values in their outcomes. Gives the number of
+    /// mutations that `each` was called for.
     pub fn apply_batch(
         &self,
         items: &mut [Item<'_>],
@@ -305,7 +305,7 @@ impl Engine {
     }
 }
 
-/// No mutation of a group was applied; so many of the first are to be applied alone.
+/// No mutation of a group was applied; this number of the first are to be applied alone.
 struct NotApplied(usize);
 
 /// A new object counts for all it takes, and one that replaces another for what it grows by.

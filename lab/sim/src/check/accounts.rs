@@ -39,7 +39,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// One more object, with so many bytes of key and value.
+    /// One more object, with `bytes` of key and value.
     pub fn add(&mut self, bytes: usize) {
         self.objects += 1;
         self.bytes += bytes as u64;

@@ -256,7 +256,7 @@ fn judged<P: Operation + fmt::Display>(
 
 /// The evidence: what could not be placed, and what overlaps or precedes it closely.
 fn around<P: fmt::Display>(operations: &[P], due: &[usize]) -> Vec<String> {
-    /// So many records say what happened just before.
+    /// Records that say what happened just before, at most.
     const BEFORE: usize = 12;
     let first = due.iter().min().copied().unwrap_or(0);
     let last = due.iter().max().copied().unwrap_or(0);

@@ -383,7 +383,7 @@ struct SlowReplicas {
 }
 
 impl SlowReplicas {
-    /// One of so many writes is slow.
+    /// One of this number of writes is slow.
     const ONE_IN: u64 = 4;
     const DELAY_MAX_MS: u64 = 1_500;
 }

@@ -470,7 +470,7 @@ impl<'s> Cluster<'s> {
         })
     }
 
-    /// Reads every key, goes through every table and counts it. Gives what there is; `None` after a
+    /// Reads every key, goes through every table and counts it. Gives the contents; `None` after a
     /// complaint.
     fn read_everything(&self) -> Option<Contents> {
         let mut worker = self.worker(u16::MAX - 1);

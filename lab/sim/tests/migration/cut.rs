@@ -28,7 +28,7 @@ impl Loaded<Cut> {
             .block_on(async move { client.table_info(&table).await.unwrap().tablets })
     }
 
-    /// Runs until servers serve so many tablets, by their own word.
+    /// Runs until servers serve `wanted` tablets, by their own word.
     fn until_served(&mut self, wanted: u64, what: &str) {
         let mut served: u64 = 0;
         for _ in 0..100 {

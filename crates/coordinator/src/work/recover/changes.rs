@@ -1,11 +1,11 @@
 //! The changes of the state by recoveries: tablets that are left to recover, their cuts, and the
 //! owners of recovered partitions.
 //!
-//! A partition changes owner in one of two places, and by the stored state alone (COORD-6):
-//! [`State::settle_early`] when it is replayed, [`State::settle`] when it is durable at its new
-//! owner. In between its tablets stand on the crashed server (COORD-14). An attempt in memory only
-//! says whether a partition is still wanted from a master. Whether a master has got it already is
-//! written in the tablets.
+//! A partition changes owner in one of two places, and by the stored state alone (COORD-6).
+//! [`State::settle_early`] does it when the partition is replayed, [`State::settle`] when it is
+//! durable at its new owner. In between its tablets stand on the crashed server (COORD-14). An
+//! attempt in memory only says whether a partition is still wanted from a master. Whether a master
+//! has got it already is written in the tablets.
 
 use crate::state::{Ends, FORMAT_EARLY, State, TabletRecord};
 use pluvio_env::Rng;
@@ -197,7 +197,8 @@ impl State {
     }
 
     /// Gives a recovered partition to its recovery master for good: all of its tablets, or none.
-    /// Says whether the master has it. What a master was reading and could not finish goes back.
+    /// Says whether the master has it. Tablets that a master answered reads of and could not
+    /// finish go back.
     ///
     /// # Errors
     /// The master is of another cluster, or no member any more. It may have been given the

@@ -52,8 +52,8 @@ pub(crate) async fn collect(context: &Context, crashed: ServerId) -> Vec<Invento
     inventories
 }
 
-/// Sends backups the partitions, and where the logs end in this attempt, as it is stored; gives those
-/// that know them now.
+/// Sends backups the partitions, and where the logs end in this attempt, as it is stored; gives
+/// those that know them now.
 pub(super) async fn announce(
     context: &Context,
     crashed: ServerId,

@@ -18,9 +18,9 @@
 //! Any failure ends the attempt or a part of it, and the rest is tried again, after a pause
 //! (`AwaitingRetry`) or at once. Failures are handled in this way alone.
 //!
-//! Only these are stored: the crash, the cuts of the tablets, where the logs end, the owner of each
-//! recovered partition, and whether it still stands on the crashed server (`changes`). An attempt
-//! itself is forgotten when the coordinator crashes.
+//! Only these are stored: the crash, the cuts of the tablets, and where the logs end. Of each
+//! recovered partition its owner is, too, and whether it still stands on the crashed server
+//! (`changes`). An attempt itself is forgotten when the coordinator crashes.
 
 mod attempt;
 mod attempts;

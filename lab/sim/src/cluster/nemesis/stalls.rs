@@ -10,7 +10,7 @@ use core::time::Duration;
 struct Stall {
     process: ProcessId,
     until: Duration,
-    /// It runs at every so many looks of the harness; `None`: not at all.
+    /// Looks of the harness from one at which it runs to the next; `None`: it never runs.
     beat: Option<u64>,
     looks: u64,
 }

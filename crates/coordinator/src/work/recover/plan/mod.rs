@@ -24,8 +24,8 @@
 //! No open head for a log means that its latest data may be missing: nothing can be concluded,
 //! and recovery waits for more backups.
 //!
-//! Where the logs *end* is what an attempt replays last: of the head of each log so many bytes
-//! (COORD-13).
+//! Where the logs *end* is what an attempt replays last: a number of bytes of the head of each
+//! log (COORD-13).
 //!
 //! - An end is where the shortest replica ends that lost nothing: it has what was acknowledged, and
 //!   each replica found can give as much later. Where each may have lost some there is no end.
@@ -93,7 +93,7 @@ pub(crate) struct Incomplete {
     missing: Vec<SegmentId>,
     /// Heads of which all that was found may lack its newest writes.
     doubtful: Vec<SegmentId>,
-    /// What is missing are the ends, and nothing that was found lost nothing.
+    /// A settled end is on no backup, and each replica found of its head may have lost some.
     lost_ends: bool,
 }
 
@@ -244,7 +244,7 @@ impl<'a> Heads<'a> {
     }
 }
 
-/// What the replicas of an open head say, if they agree (COORD-9).
+/// The word of an open head's replicas, if they agree (COORD-9).
 fn agreed<'a>(
     segment: SegmentId,
     replicas: &BTreeMap<ServerId, &'a HeadInfo>,
