@@ -166,7 +166,13 @@ async fn sizes(ground: Ground) {
     // Around the borders of words, pages, buffers and pieces.
     let mut sizes: Vec<usize> = (0..20).collect();
     for border in (5..24).map(|power| 1usize << power) {
-        sizes.extend([border - 40, border - 9, border - 1, border, border + 1]);
+        sizes.extend([
+            border.saturating_sub(40),
+            border - 9,
+            border - 1,
+            border,
+            border + 1,
+        ]);
     }
     sizes.extend([most - 1, most]);
     for (number, size) in (0..).zip(sizes.into_iter().filter(|size| *size <= most)) {
