@@ -162,8 +162,7 @@ impl LogTask {
             self.segments.insert(segment.id(), segment);
         }
         for id in machine.growing() {
-            let segment = self.segments.get(&id);
-            if let Some(segment) = segment.filter(|segment| !segment.is_held_back()) {
+            if let Some(segment) = self.segments.get(&id) {
                 // In this order: the length is final once the segment is closed.
                 let closed = segment.is_closed();
                 machine.grew(id, segment.appended_len(), closed);

@@ -11,7 +11,12 @@ fn stored() -> BTreeMap<String, Bytes> {
     let mut state = State::new(ClusterId(1));
     let mut server = |id| {
         let info = testing::server(id, format!("server-{id}"));
-        let record = ServerRecord::new(info, id);
+        let record = ServerRecord {
+            info,
+            attempt: id,
+            epochs: BTreeMap::new(),
+            had: BTreeMap::new(),
+        };
         state.servers.insert(ServerId(id), Arc::new(record));
     };
     server(1);

@@ -186,13 +186,7 @@ impl Master {
         }
         let within = Some(FROZEN_MAX);
         let joined = self
-            .join(
-                log,
-                replay,
-                tablets,
-                (&arrival.cancellation, within),
-                async {},
-            )
+            .join(log, replay, tablets, &arrival.cancellation, within)
             .await?;
         Ok((since, joined))
     }

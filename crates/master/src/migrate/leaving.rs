@@ -121,7 +121,6 @@ impl Leavings {
         match phase {
             TabletPhase::Copying => self.copying(table, hash),
             TabletPhase::Serving
-            | TabletPhase::Standing
             | TabletPhase::Recovering
             | TabletPhase::Frozen
             | TabletPhase::Left => Ok(None),

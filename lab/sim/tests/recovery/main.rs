@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod early;
 #[path = "../support/load.rs"]
 mod load;
 #[path = "../support/side_log.rs"]
@@ -31,8 +30,6 @@ enum Message {
     Recover,
     /// From recovery masters to backups.
     Fetch,
-    /// From recovery masters: a partition is in memory.
-    Replayed,
     /// What was replayed, from recovery masters to backups.
     SideReplica,
     /// From recovery masters.
@@ -50,12 +47,11 @@ enum Message {
 
 impl Message {
     /// Those of every recovery.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 9] = [
         Self::Start,
         Self::Partitions,
         Self::Recover,
         Self::Fetch,
-        Self::Replayed,
         Self::SideReplica,
         Self::Finished,
         Self::Head,
@@ -97,7 +93,6 @@ impl struck::Message for Message {
             (Opcode::SetPartitions, Self::Partitions),
             (Opcode::Recover, Self::Recover),
             (Opcode::GetRecoveryData, Self::Fetch),
-            (Opcode::PartitionReplayed, Self::Replayed),
             (Opcode::RecoveryMasterFinished, Self::Finished),
             (Opcode::FreeReplica, Self::Free),
         ];
