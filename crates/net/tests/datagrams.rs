@@ -538,14 +538,14 @@ END";
                 Handled::Now(request)
             })
         });
-        call_from_all_cores(&rig, &listening.address, 200);
+        call_from_all_cores(&rig, &listening.address, 40);
         // The relay makes some late, and overtaken.
         let link = BadLink::before(&listening.address);
         let client = Rig::new(1);
-        call_from_all_cores(&client, &link.address, 50);
-        assert_eq!(handled.load(SeqCst), 450);
+        call_from_all_cores(&client, &link.address, 20);
+        assert_eq!(handled.load(SeqCst), 100);
         let totals = rig.network.counters().totals();
-        assert!(totals.datagrams_lost > 100, "{totals:?}");
+        assert!(totals.datagrams_lost > 20, "{totals:?}");
         assert_eq!(totals.calls_lost, 0);
     }
 }
