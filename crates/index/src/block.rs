@@ -382,7 +382,7 @@ impl<'a, M: Lines> Locked<'a, M> {
     /// block is unchanged since.
     #[inline]
     pub(crate) fn fill(&mut self, free: Free<'_, M>, word: u64) {
-        let Address { home, .. } = self.address;
+        let Address { block, home, .. } = self.address;
         match free {
             Free::Lines { word: empty, step } => {
                 // First the displacement: a reader that sees the entry in its slot must also see
@@ -395,7 +395,7 @@ impl<'a, M: Lines> Locked<'a, M> {
             Free::Chain(empty) => empty.set(word),
             Free::Spare(spare) => self.fill_spare(spare, word),
         }
-        self.table.count_in();
+        self.table.count_in(block.number);
     }
 
     /// Makes a line with this word the last one of the chain.
@@ -423,8 +423,8 @@ impl<'a, M: Lines> Locked<'a, M> {
         let Some(found) = self.find(|word| slot::refers_to(word, entry)) else {
             return false;
         };
-        let home = self.address.home;
-        self.table.count_out();
+        let Address { block, home, .. } = self.address;
+        self.table.count_out(block.number);
         let no_chain = next_of(self.head) == 0;
         if no_chain && found.line == Some(home) && self.reach(home) == 0 {
             found.word.set(slot::EMPTY);

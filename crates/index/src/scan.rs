@@ -3,7 +3,7 @@
 use crate::slot::{self, Slot};
 use crate::spread::Spread;
 use crate::table::Table;
-use crate::words::{Lines, Word};
+use crate::words::Lines;
 use pluvio_units::{EntryRef, HashRange, KeyHash, Rank};
 
 impl<M: Lines> Table<M> {
@@ -17,12 +17,10 @@ impl<M: Lines> Table<M> {
         let Err(address) = self.read_all(
             place,
             || found.borrow_mut().truncate(begin),
-            |slots, address| -> Option<core::convert::Infallible> {
-                let words = slots.iter().map(Word::get);
-                let here = words.filter(|&word| {
-                    word != slot::EMPTY && address.block.home(slot::tag_of(word)) == address.home
-                });
-                found.borrow_mut().extend(here.map(Slot::of));
+            |word, address| -> Option<core::convert::Infallible> {
+                if word != slot::EMPTY && address.block.home(slot::tag_of(word)) == address.home {
+                    found.borrow_mut().push(Slot::of(word));
+                }
                 None
             },
         );

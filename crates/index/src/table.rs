@@ -19,50 +19,18 @@ use crate::resize::Resizer;
 use crate::slot::{self, Slot};
 use crate::spread::{Address, Block, Blocks};
 use crate::words::{Lines, Word};
-use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pluvio_units::EntryRef;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The number of entries is split into this many counters, each in a line of its own. A thread has
-/// one of them, so that inserting cores do not contend. A power of two.
+/// The number of entries is split into this many counters, each in a line of its own, so that
+/// inserting cores do not contend. A power of two.
 const STRIPES: usize = 8;
 
-/// After this many changes of one counter, a caller looks for work, whether or not it is likely.
+/// After this many changes of one counter, a caller looks for due work even if the counter is
+/// silent.
 const LOOK_EVERY: u64 = 256;
-
-/// A caller looks for a due change of size, which reads all counters, after `1 << 6` changes of one
-/// counter ...
-const COUNT_EVERY_LOG: u32 = 6;
-/// ... or half as many for each time that there are half as many lines as `1 << 12`. So an index is
-/// late by no more than two slots in a hundred.
-const LINES_LOG: u32 = 12;
-
-thread_local! {
-    /// Which counter the thread has. No destructor, so it is one access.
-    static STRIPE: Cell<usize> = const { Cell::new(NO_STRIPE) };
-}
-
-/// The thread has counted nothing yet.
-const NO_STRIPE: usize = usize::MAX;
-
-/// The counter of the calling thread.
-#[inline]
-fn own_stripe() -> usize {
-    match STRIPE.get() {
-        NO_STRIPE => take_stripe(),
-        stripe => stripe,
-    }
-}
-
-#[cold]
-fn take_stripe() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    let stripe = THREADS.fetch_add(1, Ordering::Relaxed) % STRIPES;
-    STRIPE.set(stripe);
-    stripe
-}
 
 /// Heads in a line.
 const HEADS_PER_LINE: u64 = 4;
@@ -107,17 +75,6 @@ pub(crate) fn with_reach(reaches: u64, line: u64, reach: u64) -> u64 {
 #[inline]
 fn unmoved(before: u64, now: u64) -> bool {
     (before ^ now) & (VERSION_MASK | MOVING) == 0
-}
-
-/// The slots that have the tag, as bits by their place in the line. Here a zero bit proves that the
-/// slot had no such entry when it was loaded. It is without branches for the same reason as
-/// [`Lines::glimpse`].
-#[inline(always)]
-fn tagged<W: Word>(slots: &[W], tag: u64) -> u32 {
-    let each = slots.iter().rev();
-    each.fold(0, |mask, word| {
-        mask << 1 | u32::from(slot::has_tag(word.get(), tag))
-    })
 }
 
 /// See the head of the file.
@@ -377,12 +334,11 @@ impl<M: Lines> Table<M> {
         &self.overflow_line(number)[1..=M::OVERFLOW_SLOTS]
     }
 
-    /// Shows `see` the slots of every line where an entry of `place` can be, until it answers
-    /// something. `restart` is called before each attempt. The address is that of `place`.
+    /// Shows `see` every slot word where an entry of `place` can be, until it answers something.
+    /// `restart` is called before each attempt. The address is that of `place`.
     ///
-    /// The answer is `None` after a complete view: `see` has loaded all words, and no entry of the
-    /// block changed its slot meanwhile. Then every entry that was there all the time has been
-    /// seen.
+    /// The answer is `None` after a complete view: all words were seen, and no entry of the block
+    /// changed its slot meanwhile. Then every entry that was there all the time has been seen.
     ///
     /// Why an answer needs no check: a slot is one word, so its entry was linked when it was read.
     /// Why a complete view needs one: an entry could have moved from a slot not yet seen to one
@@ -393,10 +349,9 @@ impl<M: Lines> Table<M> {
         &self,
         place: u64,
         mut restart: impl FnMut(),
-        mut see: impl FnMut(&[M::Word], &Address) -> Option<T>,
+        mut see: impl FnMut(u64, &Address) -> Option<T>,
     ) -> Result<T, Address> {
-        let mut lines = self.lines();
-        let mut address = Address::of(place, lines, M::BLOCK_LOG);
+        let mut address = self.address(place);
         let mut attempt = 0_u32;
         loop {
             restart();
@@ -406,8 +361,10 @@ impl<M: Lines> Table<M> {
             // Reaches of another size of the block are noticed at the end.
             for step in 0..=reach.min(address.block.lines - 1) {
                 let line = address.block.behind(address.home, step);
-                if let Some(answer) = see(self.slots(&address.block, line), &address) {
-                    return Ok(answer);
+                for word in self.slots(&address.block, line) {
+                    if let Some(answer) = see(word.get(), &address) {
+                        return Ok(answer);
+                    }
                 }
             }
             let mut next = next_of(head);
@@ -420,25 +377,22 @@ impl<M: Lines> Table<M> {
                 if !unmoved(head, head_word.get()) {
                     break false;
                 }
-                if let Some(answer) = see(self.overflow_slots(next), &address) {
-                    return Ok(answer);
+                for word in self.overflow_slots(next) {
+                    if let Some(answer) = see(word.get(), &address) {
+                        return Ok(answer);
+                    }
                 }
                 next = next_of(self.overflow_line(next)[0].get());
             };
             // The number of lines, then the head. A step stores the number between *moving* and the
             // new version. A reader that saw that version at first sees the number here. If the
             // number went and came back, the head tells.
-            let lines_now = self.lines();
+            let now = self.address(place);
             let at_rest = head & MOVING == 0 && unmoved(head, head_word.get());
-            let mut same = true;
-            if lines_now != lines {
-                lines = lines_now;
-                let now = Address::of(place, lines, M::BLOCK_LOG);
-                same = now == core::mem::replace(&mut address, now);
-            }
-            if whole && same && at_rest {
+            if whole && now == address && at_rest {
                 return Err(address);
             }
+            address = now;
             M::wait(attempt);
             attempt = attempt.saturating_add(1);
         }
@@ -469,29 +423,36 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// [`Self::lookup`] for an entry that is behind its home, or missing. One complete view finds
-    /// it, or proves that it is missing.
+    /// [`Self::lookup`] for an entry that is behind its home, or missing.
     #[inline(never)]
     pub(crate) fn lookup_slow<T>(
         &self,
         place: u64,
         mut take: impl FnMut(Slot) -> Option<T>,
     ) -> Option<T> {
+        let address = self.address(place);
+        let reaches = self.head(address.block.number).1.get();
+        let reach = reach_of(reaches, address.home).min(address.block.lines - 1);
+        for step in 1..=reach {
+            // A found entry needs no check at any place: see `read_all`.
+            let found = self
+                .at_home(self.behind(&address, step))
+                .find_map(&mut take);
+            if found.is_some() {
+                return found;
+            }
+        }
+        self.read_all_tagged(place, take)
+    }
+
+    /// [`Self::read_all`] for slots with the tag of the place. `None` after a complete view.
+    fn read_all_tagged<T>(&self, place: u64, mut take: impl FnMut(Slot) -> Option<T>) -> Option<T> {
         self.read_all(
             place,
             || (),
-            |slots, address| {
-                let mut tagged = tagged(slots, address.tag);
-                while tagged != 0 {
-                    let word = slots[tagged.trailing_zeros() as usize % 8].get();
-                    // It may be another one by now.
-                    let taken = slot::has_tag(word, address.tag).then(|| take(Slot::of(word)));
-                    if let Some(Some(taken)) = taken {
-                        return Some(taken);
-                    }
-                    tagged &= tagged - 1;
-                }
-                None
+            |word, address| {
+                let tagged = slot::has_tag(word, address.tag);
+                tagged.then(|| take(Slot::of(word))).flatten()
             },
         )
         .ok()
@@ -589,30 +550,30 @@ impl<M: Lines> Table<M> {
     /// Entries; exact while there are no writers.
     pub(crate) fn len(&self) -> u64 {
         let counts = self.stripes.iter().map(|s| s.0.load(Ordering::Relaxed));
-        // Wrapping: an entry may be counted in by one thread and out by another. The stripes are
+        // Wrapping: an entry may be counted in by one stripe and out by another. The stripes are
         // read one after the other while others count, so the sum may be negative for a moment.
         let sum = counts.fold(0, u64::wrapping_add);
         sum.cast_signed().max(0).cast_unsigned()
     }
 
-    #[inline]
-    pub(crate) fn count_in(&self) {
-        let stripe = &self.stripes[own_stripe()].0;
-        self.counted(stripe.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
+    pub(crate) fn count_in(&self, block: u64) {
+        let stripe = &self.stripes[block as usize % STRIPES].0;
+        let here = stripe.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        self.counted(here, |all| self.is_crowded(all));
     }
 
-    #[inline]
-    pub(crate) fn count_out(&self) {
-        let stripe = &self.stripes[own_stripe()].0;
-        self.counted(stripe.fetch_sub(1, Ordering::Relaxed).wrapping_sub(1));
+    pub(crate) fn count_out(&self, block: u64) {
+        let stripe = &self.stripes[block as usize % STRIPES].0;
+        let here = stripe.fetch_sub(1, Ordering::Relaxed).wrapping_sub(1);
+        self.counted(here, |all| self.is_sparse(all));
     }
 
-    /// Now and then, sets the hint that a change of size may be due.
+    /// Sets the hint that a change of size may be due.
     #[inline]
-    fn counted(&self, here: u64) {
-        let halvings = LINES_LOG.saturating_sub(self.lines().ilog2());
-        let every_log = COUNT_EVERY_LOG.saturating_sub(halvings);
-        if here & ((1 << every_log) - 1) == 0 && !self.resize_due.load(Ordering::Relaxed) {
+    fn counted(&self, here: u64, is_due: impl Fn(u64) -> bool) {
+        // One stripe nearly tells of all: blocks are spread over them.
+        let likely = is_due(here.saturating_mul(STRIPES as u64)) || here.is_multiple_of(LOOK_EVERY);
+        if likely && !self.resize_due.load(Ordering::Relaxed) {
             self.note_resize_due(here.is_multiple_of(LOOK_EVERY));
         }
     }
