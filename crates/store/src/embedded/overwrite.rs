@@ -1,9 +1,9 @@
 //! Overwriting an object of an embedded store by an append: the fast path, in one piece of code,
 //! for nearly every put.
 //!
-//! The same steps as [`Engine::apply`] takes, without what only other stores and other changes
-//! need: nothing is pending, no graves and no tombstones are written, no result is kept for a
-//! retry, nobody decides by the old value.
+//! The same steps as [`Engine::apply`] takes, less the steps that only other stores and other
+//! changes need. Nothing is pending, and neither graves nor tombstones are written. No result is
+//! kept for a retry. Nobody decides by the old value.
 
 use crate::engine::{Engine, StoreKind};
 use crate::table::{EngineTable, Growth};

@@ -7,9 +7,14 @@
 //!    all of them are there or none is.
 //! 3. Swing all slots, and unlock.
 //!
-//! What the common way has to look at ends the group: a deletion, a refused rule, an outcome with a
-//! value, an object that needs tombstones, a bucket that is locked, another table. That mutation is
-//! applied alone. A group that finds no room is applied one by one, so that each has its own error.
+//! A group ends before a mutation that is none of these plain puts, and that one is applied alone:
+//!
+//! - a deletion, or a rule that refuses;
+//! - an outcome with a value;
+//! - an object that needs tombstones;
+//! - a key whose bucket is locked, or of another table.
+//!
+//! A group that finds no room is applied one by one, so that each has its own error.
 
 use super::apply::{Applied, Old, Site, Write};
 use super::read::Seen;
