@@ -350,9 +350,11 @@ fn requests_are_measured_by_size_under_load_and_in_batches() {
     assert_eq!([of("sizes"), of("load"), of("batches")], [4, 4, 4]);
     for row in rows(&json) {
         assert_eq!(row["transport"], "tcp", "{row}");
-        // A lone caller measures latency only.
-        let throughput = row["objects_per_s"].as_f64();
-        assert!(throughput.is_none_or(|n| n > 0.0), "{row}");
+        if row["part"] == "parts" {
+            // Times of spans.
+            continue;
+        }
+        assert!(row["objects_per_s"].as_f64().unwrap() > 0.0, "{row}");
         assert!(
             row["p50_us"].as_f64().unwrap() <= row["p99_us"].as_f64().unwrap(),
             "{row}"
