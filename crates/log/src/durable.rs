@@ -100,7 +100,7 @@ impl<T> Appended<T> {
         }
     }
 
-    /// The same wait for another value, of which this one is a part.
+    /// The same wait for another value as well.
     pub fn and<U>(&self, value: U) -> Appended<U> {
         Appended {
             waits: self.waits.clone(),

@@ -33,7 +33,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn to_wire(self) -> u8 {
+    pub(crate) fn to_wire(self) -> u8 {
         match self {
             Self::Request => 0,
             Self::Reply => 1,
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    fn from_wire(byte: u8) -> Option<Self> {
+    pub(crate) fn from_wire(byte: u8) -> Option<Self> {
         [Self::Request, Self::Reply, Self::ReplyTooLarge]
             .into_iter()
             .find(|kind| kind.to_wire() == byte)

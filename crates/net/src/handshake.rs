@@ -1,11 +1,11 @@
 //! The hellos of both sides before the first frame, little endian:
 //!
 //! ```text
-//!  0           8         10      12       14            16             20              28       32
-//!  +-----------+---------+-------+--------+-------------+--------------+---------------+--------+------+
-//!  | "PLUVIO\r\n" | version | oldest | status | text length | body max     | mark          | CRC-32C| text |
-//!  | 8         | u16     | u16   | u16    | u16         | u32          | u64           | u32    | ...  |
-//!  +-----------+---------+-------+--------+-------------+--------------+---------------+--------+------+
+//!  0            8         10       12       14            16         20     28       32
+//!  +--------------+---------+--------+--------+-------------+----------+------+--------+------+
+//!  | "PLUVIO\r\n" | version | oldest | status | text length | body max | mark | CRC-32C| text |
+//!  | 8            | u16     | u16    | u16    | u16         | u32      | u64  | u32    | ...  |
+//!  +--------------+---------+--------+--------+-------------+----------+------+--------+------+
 //! ```
 //!
 //! The side that connects speaks first. Both sides name the newest and the oldest protocol they

@@ -28,6 +28,11 @@ fn place(address: &Address) -> String {
 
 /// Calls of all sizes from each core at once, each checked against its reply.
 fn call_from_all_cores(rig: &Rig, to: &Address, calls: u16) {
+    call_with_sizes(rig, to, calls, [0, 1, 100, 5_000, 70_000, 300_000]);
+}
+
+/// The same, with at most one of these sizes of payloads.
+fn call_with_sizes(rig: &Rig, to: &Address, calls: u16, sizes: [usize; 6]) {
     let (to, tasks) = (to.clone(), rig.runtime.tasks());
     rig.run(|network| async move {
         let mut ends = Vec::new();
@@ -38,7 +43,6 @@ fn call_from_all_cores(rig: &Rig, to: &Address, calls: u16) {
             tasks.spawn(CoreId(core), "test", async move {
                 let mut random = Lcg(u64::from(core));
                 let calls = (0..calls).map(|opcode| {
-                    let sizes = [0, 1, 100, 5_000, 70_000, 300_000];
                     let most = sizes[random.below(6)];
                     let request = Frame {
                         opcode,
@@ -487,4 +491,67 @@ fn calls_over_a_link_that_loses_doubles_and_reorders_are_executed_once_and_answe
         "{totals:?}"
     );
     assert_eq!((totals.connects, totals.calls_lost), (1, 0));
+}
+
+/// Needs a network namespace of its own in which nftables loses a fifth of all datagrams.
+mod needs_lossy_link {
+    use super::*;
+    use std::process::Command;
+
+    const INSIDE: &str = "PLUVIO_TEST_INSIDE_LOSSY_LINK";
+    /// Run by a shell in the namespace, before the test.
+    const PREPARE: &str = "ip link set lo up && nft -f - <<'END' && exec \"$@\"
+table inet lossy {
+  chain input {
+    type filter hook input priority 0
+    meta l4proto udp numgen random mod 100 < 20 drop
+  }
+}
+END";
+
+    /// Runs this test once more in a namespace of its own; gives whether this is that run.
+    fn is_inside(test: &str) -> bool {
+        if std::env::var_os(INSIDE).is_some() {
+            return true;
+        }
+        let status = Command::new("unshare")
+            .args(["--net", "sh", "-c", PREPARE, "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(INSIDE, "1")
+            .status()
+            .unwrap();
+        assert!(status.success(), "the run in the namespace failed");
+        false
+    }
+
+    // shows: NET-4
+    #[test]
+    fn calls_over_a_link_that_loses_a_fifth_are_executed_once_and_answered() {
+        let name =
+            "needs_lossy_link::calls_over_a_link_that_loses_a_fifth_are_executed_once_and_answered";
+        if !is_inside(name) {
+            return;
+        }
+        let rig = Rig::new(2);
+        let handled = Arc::new(AtomicUsize::new(0));
+        let listening = listen(&rig, {
+            let handled = Arc::clone(&handled);
+            Serve(move |_, request| {
+                handled.fetch_add(1, SeqCst);
+                Handled::Now(request)
+            })
+        });
+        // Seldom more than two datagrams are under way where a fifth is lost, so large ones take long.
+        let sizes = [0, 1, 100, 1_000, 5_000, 20_000];
+        call_with_sizes(&rig, &listening.address, 40, sizes);
+        // The relay makes some late, and overtaken.
+        let link = BadLink::before(&listening.address);
+        let client = Rig::new(1);
+        call_with_sizes(&client, &link.address, 20, sizes);
+        assert_eq!(handled.load(SeqCst), 100);
+        let totals = rig.network.counters().totals();
+        assert!(totals.datagrams_lost > 20, "{totals:?}");
+        assert_eq!(totals.calls_lost, 0);
+    }
 }

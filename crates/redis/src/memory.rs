@@ -1,15 +1,16 @@
 //! The memory that all connections of a server hold together, and its bound.
 //!
-//! Counted is what a connection has in its hands: bytes of commands, and of replies that are
-//! being built or wait to be taken. The socket buffers of the kernel do not count. Nor do the
+//! Counted is what a connection has in its hands: bytes of commands, and of replies that are being
+//! built or wait to be taken. The socket buffers of the kernel do not count. Nor do the
 //! structures of an idle connection.
 //!
 //! What happens as memory gets scarce:
 //!
 //! 1. At half of the bound, large replies are built one after the other: those of MGET, KEYS and
 //!    SCAN. A reply has at most half of the bound, so the first one in line has room for the rest.
-//! 2. Meanwhile the connection that holds most of those that stand still is closed. It stands still
-//!    if it was its client's turn for [`STILL`], and the client has sent nothing and taken nothing.
+//! 2. Meanwhile the connection that holds most of those that stand still is closed, unless it holds
+//!    less than [`LARGE_BYTES_MIN`]. It stands still if it was its client's turn for [`STILL`], and
+//!    the client has sent nothing and taken nothing.
 //! 3. At the bound, the connection that holds most is closed at once, as Redis does with
 //!    `maxmemory-clients`.
 //!
@@ -38,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A connection counts what it holds once that has changed by this much. So connections with small
 /// commands and replies do not write to a shared counter.
 const GRAIN: usize = 16 << 10;
-/// Smaller replies never wait.
+/// Smaller replies never wait, and connections that hold less are not closed for standing still.
 const LARGE_BYTES_MIN: usize = 256 << 10;
 /// After this time a client that neither sends nor takes anything stands still. A slow link carries
 /// some of the bytes in that time.
@@ -192,15 +193,18 @@ impl ClientMemory {
     }
 
     /// Closes those that hold most until the rest is within the bound.
-    fn evict(&self) {
-        let holders = self.lock();
-        while self.stays() > self.bound && self.evict_one(&holders, |_| true) {}
+    fn evict(&self, holders: &Holders) {
+        while self.stays() > self.bound && self.evict_one(holders, |_| true) {}
     }
 
-    /// Closes the one that holds most of those that stand still.
+    /// Closes the one that holds most of those that stand still, unless that is little: closing it
+    /// would make no room for a large reply.
     fn evict_still(&self, now: Moment) {
-        let is_still =
-            |holder: &Holder| !holder.is_owed.load(Relaxed) && holder.entry.idle(now) >= STILL;
+        let is_still = |holder: &Holder| {
+            holder.told.load(Relaxed) >= LARGE_BYTES_MIN
+                && !holder.is_owed.load(Relaxed)
+                && holder.entry.idle(now) >= STILL
+        };
         self.evict_one(&self.lock(), is_still);
     }
 
@@ -256,6 +260,8 @@ impl Share {
         if now.abs_diff(told) < GRAIN && (now > 0 || told == 0) {
             return;
         }
+        // Under the lock, so that a thread that closes connections finds shares and sum in agreement.
+        let holders = memory.lock();
         // One that is closed counts with what it held then, until it is gone.
         if holder.evicted.load(Relaxed) {
             return;
@@ -268,7 +274,7 @@ impl Share {
         let used = memory.used.fetch_add(now - told, Relaxed) + (now - told);
         memory.peak.fetch_max(used, Relaxed);
         if memory.stays() > memory.bound {
-            memory.evict();
+            memory.evict(&holders);
         }
     }
 

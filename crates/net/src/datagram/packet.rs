@@ -21,6 +21,7 @@
 //!  close   5 | length u8 | text
 //! ```
 
+pub(crate) use crate::frame::Kind as MessageKind;
 use core::ops::Range;
 use pluvio_units::crc32c;
 
@@ -206,33 +207,6 @@ pub(crate) fn open(datagram: &[u8]) -> Result<(Head, &[u8]), Strange> {
         tag,
     };
     Ok((head, take.0))
-}
-
-/// What a message is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum MessageKind {
-    /// Wants a reply with the same call id.
-    Request,
-    /// Answers the request with the same call id.
-    Reply,
-    /// Stands in for a reply that is larger than the receiver takes; its payload is that size.
-    ReplyTooLarge,
-}
-
-impl MessageKind {
-    fn to_wire(self) -> u8 {
-        match self {
-            Self::Request => 0,
-            Self::Reply => 1,
-            Self::ReplyTooLarge => 2,
-        }
-    }
-
-    fn from_wire(byte: u8) -> Option<Self> {
-        [Self::Request, Self::Reply, Self::ReplyTooLarge]
-            .into_iter()
-            .find(|kind| kind.to_wire() == byte)
-    }
 }
 
 /// What every piece says of its message.

@@ -17,7 +17,7 @@ const FILLERS: (usize, u64) = (8, 64);
 /// The objects of a table: keys below `count`.
 #[derive(Clone)]
 pub struct Objects {
-    /// Who is asked.
+    /// The client that asks for them.
     pub client: Client,
     /// Where they are.
     pub table: Table,

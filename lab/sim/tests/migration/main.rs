@@ -23,7 +23,7 @@ use pluvio_coordinator::CoordinatorOptions;
 use pluvio_units::{ObjectVersion, ServerId};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use struck::At;
+use struck::{At, Moment};
 
 type Cluster = struck::Cluster<Message>;
 
@@ -92,8 +92,18 @@ fn strike_at_every_message(victim: Victim) {
 
 #[test]
 fn the_owner_is_killed_at_every_message() {
-    let _marks = pluvio_units::Marks::to_reach(&["migration-not-received"]);
+    let _marks =
+        pluvio_units::Marks::to_reach(&["migration-owner-crashed", "migration-not-received"]);
     strike_at_every_message(Victim::Owner);
+    // It crashes while it is told how the migration ended, or is found to have crashed before.
+    let at = At {
+        message: Message::End,
+        nth: 0,
+        moment: Moment::Before,
+    };
+    for seed in 9_000..9_008 {
+        strike(seed, at, Victim::Owner);
+    }
 }
 
 // shows: LEAVE-2, MIG-2

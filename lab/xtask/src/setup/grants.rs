@@ -28,7 +28,7 @@ pub struct Grant {
 }
 
 /// All of them.
-pub const GRANTS: [Grant; 6] = [
+pub const GRANTS: [Grant; 7] = [
     Grant {
         what: "a small disk",
         tests: "needs_small_disk",
@@ -59,6 +59,11 @@ pub const GRANTS: [Grant; 6] = [
                 false => Err(format!("{} is not there", file.display())),
             }
         },
+    },
+    Grant {
+        what: "a network namespace whose link loses datagrams",
+        tests: "needs_lossy_link",
+        given: |_, _| lossy_link(),
     },
     // The Go of Debian may be too old for it.
     Grant {
@@ -98,6 +103,31 @@ fn small_disk(target: &Path) -> Result<(), String> {
         true => Ok(()),
         false => Err(
             "this user may not mount file systems here; run as root of a machine, or of a container that may"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Whether a namespace of its own can be made, in which nftables loses a part of the datagrams.
+fn lossy_link() -> Result<(), String> {
+    let is_there = || {
+        let ip = succeeds_quietly(Command::new("ip").arg("-V"));
+        ip && succeeds_quietly(Command::new("nft").arg("--version"))
+    };
+    if !(is_there() || install(&["nftables", "iproute2"]) && is_there()) {
+        return Err(
+            "there is no program `nft` or `ip`; on Debian: apt-get install nftables iproute2"
+                .to_owned(),
+        );
+    }
+    let rule = "ip link set lo up && nft 'add table inet t' && \
+                nft 'add chain inet t i { type filter hook input priority 0; }' && \
+                nft 'add rule inet t i meta l4proto udp numgen random mod 100 < 20 drop'";
+    let mut command = Command::new("unshare");
+    match succeeds_quietly(command.args(["--net", "sh", "-c", rule])) {
+        true => Ok(()),
+        false => Err(
+            "this user may not make network namespaces with nftables rules here; run as root of a machine"
                 .to_owned(),
         ),
     }

@@ -337,7 +337,10 @@ impl Migrations {
         };
         let owner = &state.servers[&record.from].info;
         match self.context.calls.call_while_up(owner, &request).await {
-            None => return,
+            None => {
+                pluvio_units::mark("migration-owner-crashed");
+                return;
+            }
             Some(Ok(())) => {}
             Some(Err(error)) => {
                 tracing::debug!(migration = %id, %error, "the end of a migration is not confirmed");

@@ -32,9 +32,9 @@ pub struct YcsbBench {
     /// which hashed tables do not serve
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["A", "B", "C", "D", "F"])]
     workload: Vec<Ycsb>,
-    /// Who takes part [default: all that are installed]
+    /// Systems that take part [default: all that are installed]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
-    system: Vec<Who>,
+    system: Vec<Candidate>,
     /// Where a write is kept before it is answered; several give rows each. Others promise none
     /// or synced
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values_t = Keeps::ALL)]
@@ -61,9 +61,9 @@ pub struct YcsbBench {
     files: Files,
 }
 
-/// Who takes part.
+/// A system that can take part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Who {
+enum Candidate {
     /// Ours, by the native client
     Pluvio,
     /// Ours, by the Redis port
@@ -149,8 +149,8 @@ fn parameters(bench: &YcsbBench) -> Row {
 }
 
 impl YcsbBench {
-    fn wants(&self, who: Who) -> bool {
-        self.system.is_empty() || self.system.contains(&who)
+    fn wants(&self, candidate: Candidate) -> bool {
+        self.system.is_empty() || self.system.contains(&candidate)
     }
 
     fn bytes(&self) -> u64 {
@@ -180,10 +180,10 @@ fn start_peers(bench: &YcsbBench, progress: &ProgressBar) -> Result<Vec<Started>
     let mut peers = Vec::new();
     for product in Product::ALL {
         let who = match product {
-            Product::Redis => Who::Redis,
-            Product::Valkey => Who::Valkey,
-            Product::Memcached => Who::Memcached,
-            Product::Etcd => Who::Etcd,
+            Product::Redis => Candidate::Redis,
+            Product::Valkey => Candidate::Valkey,
+            Product::Memcached => Candidate::Memcached,
+            Product::Etcd => Candidate::Etcd,
         };
         if !bench.wants(who) {
             continue;
@@ -228,7 +228,10 @@ async fn play(
 ) -> Result<Vec<Seen>, Failure> {
     let mut systems = Vec::new();
     for &keeps in &bench.durability {
-        let (native, redis) = (bench.wants(Who::Pluvio), bench.wants(Who::PluvioRedis));
+        let (native, redis) = (
+            bench.wants(Candidate::Pluvio),
+            bench.wants(Candidate::PluvioRedis),
+        );
         if !native && !redis {
             continue;
         }
