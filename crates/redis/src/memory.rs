@@ -260,7 +260,7 @@ impl Share {
         if now.abs_diff(told) < GRAIN && (now > 0 || told == 0) {
             return;
         }
-        // Under the lock, so that a thread that closes connections finds shares and sum in agreement.
+        // Under the lock: a thread that closes connections finds shares and sum in agreement.
         let holders = memory.lock();
         // One that is closed counts with what it held then, until it is gone.
         if holder.evicted.load(Relaxed) {
