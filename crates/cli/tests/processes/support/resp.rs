@@ -78,7 +78,7 @@ impl Resp {
         self.send(&bytes).unwrap();
     }
 
-    /// Waits for the next bytes and takes some, whatever they are. The number of them; 0 at the end.
+    /// Waits for the next bytes and takes some, whatever they are. How many; 0 at the end.
     ///
     /// # Errors
     /// The connection broke before.
