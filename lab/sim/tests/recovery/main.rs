@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod early;
 #[path = "../support/load.rs"]
 mod load;
 #[path = "../support/side_log.rs"]
@@ -30,6 +31,8 @@ enum Message {
     Recover,
     /// From recovery masters to backups.
     Fetch,
+    /// From recovery masters: a partition is in memory.
+    Replayed,
     /// What was replayed, from recovery masters to backups.
     SideReplica,
     /// From recovery masters.
@@ -47,11 +50,12 @@ enum Message {
 
 impl Message {
     /// Those of every recovery.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Start,
         Self::Partitions,
         Self::Recover,
         Self::Fetch,
+        Self::Replayed,
         Self::SideReplica,
         Self::Finished,
         Self::Head,
@@ -93,6 +97,7 @@ impl struck::Message for Message {
             (Opcode::SetPartitions, Self::Partitions),
             (Opcode::Recover, Self::Recover),
             (Opcode::GetRecoveryData, Self::Fetch),
+            (Opcode::PartitionReplayed, Self::Replayed),
             (Opcode::RecoveryMasterFinished, Self::Finished),
             (Opcode::FreeReplica, Self::Free),
         ];

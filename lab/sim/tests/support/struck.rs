@@ -134,6 +134,7 @@ struct Saboteur<M> {
     /// Where everybody listens.
     addresses: BTreeMap<String, ProcessId>,
     strike: Shared<Strike<M>>,
+    held: Shared<Option<(M, Duration)>>,
 }
 
 impl<M: Message> Saboteur<M> {
@@ -168,6 +169,16 @@ impl<M: Message> Saboteur<M> {
     }
 }
 
+impl<M: Message> Saboteur<M> {
+    async fn wait_if_held(&self, message: Option<M>) {
+        let is_held =
+            |(held, until): (M, Duration)| Some(held) == message && self.env.clock.now().0 < until;
+        while self.held.lock().unwrap().is_some_and(is_held) {
+            self.env.clock.sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
 impl<M: Message> Interceptor for Saboteur<M> {
     fn call<'a>(
         &'a self,
@@ -179,6 +190,7 @@ impl<M: Message> Interceptor for Saboteur<M> {
         Box::pin(async move {
             let message = M::of(&request);
             self.look(message, to, Moment::Before).await;
+            self.wait_if_held(message).await;
             let answer = network.call(to, request, limit).await?;
             self.look(message, to, Moment::After).await;
             Ok(answer)
@@ -195,6 +207,7 @@ pub struct Cluster<M> {
     store: MemoryStore,
     options: CoordinatorOptions,
     strike: Shared<Strike<M>>,
+    held: Shared<Option<(M, Duration)>>,
     /// The latest life of each server.
     ids: Shared<BTreeMap<usize, ServerId>>,
     away: BTreeMap<ProcessId, Duration>,
@@ -206,7 +219,9 @@ fn name_of(number: usize) -> String {
 
 impl<M: Message> Cluster<M> {
     pub fn new(seed: u64, servers: usize) -> Self {
-        Self::with(seed, servers, CoordinatorOptions::default())
+        let mut options = CoordinatorOptions::default();
+        options.serve_early = true;
+        Self::with(seed, servers, options)
     }
 
     pub fn with(seed: u64, servers: usize, options: CoordinatorOptions) -> Self {
@@ -222,6 +237,7 @@ impl<M: Message> Cluster<M> {
             store,
             options,
             strike: Shared::default(),
+            held: Shared::default(),
             ids: Shared::default(),
             away: BTreeMap::new(),
             sim,
@@ -243,6 +259,7 @@ impl<M: Message> Cluster<M> {
             process: process.id,
             addresses: addresses.chain([coordinator]).collect(),
             strike: Arc::clone(&self.strike),
+            held: Arc::clone(&self.held),
         };
         env.network = Intercepted::new(env.network.clone(), saboteur);
         match self.servers.iter().position(|s| *s == process.id) {
@@ -267,6 +284,22 @@ impl<M: Message> Cluster<M> {
 
     fn strike(&self) -> MutexGuard<'_, Strike<M>> {
         self.strike.lock().unwrap()
+    }
+
+    /// Keeps messages of a kind from arriving for so long, from now on.
+    pub fn hold(&self, message: M, time: Duration) {
+        *self.held.lock().unwrap() = Some((message, self.sim.now() + time));
+    }
+
+    /// Lets messages arrive again.
+    pub fn release(&self) {
+        *self.held.lock().unwrap() = None;
+    }
+
+    /// All servers that run.
+    pub fn running(&self) -> Vec<ProcessId> {
+        let ids = self.ids.lock().unwrap();
+        ids.keys().map(|number| self.servers[*number]).collect()
     }
 
     /// Lets a process crash at a message; those are counted that come from now on.
