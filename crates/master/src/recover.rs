@@ -75,6 +75,10 @@ const QUICK_PATIENCE: Duration = Duration::from_secs(1);
 /// the crashed server's leases have to end. Waiting longer would cost a second reading of replicas
 /// where the disks are what is slow.
 const FIRST_PART_AHEAD: Duration = Duration::from_millis(500);
+/// For how long tablets that are replayed may wait until they are durable here, where the
+/// coordinator lets them be read meanwhile: nothing else ends an attempt that answers reads
+/// (REC-5). As long as the coordinator waits for others.
+const STANDING_MAX: Duration = Duration::from_secs(600);
 /// Pause before backups are asked again for a segment that none of them could give.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
@@ -234,7 +238,8 @@ impl Master {
         self.attempts.replayed(&attempt.key());
         let ReplayLoad { entries, objects } = replay.load();
         let replay_us = micros(self.env.clock.now().since(started));
-        let limits = (&*attempt.cancellation, None);
+        let limit = attempt.request.early.then_some(STANDING_MAX);
+        let limits = (&*attempt.cancellation, limit);
         let reads = async {
             if attempt.request.early {
                 self.read_early(attempt.key(), tablets).await;

@@ -39,7 +39,8 @@ fn standing(mut cluster: Loaded<Message>) -> (Loaded<Message>, Vec<ServerId>) {
         cluster.cluster.tend();
         let status = cluster.cluster.status(&cluster.client);
         let tablets = &status.tables[0].tablets;
-        let is_read = |owner| status.list.is_up(owner);
+        // The parts of a status are not of one moment.
+        let is_read = |reader| reader != owner && status.list.is_up(reader);
         let recovers = status.recoveries.iter().any(|r| !r.done);
         if recovers && { tablets }
             .iter()
@@ -241,7 +242,8 @@ fn strike_early(at: At<Message>, seed: u64, victim: Option<Victim>) -> bool {
 }
 
 fn strike_early_at_every_message(seed: u64, victim: Option<Victim>) {
-    struck::at_every_message(&Message::ALL, |at| {
+    let _marks = pluvio_units::Marks::to_reach(&["recovery-serves-early"]);
+    struck::at_every_message(&Message::EARLY, |at| {
         let seed = seed + at.message as u64 + 20 * u64::from(at.nth);
         strike_early(at, seed, victim)
     });

@@ -31,7 +31,8 @@ enum Message {
     Recover,
     /// From recovery masters to backups.
     Fetch,
-    /// From recovery masters: a partition is in memory.
+    /// From recovery masters: a partition is in memory. Answered only where replicas take longer
+    /// than leases do.
     Replayed,
     /// What was replayed, from recovery masters to backups.
     SideReplica,
@@ -50,7 +51,20 @@ enum Message {
 
 impl Message {
     /// Those of every recovery.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 9] = [
+        Self::Start,
+        Self::Partitions,
+        Self::Recover,
+        Self::Fetch,
+        Self::SideReplica,
+        Self::Finished,
+        Self::Head,
+        Self::Crashed,
+        Self::Gone,
+    ];
+
+    /// Those of a recovery that serves early.
+    const EARLY: [Self; 10] = [
         Self::Start,
         Self::Partitions,
         Self::Recover,

@@ -171,8 +171,7 @@ impl<M: Message> Saboteur<M> {
 
 impl<M: Message> Saboteur<M> {
     async fn wait_if_held(&self, message: Option<M>) {
-        let is_held =
-            |(held, until): (M, Duration)| Some(held) == message && self.env.clock.now().0 < until;
+        let is_held = |(held, _): (M, Duration)| Some(held) == message;
         while self.held.lock().unwrap().is_some_and(is_held) {
             self.env.clock.sleep(Duration::from_millis(1)).await;
         }
@@ -286,7 +285,7 @@ impl<M: Message> Cluster<M> {
         self.strike.lock().unwrap()
     }
 
-    /// Keeps messages of a kind from arriving for so long, from now on.
+    /// Keeps messages of a kind from arriving for so long, from now on, while the cluster is tended.
     pub fn hold(&self, message: M, time: Duration) {
         *self.held.lock().unwrap() = Some((message, self.sim.now() + time));
     }
@@ -355,6 +354,9 @@ impl<M: Message> Cluster<M> {
     /// Lets a little time pass; strikes, and starts again what was struck.
     pub fn tend(&mut self) {
         self.sim.run_for(Duration::from_millis(1));
+        // By the simulator's clock: those of processes tell other times.
+        let now = self.sim.now();
+        self.held.lock().unwrap().take_if(|(_, until)| *until <= now);
         let due = self.strike().due.take();
         if let Some(due) = due {
             match due {
@@ -365,7 +367,6 @@ impl<M: Message> Cluster<M> {
             }
             self.strike().done += 1;
         }
-        let now = self.sim.now();
         let back: Vec<_> = self.away.iter().filter(|(_, at)| **at <= now).collect();
         let back: Vec<ProcessId> = back.into_iter().map(|(process, _)| *process).collect();
         for process in back {

@@ -31,8 +31,8 @@ pub(super) struct Partition {
     pub(super) result: Option<Result<ReplayStats, String>>,
     /// Its master reported that it tried and could not.
     pub(super) tried: bool,
-    /// Its master reported that it is durable there.
-    pub(super) durable: bool,
+    /// Its master reported the end, which may not be stored yet: it asks for nothing more.
+    pub(super) reported: bool,
 }
 
 /// What a report made of a partition.
@@ -68,7 +68,7 @@ impl Partition {
             master,
             result: None,
             tried: false,
-            durable: false,
+            reported: false,
         }
     }
 }
@@ -110,22 +110,29 @@ impl Attempts {
         self.map().get(&recovery).map(|attempt| attempt.not_before)
     }
 
-    /// A master reports that its partition is durable.
-    pub(super) fn durable(&self, report: &RecoveryMasterFinished) {
+    /// A master reports that its partition is durable, or that it could not recover it. What it
+    /// asked before and comes late is not wanted any more: a master that has given up would own
+    /// the tablets.
+    pub(super) fn reported(&self, report: &RecoveryMasterFinished) {
         let mut attempts = self.map();
         let attempt = attempts.get_mut(&report.recovery);
         let open = attempt.and_then(|a| a.open_partition(report.partition, report.server));
         if let Some(partition) = open {
-            partition.durable = true;
+            partition.reported = true;
         }
     }
 
-    /// Whether a master has yet to report that its partition is durable.
-    pub(super) fn is_volatile(&self, report: &PartitionReplayed) -> bool {
+    /// The crashed server and the tablets that are wanted from a master that has replayed them and
+    /// has not reported the end.
+    pub(super) fn wanted_early(
+        &self,
+        report: &PartitionReplayed,
+    ) -> Option<(ServerId, Vec<TabletSpec>)> {
         let mut attempts = self.map();
-        let attempt = attempts.get_mut(&report.recovery);
-        let open = attempt.and_then(|a| a.open_partition(report.partition, report.server));
-        open.is_none_or(|partition| !partition.durable)
+        let attempt = attempts.get_mut(&report.recovery)?;
+        let crashed = attempt.crashed;
+        let partition = attempt.open_partition(report.partition, report.server)?;
+        (!partition.reported).then(|| (crashed, partition.tablets.clone()))
     }
 
     /// The crashed server and the tablets that are still wanted from a master.

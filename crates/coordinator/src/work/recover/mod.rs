@@ -103,10 +103,6 @@ impl Recoveries {
             return Ok(PartitionReplayedReply { may_read: false });
         }
         self.until_nobody_reads(report.recovery).await;
-        if !self.attempts.is_volatile(&report) {
-            // The other report says more, and is about to be answered.
-            return Ok(PartitionReplayedReply { may_read: false });
-        }
         let attempts = self.attempts.clone();
         let PartitionReplayed {
             recovery,
@@ -115,7 +111,8 @@ impl Recoveries {
             ..
         } = report;
         let settle = self.context.ledger.change(move |state| {
-            let wanted = attempts.wanted(recovery, partition, server);
+            // Looked at under the writer's turn, which the report of the end takes, too.
+            let wanted = attempts.wanted_early(&report);
             state.settle_early(&report, wanted)
         });
         let may_read = settle.await?;
@@ -143,8 +140,8 @@ impl Recoveries {
         &self,
         report: RecoveryMasterFinished,
     ) -> Result<RecoveryMasterFinishedReply, Refusal> {
+        self.attempts.reported(&report);
         if report.result.is_ok() {
-            self.attempts.durable(&report);
             self.until_nobody_reads(report.recovery).await;
         }
         let (attempts, copy) = (self.attempts.clone(), report.clone());
