@@ -35,7 +35,8 @@
 //!   migrations, server lists and replication epochs have numbers of their own.
 //! - COORD-13: what was read once from a crashed server's replicas is read for ever. The ends of
 //!   its logs are stored before the first read, and each later attempt replays exactly as much.
-//!   They are where each replica that was found can still give it.
+//!   They are where each replica that was found can still give it, and as many as an
+//!   acknowledgement needed.
 //! - COORD-14: a tablet may *stand* on a crashed server: its owner answers reads from memory and
 //!   takes no changes. So that server's replicas alone have all of it. Until it is durable at its
 //!   owner that server stays in the list, and the tablet is not cut or moved. If its owner crashes

@@ -37,7 +37,7 @@ pub struct CoordinatorOptions {
     /// first part costs a tablet a master, and it has not been measured that it pays.
     pub early_bytes_min: u64,
     /// Whether recovered tablets answer reads before they have replicas of their own. Default
-    /// false: too few simulations have shown that it holds.
+    /// true.
     pub serve_early: bool,
     /// The longest a tablet may be copied to another server. Default 1 h; then it stays where it
     /// is.
@@ -64,7 +64,7 @@ impl Default for CoordinatorOptions {
             recovery_retry: Duration::from_secs(2),
             recovery_limit: Duration::from_secs(600),
             early_bytes_min: u64::MAX,
-            serve_early: false,
+            serve_early: true,
             migration_limit: Duration::from_secs(3600),
             call_limit: Duration::from_secs(2),
         }

@@ -88,6 +88,9 @@ pub struct HeadInfo {
     /// 1, unless the backup's machine was started anew since. Then the newest writes may be
     /// missing, and it is the number that an acknowledgement needed.
     pub copies: u8,
+    /// The number of replicas that an acknowledgement needed; 0 is unknown.
+    #[serde(default)]
+    pub needed: u8,
 }
 
 /// How much of one table a master holds.

@@ -418,7 +418,6 @@ async fn serve_coordinator(
     let mut options = CoordinatorOptions::default();
     // So little that recoveries of what a simulation loses have first parts.
     options.early_bytes_min = 4 << 10;
-    options.serve_early = true;
     let candidate = Arc::new(Candidate::new(env.clone(), options));
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&candidate);
     let listening = env

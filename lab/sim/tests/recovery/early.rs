@@ -297,6 +297,35 @@ fn a_standing_tablet_is_neither_cut_nor_moved() {
 
 // shows: COORD-14, REC-7
 #[test]
+fn what_is_read_and_does_not_become_durable_goes_back() {
+    let _marks = pluvio_units::Marks::to_reach(&[
+        "recovery-reads-end",
+        "recovery-standing-tablet-given-back",
+    ]);
+    // Longer than a recovery master waits.
+    let held = Duration::from_secs(605);
+    let mut cluster: Cluster<Message> = Cluster::new(780, SERVERS);
+    let client = cluster.new_client(&cluster.client);
+    let table = cluster.table(&client);
+    let (own, all) = (client.clone(), table.clone());
+    let value = Bytes::from(vec![7; 1000]);
+    let written = value.clone();
+    cluster.block_on(async move { own.write(&all, b"key", written).await.unwrap() });
+    let owner = cluster.owner(&client, &table);
+    cluster.hold(Message::SideReplica, held);
+    let process = cluster.process_of(owner);
+    cluster.crash(process);
+    let until = cluster.sim.now() + held;
+    while cluster.sim.now() < until {
+        cluster.tend();
+    }
+    cluster.until_healthy(&client);
+    let read = cluster.block_on(async move { client.read(&table, b"key").await.unwrap() });
+    assert_eq!(read.unwrap().value, value);
+}
+
+// shows: COORD-14, REC-7
+#[test]
 fn a_table_may_be_dropped_while_its_tablets_stand() {
     let at = At::first(Message::Replayed, Moment::After);
     let mut cluster: Cluster<Message> = Cluster::new(770, SERVERS);

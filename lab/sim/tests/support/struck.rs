@@ -173,7 +173,7 @@ impl<M: Message> Saboteur<M> {
     async fn wait_if_held(&self, message: Option<M>) {
         let is_held = |(held, _): (M, Duration)| Some(held) == message;
         while self.held.lock().unwrap().is_some_and(is_held) {
-            self.env.clock.sleep(Duration::from_millis(1)).await;
+            self.env.clock.sleep(Duration::from_millis(10)).await;
         }
     }
 }
@@ -212,19 +212,25 @@ pub struct Cluster<M> {
     away: BTreeMap<ProcessId, Duration>,
 }
 
+/// `PLUVIO_SEED` makes all seeds others.
+fn other_seeds() -> u64 {
+    let number = std::env::var("PLUVIO_SEED").ok();
+    let number = number.map_or(0, |text| text.parse().expect("PLUVIO_SEED is a number"));
+    // Further apart than seeds of these tests are.
+    100_000_u64 * number
+}
+
 fn name_of(number: usize) -> String {
     format!("server-{number}")
 }
 
 impl<M: Message> Cluster<M> {
     pub fn new(seed: u64, servers: usize) -> Self {
-        let mut options = CoordinatorOptions::default();
-        options.serve_early = true;
-        Self::with(seed, servers, options)
+        Self::with(seed, servers, CoordinatorOptions::default())
     }
 
     pub fn with(seed: u64, servers: usize, options: CoordinatorOptions) -> Self {
-        let sim = Sim::new(seed, SimOptions::default());
+        let sim = Sim::new(seed + other_seeds(), SimOptions::default());
         let store = MemoryStore::new();
         let coordinator = sim.process("coordinator");
         let processes: Vec<_> = (0..servers).map(|n| sim.process(&name_of(n))).collect();

@@ -1,9 +1,11 @@
 //! Decisions about tablets and owners, without servers.
 
+use super::attempts::{Attempt, Attempts, Partition};
 use super::changes::{LogEnds, Prepared};
 use crate::refusals::not_a_member;
 use crate::state::{Ends, FORMAT_EARLY, ServerRecord, State, TableRecord, TabletRecord};
 use crate::testing::{self, NoChoice};
+use pluvio_env::Moment;
 use pluvio_units::{
     ClusterId, HashKind, HashRange, KeyHash, LogId, RecoveryId, SegmentId, ServerId, TableId,
 };
@@ -347,6 +349,30 @@ fn what_a_master_cannot_finish_is_the_crashed_servers_again() {
         Ok(false),
         "it comes late"
     );
+}
+
+// shows: COORD-14
+#[test]
+fn a_master_that_reported_the_end_does_not_get_what_it_asked_for_before() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let attempts = Attempts::default();
+    let attempt = Attempt {
+        crashed: ServerId(1),
+        not_before: Moment::default(),
+        partitions: vec![Partition::new(specs.clone(), ServerId(2))],
+        progress: Arc::default(),
+    };
+    attempts.begin(RecoveryId(1), attempt);
+    let wanted = Some((ServerId(1), specs));
+    assert_eq!(attempts.wanted_early(&replayed(1, 2, 0)), wanted);
+    assert_eq!(attempts.wanted_early(&replayed(1, 3, 0)), None);
+    // Its failure is being stored.
+    attempts.reported(&RecoveryMasterFinished {
+        result: Err("no memory".into()),
+        ..report(1, 2, 0)
+    });
+    assert_eq!(attempts.wanted_early(&replayed(1, 2, 0)), None);
 }
 
 // shows: COORD-14

@@ -28,7 +28,9 @@
 //! log (COORD-13).
 //!
 //! - An end is where the shortest replica ends that lost nothing: it has what was acknowledged, and
-//!   each replica found can give as much later. Where each may have lost some there is no end.
+//!   each replica found can give as much later. Where each may have lost some there is no end. Nor
+//!   is there one where fewer replicas have as much than an acknowledgement needed. One failure
+//!   could take that, and leave others that were never to have it.
 //! - Once something was read, the ends are settled. Then each log ends in the same segment, and
 //!   only replicas count that have as many bytes of it. Steps 2, 3 and 5 were taken before.
 
@@ -310,7 +312,7 @@ pub(crate) fn reconstruct(
         return Err(incomplete);
     };
     let mut found_ends = ends.cloned().unwrap_or_default();
-    let mut are_certain = true;
+    let mut are_safe = true;
     let headless: Vec<LogId> = (0..logs)
         .map(LogId)
         .filter(|l| !heads.contains_key(l))
@@ -334,9 +336,9 @@ pub(crate) fn reconstruct(
         let least = match found_ends.get(log) {
             Some((_, length)) => *length,
             None => {
-                let (least, is_certain) = sources.least_certain(head.segment, is_head);
+                let (least, is_safe) = sources.least_certain(head.segment, is_head);
                 found_ends.insert(*log, (head.segment, least));
-                are_certain &= is_certain;
+                are_safe &= is_safe;
                 least
             }
         };
@@ -356,18 +358,26 @@ pub(crate) fn reconstruct(
     Ok(LogMap {
         segments: sources.ordered(),
         stats: stats(&heads, inventories),
-        ends: are_certain.then_some(found_ends),
+        ends: are_safe.then_some(found_ends),
     })
 }
 
-/// Whether a settled end is on no backup that answered, and each that has that head lost power.
+/// Whether a settled end is on no backup that answered, and as many of them may have lost it as an
+/// acknowledgement needed: what was acknowledged could be lost, too (COORD-10).
 fn lost_power(inventories: &[Inventory], ends: &Ends) -> bool {
     ends.iter().any(|(log, (segment, length))| {
         let replicas = inventories.iter().flat_map(|i| &i.replicas);
-        let mut heads = replicas
-            .filter(|r| r.log == *log && r.segment == *segment && !r.closed)
-            .peekable();
-        heads.peek().is_some() && heads.all(|r| r.length < *length && !is_certain(r))
+        let mut heads = replicas.filter(|r| r.log == *log && r.segment == *segment && !r.closed);
+        let mut lost = 0_usize;
+        let mut needed = 1;
+        let is_gone = heads.all(|r| {
+            if let Some(head) = r.head.as_ref().filter(|_| !is_certain(r)) {
+                lost += 1;
+                needed = needed.max(usize::from(head.copies));
+            }
+            r.length < *length
+        });
+        is_gone && lost >= needed
     })
 }
 
@@ -406,21 +416,28 @@ impl<'a> Sources<'a> {
 
     /// The least length of every open replica of a head that may be read (COORD-10). It is that of
     /// the shortest replica that lost nothing. When each may have lost some, it is that of the
-    /// longest. Says, too, whether one lost nothing.
+    /// longest. Says, too, whether that length may be an end: one lost nothing, and as many have it
+    /// as an acknowledgement needed.
     fn least_certain(
         &self,
         head: SegmentId,
         is_head: impl Fn(&ReplicaInfo) -> bool,
     ) -> (u32, bool) {
         let replicas = self.replicas.get(&head).into_iter().flatten();
-        let heads: Vec<&ReplicaInfo> = replicas
-            .map(|(_, _, r)| *r)
-            .filter(|r| is_head(r))
+        let heads: Vec<(ServerId, &ReplicaInfo)> = replicas
+            .map(|(_, backup, r)| (*backup, *r))
+            .filter(|(_, r)| is_head(r))
             .collect();
-        let certain = heads.iter().filter(|r| is_certain(r));
-        let shortest = certain.map(|r| r.length).min();
-        let longest = heads.iter().map(|r| r.length).max();
-        (shortest.or(longest).unwrap_or(0), shortest.is_some())
+        let certain = heads.iter().filter(|(_, r)| is_certain(r));
+        let shortest = certain.map(|(_, r)| r.length).min();
+        let longest = heads.iter().map(|(_, r)| r.length).max();
+        let least = shortest.or(longest).unwrap_or(0);
+        let have_it = heads.iter().filter(|(_, r)| r.length >= least);
+        let have_it: BTreeSet<ServerId> = have_it.map(|(backup, _)| *backup).collect();
+        let needed = heads.iter().filter_map(|(_, r)| r.head.as_ref());
+        let needed = needed.map(|head| usize::from(head.needed)).max();
+        let is_safe = shortest.is_some() && have_it.len() >= needed.unwrap_or(0);
+        (least, is_safe)
     }
 
     /// Takes a segment with its usable replicas; false when there is none.

@@ -31,6 +31,7 @@ fn head(segment: u64, digest: &[u64]) -> ReplicaInfo {
             other_entries: 0,
             has_data: false,
             copies: 1,
+            needed: 1,
         }),
         ..replica(segment)
     }
@@ -47,7 +48,8 @@ fn filled(segment: u64, digest: &[u64]) -> ReplicaInfo {
 /// A replica of an open head whose backup's machine lost power, of a master that needed two for an
 /// acknowledgement.
 fn doubtful(mut replica: ReplicaInfo) -> ReplicaInfo {
-    replica.head.as_mut().unwrap().copies = 2;
+    let head = replica.head.as_mut().unwrap();
+    (head.copies, head.needed) = (2, 2);
     replica
 }
 
@@ -461,12 +463,19 @@ fn a_log_ends_where_each_replica_that_was_found_and_lost_nothing_can_give_it() {
     };
     let (short, long) = (head(3, &[3]), filled(3, &[3]));
     assert_eq!(ends_of(&[long.clone(), short.clone()]), Some(ends(3, 100)));
+    let weak = doubtful(short.clone());
     assert_eq!(
-        ends_of(&[doubtful(short.clone()), long.clone()]),
+        ends_of(&[weak.clone(), long.clone(), long.clone()]),
         Some(ends(3, 200))
     );
+    assert_eq!(ends_of(&[weak, long.clone()]), None);
     // Each may have lost some.
-    assert_eq!(ends_of(&[doubtful(short), doubtful(long)]), None);
+    assert_eq!(ends_of(&[doubtful(short.clone()), doubtful(long)]), None);
+    // One failure could take it.
+    let mut of_two = short;
+    of_two.head.as_mut().unwrap().needed = 2;
+    assert_eq!(ends_of(&[of_two.clone()]), None);
+    assert_eq!(ends_of(&[of_two.clone(), of_two]), Some(ends(3, 100)));
 }
 
 // shows: COORD-13
@@ -513,12 +522,14 @@ fn a_settled_end_is_found_again_or_waited_for() {
     }
     let stale = find(vec![vec![replica(2), long]], &recorded(3, 1));
     assert!(stale.is_err());
-    // Where all that is there lost power, the log can only end as it would have.
-    let lost = find(vec![vec![replica(2), doubtful(short.clone())]], &none);
-    assert!(lost.unwrap_err().lost_ends());
-    let one = find(
-        vec![vec![replica(2), doubtful(short.clone())], vec![short]],
-        &none,
-    );
-    assert!(!one.unwrap_err().lost_ends());
+    // Where as many lost power as were needed, the log can only end as it would have.
+    let weak = || vec![replica(2), doubtful(short.clone())];
+    for others in [vec![weak()], vec![weak(), vec![short.clone()]]] {
+        let lost = find([vec![weak()], others].concat(), &none);
+        assert!(lost.unwrap_err().lost_ends());
+    }
+    for others in [vec![], vec![vec![short.clone()]]] {
+        let one = find([vec![weak()], others].concat(), &none);
+        assert!(!one.unwrap_err().lost_ends());
+    }
 }
