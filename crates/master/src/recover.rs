@@ -75,9 +75,8 @@ const QUICK_PATIENCE: Duration = Duration::from_secs(1);
 /// the crashed server's leases have to end. Waiting longer would cost a second reading of replicas
 /// where the disks are what is slow.
 const FIRST_PART_AHEAD: Duration = Duration::from_millis(500);
-/// For how long tablets that are replayed may wait until they are durable here, where the
-/// coordinator lets them be read meanwhile: nothing else ends an attempt that answers reads
-/// (REC-5). As long as the coordinator waits for others.
+/// For how long tablets that may be read early wait until they are durable here. Nothing else ends
+/// an attempt that answers reads (REC-5). It is as long as the coordinator waits for others.
 const STANDING_MAX: Duration = Duration::from_secs(600);
 /// Pause before backups are asked again for a segment that none of them could give.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);

@@ -291,7 +291,7 @@ impl<M: Message> Cluster<M> {
         self.strike.lock().unwrap()
     }
 
-    /// Keeps messages of a kind from arriving for so long, from now on, while the cluster is tended.
+    /// Keeps messages of a kind from arriving for so long, from now on. The cluster must be tended.
     pub fn hold(&self, message: M, time: Duration) {
         *self.held.lock().unwrap() = Some((message, self.sim.now() + time));
     }
@@ -362,7 +362,10 @@ impl<M: Message> Cluster<M> {
         self.sim.run_for(Duration::from_millis(1));
         // By the simulator's clock: those of processes tell other times.
         let now = self.sim.now();
-        self.held.lock().unwrap().take_if(|(_, until)| *until <= now);
+        self.held
+            .lock()
+            .unwrap()
+            .take_if(|(_, until)| *until <= now);
         let due = self.strike().due.take();
         if let Some(due) = due {
             match due {

@@ -110,9 +110,9 @@ impl Attempts {
         self.map().get(&recovery).map(|attempt| attempt.not_before)
     }
 
-    /// A master reports that its partition is durable, or that it could not recover it. What it
-    /// asked before and comes late is not wanted any more: a master that has given up would own
-    /// the tablets.
+    /// A master reports that its partition is durable, or that it could not recover it. A request
+    /// to read that comes later is late. If it counted, a master that has given up would own the
+    /// tablets.
     pub(super) fn reported(&self, report: &RecoveryMasterFinished) {
         let mut attempts = self.map();
         let attempt = attempts.get_mut(&report.recovery);

@@ -362,8 +362,8 @@ pub(crate) fn reconstruct(
     })
 }
 
-/// Whether a settled end is on no backup that answered, and as many of them may have lost it as an
-/// acknowledgement needed: what was acknowledged could be lost, too (COORD-10).
+/// Whether a settled end is lost: no backup that answered has it. As many of them lost power as an
+/// acknowledgement needed, so what was acknowledged could be lost, too (COORD-10).
 fn lost_power(inventories: &[Inventory], ends: &Ends) -> bool {
     ends.iter().any(|(log, (segment, length))| {
         let replicas = inventories.iter().flat_map(|i| &i.replicas);
