@@ -158,6 +158,7 @@ impl Master {
         cancellation: &Cancellation,
         limit: Option<Duration>,
     ) -> Result<Joined, String> {
+        let horizon = replay.horizon();
         let side = self.close(log, replay).await?;
         let give_up = limit.map(|limit| self.env.clock.now() + limit);
         let durable = async {
@@ -176,7 +177,10 @@ impl Master {
             return Err(why);
         }
         let side = self.compare(side).await?;
-        self.commit(side, tablets, cancellation, give_up).await
+        let joined = self.commit(side, tablets, cancellation, give_up).await?;
+        // The head of the commit records it, and is durable (EXPIRY-2).
+        self.store().go_on_from(horizon);
+        Ok(joined)
     }
 
     /// Leaves nothing of what was replayed and is in no digest.

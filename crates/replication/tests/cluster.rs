@@ -397,6 +397,7 @@ async fn commit_and_drop(space: &Arc<pluvio_log::LogSpace>, replication: &Replic
             version,
             timestamp_s: 1,
             graves: Graves::NONE,
+            deadline: None,
             key: key.as_bytes(),
             value: &value,
         };

@@ -24,7 +24,9 @@ use pluvio_format::{
 use pluvio_index::IndexError;
 use pluvio_log::{AppendClass, Corruption, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, HashRange, KeyHash, LogId, ObjectVersion, SegmentId, TableId};
+use pluvio_units::{
+    EntryRef, HashRange, KeyHash, LogId, ObjectVersion, SegmentId, TableId, UnixMs,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use survey::Survey;
@@ -66,6 +68,8 @@ pub struct Replay {
     /// Tombstones that are in the index (REPLAY-3).
     tombstones: Vec<(TableId, KeyHash, EntryRef)>,
     load: ReplayLoad,
+    /// Up to when the other master may have judged deadlines.
+    horizon: UnixMs,
     /// By which limit objects may be refused.
     objects: AppendClass,
     /// What lives in the end, if that is known beforehand.
@@ -114,7 +118,8 @@ pub(crate) fn check_version(entry: &Entry<'_>) -> Result<(), ParseErrorKind> {
         Entry::SegmentHeader(_)
         | Entry::LogDigest(_)
         | Entry::TableStats(_)
-        | Entry::Completion(_) => return Ok(()),
+        | Entry::Completion(_)
+        | Entry::Horizon(_) => return Ok(()),
     };
     if version.0 == u64::MAX {
         return Err(ParseErrorKind::BadBody(entry.kind()));
@@ -140,7 +145,8 @@ fn read_ahead<'b>(
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
             | Entry::TableStats(_)
-            | Entry::Completion(_) => None,
+            | Entry::Completion(_)
+            | Entry::Horizon(_) => None,
         };
         let table = key.and_then(|(table, key)| Some((tables.get(&table)?, key)));
         let hash = table.map_or(KeyHash(0), |(table, key)| {
@@ -183,9 +189,18 @@ impl Replay {
             tablets,
             tombstones: Vec::new(),
             load: ReplayLoad::default(),
+            horizon: UnixMs(0),
             objects: AppendClass::Normal,
             survey: None,
         })
+    }
+
+    /// Up to when the other master may have judged deadlines, as far as was replayed. Once a head
+    /// is durable that was opened from now on, and before what was replayed is served,
+    /// [`Engine::go_on_from`] must be told.
+    #[must_use]
+    pub fn horizon(&self) -> UnixMs {
+        self.horizon
     }
 
     /// How much was replayed so far.
@@ -244,6 +259,11 @@ impl Replay {
                 Ok(())
             }
             Entry::Completion(record) => self.completion(ground, record, now),
+            Entry::Horizon(horizon) => {
+                self.horizon = self.horizon.max(*horizon);
+                self.store.space().raise_horizon(*horizon);
+                Ok(())
+            }
             Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => Ok(()),
         }
     }
@@ -418,6 +438,10 @@ impl Replay {
         if let Entry::Object(object) = view.entry() {
             let growth = Growth::by(object.key.len() + object.value.len(), view.total_len());
             table.count(LogId(0), growth);
+            if let Some(deadline) = object.deadline {
+                let hash = table.hash(object.key);
+                self.store.expiry().note((table.id(), hash), deadline);
+            }
         }
         self.load.objects += 1;
     }

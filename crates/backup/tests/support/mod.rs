@@ -214,6 +214,7 @@ impl Image {
                 version: ObjectVersion(9),
                 timestamp_s: 1,
                 graves: Graves::NONE,
+                deadline: None,
                 key: key.as_bytes(),
                 value: &[i as u8; 50],
             };

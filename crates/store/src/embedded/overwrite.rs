@@ -137,6 +137,7 @@ fn append_new(
         version: old_version.next(),
         timestamp_s: new.now_s,
         graves: Graves::NONE,
+        deadline: None,
         key: new.key,
         value: new.value,
     };

@@ -1,0 +1,157 @@
+//! Deadlines of objects: by which time they are judged, and who looks for those that are past.
+//!
+//! An object whose deadline is past counts as absent for every read and every rule, from that
+//! millisecond on. It leaves memory later: the keys that are due are taken from here, and each is
+//! dropped by [`Engine::drop_expired`](crate::Engine::drop_expired), which is a delete.
+//!
+//! Owns the clock, the horizon that is durable, and the notes of keys that expire.
+//!
+//! Invariants
+//! - EXPIRY-1: the time that deadlines are judged by never goes back while the engine lives.
+//! - EXPIRY-2: in a store with replicas no deadline is judged by a time later than a horizon that is
+//!   durable. The next owner of a key goes on from there ([`Engine::go_on_from`], and the lead of
+//!   [`LEAD_MS`]), or from the time that was judged by when the key moved. So what was seen as gone
+//!   stays gone.
+//! - EXPIRY-3: an object whose deadline is past is dropped by a delete, and not else: with
+//!   tombstones for all its dead versions, and with a safe version above its own. Otherwise an
+//!   earlier version could return.
+//! - EXPIRY-4: a key with a deadline has a note, or a walk through the indexes is due.
+//!
+//! Any thread. Not here: what a deadline does to an outcome (crate `mutation`), who calls this and
+//! how often (crate `master`).
+
+mod clock;
+mod notes;
+
+pub use clock::DeadlineTime;
+pub use notes::Place;
+
+use clock::DeadlineClock;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use notes::Notes;
+use pluvio_log::Appended;
+use pluvio_units::{Deadline, Rank, TableId, UnixMs};
+use std::sync::Mutex;
+
+/// How far ahead of its clock a master writes its horizon: long enough to be durable before it is
+/// needed, short enough that a crash lets things expire only so much earlier.
+pub(crate) const LEAD_MS: u64 = 2_000;
+
+/// See the module.
+#[derive(Default)]
+pub struct Expiry {
+    clock: DeadlineClock,
+    notes: Notes,
+    /// The horizon that is durable.
+    reached: AtomicU64,
+    /// A horizon that was appended, and may be durable by now.
+    pub(crate) asked: Mutex<Option<(Appended<()>, UnixMs)>>,
+    /// Whether there ever was a deadline.
+    used: AtomicBool,
+    /// Whether the first horizon is to be appended.
+    is_new: AtomicBool,
+    dropped: AtomicU64,
+    /// Where the walk goes on.
+    pub(crate) walk: Mutex<Option<(TableId, Rank)>>,
+}
+
+impl Expiry {
+    /// Sets the clocks; only the first call counts. Nothing expires before it.
+    pub fn start(&self, time: Box<dyn DeadlineTime>) {
+        self.clock.start(time);
+    }
+
+    /// What the clock shows. Deadlines are judged by [`Engine::now`](crate::Engine::now).
+    pub(crate) fn shown(&self) -> UnixMs {
+        self.clock.shown()
+    }
+
+    pub(crate) fn follow(&self) {
+        self.clock.follow();
+    }
+
+    pub(crate) fn judge(&self, time: UnixMs) -> UnixMs {
+        self.clock.judge(time)
+    }
+
+    /// The latest time by which deadlines were judged.
+    #[must_use]
+    pub fn judged(&self) -> UnixMs {
+        self.clock.judged()
+    }
+
+    pub(crate) fn reached(&self) -> UnixMs {
+        UnixMs(self.reached.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn reach(&self, horizon: UnixMs) {
+        self.reached.fetch_max(horizon.0, Ordering::AcqRel);
+    }
+
+    /// See [`Engine::go_on_from`](crate::Engine::go_on_from).
+    pub(crate) fn go_on_from(&self, horizon: UnixMs) {
+        self.used.store(true, Ordering::Release);
+        self.clock.not_before(horizon);
+        self.reach(horizon);
+    }
+
+    /// Whether there ever was a deadline.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Whether the first deadline came a moment ago: true once.
+    #[inline]
+    pub(crate) fn take_new(&self) -> bool {
+        self.is_new.load(Ordering::Relaxed) && self.is_new.swap(false, Ordering::AcqRel)
+    }
+
+    /// A key expires then.
+    pub(crate) fn note(&self, place: Place, deadline: Deadline) {
+        if !self.is_used() && !self.used.swap(true, Ordering::AcqRel) {
+            self.is_new.store(true, Ordering::Release);
+        }
+        self.notes.add(place, deadline);
+    }
+
+    /// A key that had the deadline `old`, whose note is still there, has another one.
+    #[inline]
+    pub(crate) fn renote(&self, place: Place, old: Option<Deadline>, new: Option<Deadline>) {
+        if let Some(new) = new
+            && old.is_none_or(|old| old > new)
+        {
+            self.note(place, new);
+        }
+    }
+
+    /// Takes up to `most` keys that are due; there may be more.
+    pub(crate) fn take_due(&self, now: UnixMs, most: usize) -> Vec<Place> {
+        self.notes.take(now, most)
+    }
+
+    /// Whether keys are due at that time.
+    pub(crate) fn is_due(&self, now: UnixMs) -> bool {
+        self.notes.is_due(now)
+    }
+
+    pub(crate) fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    /// Keys noted: about as many as have deadlines, up to a bound.
+    #[must_use]
+    pub fn noted(&self) -> u64 {
+        self.notes.count() as u64
+    }
+
+    pub(crate) fn count_dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Objects dropped since the start because their deadlines were past.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
