@@ -378,7 +378,7 @@ fn objects_with_graves_come_back_and_no_flipped_bit_or_cut_passes() {
             let lens = Object::lens(&bytes).unwrap();
             assert!(lens.has_graves);
             let body = &bytes[lens.header_len..lens.total_len];
-            let object = Object::of_body(body, true).unwrap();
+            let object = Object::of_body(body, &lens).unwrap();
             assert_eq!(Entry::Object(object), entry);
             assert!(
                 Object::front(&bytes).is_err(),
@@ -411,7 +411,8 @@ fn only_objects_have_graves() {
             | EntryKind::LogDigest
             | EntryKind::SafeVersion
             | EntryKind::TableStats
-            | EntryKind::Completion => assert_eq!(error, ParseErrorKind::BadKind(bytes[0])),
+            | EntryKind::Completion
+            | EntryKind::Horizon => assert_eq!(error, ParseErrorKind::BadKind(bytes[0])),
         }
     }
 }

@@ -84,6 +84,10 @@ pub(crate) fn unsupported_option(word: &[u8]) -> Failure {
     Failure::new([b"ERR Unsupported option ".as_slice(), word].concat())
 }
 
+/// [`bad_expiry`] of GETEX.
+pub(crate) const BAD_EXPIRY_OF_GETEX: Failure =
+    Failure::fixed("ERR invalid expire time in 'getex' command");
+
 /// Conditions of EXPIRE that exclude each other.
 pub(crate) const NX_AND_OTHERS: Failure =
     Failure::fixed("ERR NX and XX, GT or LT options at the same time are not compatible");

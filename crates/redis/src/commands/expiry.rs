@@ -10,6 +10,9 @@ use crate::parser::Command;
 use crate::reply::Failure;
 use pluvio_client::{Change, Deadline, Lifetime, Mutation, Projection, TouchIf};
 
+static NOT_INTEGER: Failure = failure::NOT_INTEGER;
+static BAD_EXPIRY: Failure = failure::BAD_EXPIRY_OF_GETEX;
+
 /// The longest relative time: Redis adds it to the time since 1970, and refuses what has no number
 /// then. Some 280 years are left for that time.
 const LONGEST_MS: u64 = i64::MAX.unsigned_abs() - (1 << 43);
@@ -156,7 +159,16 @@ pub(super) fn get(command: &Command) -> Result<OneKey<'_>, Failure> {
     let lifetime = match (command.len(), Unit::at(command, 2)) {
         (2, _) => return Ok(OneKey::read(key, Projection::Value)),
         (3, _) if command.is(2, "PERSIST") => Lifetime::Endless,
-        (4, Some(unit)) => unit.positive("getex", command.get(3))?,
+        (4, Some(unit)) => match unit.positive("getex", command.get(3)) {
+            Ok(lifetime) => lifetime,
+            // Redis looks at the time only when there is something to expire.
+            Err(failure) => {
+                let is_number = failure != failure::NOT_INTEGER;
+                let wrong = if is_number { &BAD_EXPIRY } else { &NOT_INTEGER };
+                let read = OneKey::read(key, Projection::Nothing);
+                return Ok(read.shaped(Shape::Wrong(wrong)));
+            }
+        },
         _ => return Err(failure::SYNTAX),
     };
     Ok(OneKey::change(Mutation {

@@ -122,6 +122,8 @@ pub(crate) enum Shape {
     IsDeleted,
     /// 1, or 0 when there is no object.
     IsThere,
+    /// Nil, or this error where there is an object.
+    Wrong(&'static Failure),
     /// 1, or 0 when the deadline stayed as it was.
     IsTouched,
     /// The number of milliseconds, or of seconds; -2 when there is no object.
@@ -158,6 +160,8 @@ impl Shape {
             Self::IsDone => Reply::flag(!is_rejected(&outcome)),
             Self::IsDeleted => Reply::flag(is_deleted(&outcome)),
             Self::IsThere => Reply::flag(is_there(&outcome)),
+            Self::Wrong(failure) if is_there(&outcome) => Reply::Error(failure.clone()),
+            Self::Wrong(_) => Reply::Nil,
             Self::IsTouched => Reply::flag(!matches!(outcome, Outcome::Unchanged { .. })),
             Self::Time { seconds } => match outcome.into_output() {
                 // Redis rounds to the nearest second.
