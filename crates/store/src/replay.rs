@@ -291,6 +291,8 @@ impl Replay {
             bucket.fill(room, new, false);
             drop(bucket);
             index.resize(guard, |entry| store.hash_of(table, entry, guard));
+            let place = (table.id(), hash);
+            store.expiry().renote(place, None, object.deadline);
             self.count(table, new, guard);
             return Ok(());
         };
@@ -308,6 +310,9 @@ impl Replay {
             bucket.replace(slot.entry, new, false),
             "the bucket is locked since the slot was found"
         );
+        let before = view.object().and_then(|before| before.deadline);
+        let place = (table.id(), hash);
+        store.expiry().renote(place, before, object.deadline);
         self.uncount(table, slot.entry, &view, guard);
         self.count(table, new, guard);
         Ok(())
@@ -438,10 +443,6 @@ impl Replay {
         if let Entry::Object(object) = view.entry() {
             let growth = Growth::by(object.key.len() + object.value.len(), view.total_len());
             table.count(LogId(0), growth);
-            if let Some(deadline) = object.deadline {
-                let hash = table.hash(object.key);
-                self.store.expiry().note((table.id(), hash), deadline);
-            }
         }
         self.load.objects += 1;
     }

@@ -272,7 +272,10 @@ fn what_is_not_known_is_refused_in_words() {
         lifetime: Lifetime::Endless,
         ..Mutation::new(TableId(1), b"", Change::Touch(TouchIf::Always))
     };
-    unknown(refused(&forever, |meta| meta[ITEMS + 15] = 4), &["lifetime: 4 "]);
+    unknown(
+        refused(&forever, |meta| meta[ITEMS + 15] = 4),
+        &["lifetime: 4 "],
+    );
     unknown(
         refused(&forever, |meta| meta[ITEMS + 24] = 6),
         &["condition on a deadline: 6 "],
