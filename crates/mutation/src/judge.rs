@@ -4,6 +4,24 @@ use crate::compute::{self, NewValue, Step};
 use crate::value::{Change, Get, Mutation, Outcome, Output, Projection, TouchIf};
 use pluvio_units::{Deadline, ObjectVersion, UnixMs};
 
+/// What time it is for an owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Now {
+    /// What is past by this time is gone, and stays so whoever owns it next.
+    pub judged: UnixMs,
+    /// The owner's clock: lifetimes begin with it. Not before `judged`.
+    pub shown: UnixMs,
+}
+
+impl From<UnixMs> for Now {
+    fn from(now: UnixMs) -> Self {
+        Self {
+            judged: now,
+            shown: now,
+        }
+    }
+}
+
 /// An object as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Current<'a> {
@@ -19,8 +37,9 @@ impl Current<'_> {
     /// Whether its deadline is past.
     #[must_use]
     #[inline]
-    pub fn is_gone(&self, now: UnixMs) -> bool {
-        self.deadline.is_some_and(|deadline| deadline.is_past(now))
+    pub fn is_gone(&self, now: Now) -> bool {
+        self.deadline
+            .is_some_and(|deadline| deadline.is_past(now.judged))
     }
 }
 
@@ -35,19 +54,14 @@ pub enum Verdict<'m> {
     Keep(Outcome),
 }
 
-/// Decides what is done to an object, and the outcome of that. `now` is the time of the owner; it
-/// counts where the object has a deadline or the mutation names a time.
+/// Decides what is done to an object, and the outcome of that. `now` counts where the object has a deadline or the mutation names a time.
 ///
 /// 1. An object whose deadline is past counts as absent.
 /// 2. The reject rules are judged.
 /// 3. The value is compared with the expected one.
 /// 4. The change is computed, and the deadline.
 #[inline]
-pub fn judge<'m>(
-    mutation: &Mutation<'m>,
-    current: Option<Current<'_>>,
-    now: UnixMs,
-) -> Verdict<'m> {
+pub fn judge<'m>(mutation: &Mutation<'m>, current: Option<Current<'_>>, now: Now) -> Verdict<'m> {
     let current = current.filter(|current| !current.is_gone(now));
     let version = current.map_or(ObjectVersion(0), |current| current.version);
     let old = || match current {
@@ -67,7 +81,7 @@ pub fn judge<'m>(
         return touch(mutation, rule, current, now);
     }
     let known = current.and_then(|current| current.deadline);
-    let deadline = || mutation.lifetime.deadline(known, now);
+    let deadline = || mutation.lifetime.deadline(known, now.shown);
     match compute::change(&mutation.change, current.map(|current| current.value)) {
         Ok(Step::Put(value, output)) => match mutation.returns_old {
             true => Verdict::Put(value, deadline(), old()),
@@ -88,7 +102,7 @@ fn touch<'m>(
     mutation: &Mutation<'m>,
     rule: TouchIf,
     current: Option<Current<'_>>,
-    now: UnixMs,
+    now: Now,
 ) -> Verdict<'m> {
     let output = |done: bool| match (mutation.returns_old, current) {
         (true, Some(current)) => Output::Bytes(current.value.to_vec().into()),
@@ -109,11 +123,12 @@ fn touch<'m>(
     else {
         return kept(ObjectVersion(0));
     };
-    let deadline = mutation.lifetime.deadline(known, now);
+    let deadline = mutation.lifetime.deadline(known, now.shown);
     if deadline == known && !mutation.lifetime.is_bounded() || !rule.allows(known, deadline) {
         return kept(version);
     }
-    if deadline.is_some_and(|deadline| deadline.is_past(now)) {
+    // A delete is one for good, whatever may be judged.
+    if deadline.is_some_and(|deadline| deadline.is_past(now.shown)) {
         return Verdict::Delete(output(true));
     }
     Verdict::Put(NewValue::Built(value.to_vec()), deadline, output(true))
@@ -121,7 +136,7 @@ fn touch<'m>(
 
 /// The outcome of a read at that time.
 #[inline]
-pub fn look(get: &Get<'_>, current: Option<Current<'_>>, now: UnixMs) -> Outcome {
+pub fn look(get: &Get<'_>, current: Option<Current<'_>>, now: Now) -> Outcome {
     let current = current.filter(|current| !current.is_gone(now));
     let version = current.map_or(ObjectVersion(0), |current| current.version);
     if get.rules.reject(current.map(|current| current.version)) {
@@ -135,7 +150,7 @@ pub fn look(get: &Get<'_>, current: Option<Current<'_>>, now: UnixMs) -> Outcome
     let output = match (current, get.projection) {
         (Some(current), Projection::Deadline) => time(current.deadline.map(Deadline::ms)),
         (Some(current), Projection::TimeLeft) => {
-            time(current.deadline.map(|deadline| deadline.left(now)))
+            time(current.deadline.map(|deadline| deadline.left(now.shown)))
         }
         (Some(current), projection) => compute::project(&projection, current.value),
         // Behind the end of nothing, too, everything is 0.
@@ -168,7 +183,10 @@ mod tests {
         deadline: None,
     });
     /// What time it is, unless a test says another.
-    const NOW: UnixMs = UnixMs(1000);
+    const NOW: Now = Now {
+        judged: UnixMs(1000),
+        shown: UnixMs(1000),
+    };
 
     fn held_until(ms: u64) -> Option<Current<'static>> {
         HELD.map(|held| Current {
@@ -327,6 +345,32 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn lifetimes_begin_with_the_clock_and_not_with_what_may_be_judged() {
+        let behind = Now {
+            judged: UnixMs(0),
+            ..NOW
+        };
+        let lasting = Mutation {
+            lifetime: Lifetime::For(7),
+            ..put()
+        };
+        let verdict = judge(&lasting, HELD, behind);
+        assert!(matches!(verdict, Verdict::Put(_, Some(at), _) if at.ms() == 1007));
+        let over = Mutation {
+            lifetime: Lifetime::For(0),
+            ..Mutation::new(TableId(1), b"k", Change::Touch(TouchIf::Always))
+        };
+        let deleted = Verdict::Delete(Output::Integer(1));
+        assert_eq!(judge(&over, HELD, behind), deleted);
+        let left = Get {
+            projection: Projection::TimeLeft,
+            ..Get::new(TableId(1), b"k")
+        };
+        let seen = look(&left, held_until(999), behind);
+        assert_eq!(seen.into_output(), Output::Integer(0));
     }
 
     #[test]

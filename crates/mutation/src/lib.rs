@@ -27,7 +27,7 @@ mod kind;
 mod value;
 
 pub use compute::{NewValue, Step, change, project};
-pub use judge::{Current, Verdict, judge, look};
+pub use judge::{Current, Now, Verdict, judge, look};
 pub use kind::{ChangeKind, ProjectionKind};
 pub use value::{
     Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Lifetime, Mutation,

@@ -155,7 +155,7 @@ impl Engine {
         let now = self.time_of(Some(&object));
         if object
             .deadline
-            .is_some_and(|deadline| deadline.is_past(now))
+            .is_some_and(|deadline| deadline.is_past(now.judged))
         {
             return None;
         }

@@ -219,6 +219,7 @@ fn nothing_is_judged_by_a_time_that_is_not_durable() {
     let mut replicas = Replicas::default();
     let at = (&*store, &*table);
     let written = put_for(at, LogId(0), (b"k", b"v"), Lifetime::For(100)).unwrap();
+    assert_eq!(deadline(&store, &table, b"k"), Some(START_MS as i64 + 100));
     hands.pass(200);
     assert!(store.now() < UnixMs(START_MS), "no replica has a horizon");
     assert!(ops::read(&store, &table, b"k").is_some());
@@ -310,7 +311,7 @@ impl Run {
         };
         let before = self.expected(&key);
         self.check_read(&key, before);
-        let now = self.store.now();
+        let now = self.hands.now();
         let until = lifetime.deadline(before.and_then(|(_, deadline)| deadline), now);
         let length = self.below(20_000) as usize;
         let value = vec![1; length];

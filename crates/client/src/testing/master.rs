@@ -6,7 +6,7 @@ use super::State;
 use super::clock::unix_time;
 use bytes::Bytes;
 use pluvio_env::Frame;
-use pluvio_mutation::{Current, Get, Mutation, Outcome, Verdict, judge, look};
+use pluvio_mutation::{Current, Get, Mutation, Now, Outcome, Verdict, judge, look};
 use pluvio_units::{
     HashRange, KeyHash, LogId, LogPosition, ObjectVersion, OperationId, Rank, SequenceNumber,
     ServerId, ServerListVersion, TableId, UnixMs,
@@ -180,8 +180,8 @@ impl State {
     }
 
     /// The time that deadlines are judged by.
-    fn unix_ms(&self) -> UnixMs {
-        UnixMs(unix_time(self.now).as_millis() as u64)
+    fn unix_ms(&self) -> Now {
+        UnixMs(unix_time(self.now).as_millis() as u64).into()
     }
 
     /// Reads objects. As real servers: what comes when the reply is full is to come again.
@@ -314,7 +314,7 @@ impl State {
             .objects
             .iter()
             .filter(|((hash, _), _)| range.contains(*hash) && kind.rank(*hash) >= r.rank)
-            .filter(|(_, (_, _, deadline))| deadline.is_none_or(|at| !at.is_past(now)))
+            .filter(|(_, (_, _, deadline))| deadline.is_none_or(|at| !at.is_past(now.judged)))
             .map(|((hash, key), object)| (kind.rank(*hash), key, object))
             .collect();
         found.sort_by_key(|(rank, key, _)| (*rank, *key));
@@ -358,7 +358,7 @@ impl State {
         let now = self.unix_ms();
         let mut total = CountObjectsReply::default();
         for ((hash, key), (_, value, deadline)) in &table.objects {
-            if deadline.is_some_and(|at| at.is_past(now)) {
+            if deadline.is_some_and(|at| at.is_past(now.judged)) {
                 continue;
             }
             if self.tablet(r.table, *hash).is_some_and(|t| t.owner == s) {

@@ -13,8 +13,8 @@ use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use bytes::Bytes;
 use pluvio_client::{BitStep, Change, Get, Mutation, Outcome, Output, Projection};
-use pluvio_mutation::look;
-use pluvio_units::{ObjectVersion, UnixMs};
+use pluvio_mutation::{Now, look};
+use pluvio_units::ObjectVersion;
 use smallvec::SmallVec;
 
 /// What the owner of the key is asked.
@@ -46,7 +46,7 @@ impl<'c> Request<'c> {
     /// The outcome where there is no object, unless it makes one.
     pub(crate) fn of_nothing(&self) -> Option<Outcome> {
         match self {
-            Self::Get(get) => Some(look(get, None, UnixMs(0))),
+            Self::Get(get) => Some(look(get, None, Now::default())),
             Self::Mutate(mutation) => of_nothing(mutation),
         }
     }

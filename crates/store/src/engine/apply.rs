@@ -22,8 +22,8 @@ use pluvio_format::{Entry, Graves};
 use pluvio_index::{BucketGuard, Room};
 use pluvio_log::{Appended, Awaited, Durable};
 use pluvio_memory::EpochGuard;
-use pluvio_mutation::{Current, Mutation, Outcome, Output, Verdict, judge};
-use pluvio_units::{Deadline, EntryRef, KEY_MAX, KeyHash, LogId, ObjectVersion, UnixMs};
+use pluvio_mutation::{Current, Mutation, Now, Outcome, Output, Verdict, judge};
+use pluvio_units::{Deadline, EntryRef, KEY_MAX, KeyHash, LogId, ObjectVersion};
 
 /// Where a mutation is applied.
 #[derive(Clone, Copy)]
@@ -263,11 +263,11 @@ impl Engine {
 
     /// The time by which a mutation of this object is judged; 0 where it does not matter.
     #[inline]
-    pub(super) fn time_for(&self, mutation: &Mutation<'_>, current: Option<Current<'_>>) -> UnixMs {
+    pub(super) fn time_for(&self, mutation: &Mutation<'_>, current: Option<Current<'_>>) -> Now {
         let is_volatile = current.is_some_and(|current| current.deadline.is_some());
         match is_volatile || mutation.lifetime.is_bounded() {
-            true => self.now(),
-            false => UnixMs(0),
+            true => self.time(),
+            false => Now::default(),
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Engine, EngineError, StoreKind};
 use crate::expiry::{Expiry, LEAD_MS, Place};
 use pluvio_format::Entry;
 use pluvio_log::{AppendClass, Awaited};
-use pluvio_mutation::Output;
+use pluvio_mutation::{Now, Output};
 use pluvio_units::{Deadline, HashRange, LogId, Rank, UnixMs};
 use std::sync::PoisonError;
 
@@ -39,6 +39,15 @@ impl Engine {
             self.confirm_horizon();
         }
         self.expiry.judge(shown.min(self.expiry.reached()))
+    }
+
+    /// [`Self::now`], and the clock.
+    pub(crate) fn time(&self) -> Now {
+        let judged = self.now();
+        Now {
+            judged,
+            shown: self.expiry.shown().max(judged),
+        }
     }
 
     /// Sees whether the horizon that was appended is durable.

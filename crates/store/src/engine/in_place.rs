@@ -28,8 +28,8 @@ use pluvio_format::{EntryKind, Object, ParseErrorKind};
 use pluvio_index::{BucketGuard, Index};
 use pluvio_log::{Awaited, Corruption, EntryView, Fatal, LogSpace, Overwritable, VALUE_HEAD_BYTES};
 use pluvio_memory::EpochGuard;
-use pluvio_mutation::{Current, Get, Outcome, Output, look};
-use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion, UnixMs};
+use pluvio_mutation::{Current, Get, Now, Outcome, Output, look};
+use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion};
 
 /// Largest buffer that a thread keeps for its next read.
 const BUFFER_KEPT_MAX: usize = 64 << 10;
@@ -146,7 +146,7 @@ impl Engine {
                 value,
                 deadline: None,
             });
-            look(get, current, UnixMs(0))
+            look(get, current, Now::default())
         });
         Awaited::Now(self.marks.unmarked(outcome))
     }

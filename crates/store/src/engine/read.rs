@@ -9,8 +9,8 @@ use pluvio_format::{Entry, Object};
 use pluvio_index::{Index, Slot};
 use pluvio_log::{Awaited, Durable, EntryView};
 use pluvio_memory::EpochGuard;
-use pluvio_mutation::{Current, Get, Outcome, look};
-use pluvio_units::{EntryRef, KeyHash, LogId, LogPosition, UnixMs};
+use pluvio_mutation::{Current, Get, Now, Outcome, look};
+use pluvio_units::{EntryRef, KeyHash, LogId, LogPosition};
 
 /// The end of an entry that is not known to be durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +81,7 @@ impl Engine {
         let index = table.indexes.of(hash);
         let found = index.and_then(|index| self.lookup(&index, hash, get.key, &guard));
         let Some((slot, seen)) = found else {
-            return Awaited::Now(self.marks.unmarked(look(get, None, UnixMs(0))));
+            return Awaited::Now(self.marks.unmarked(look(get, None, Now::default())));
         };
         let object = seen.object();
         let current = object.as_ref().map(|object| Current {
@@ -134,10 +134,10 @@ impl Engine {
 
     /// The time by which an object is judged; 0 where it does not matter.
     #[inline]
-    pub(crate) fn time_of(&self, object: Option<&Object<'_>>) -> UnixMs {
+    pub(crate) fn time_of(&self, object: Option<&Object<'_>>) -> Now {
         match object {
-            Some(object) if object.deadline.is_some() => self.now(),
-            Some(_) | None => UnixMs(0),
+            Some(object) if object.deadline.is_some() => self.time(),
+            Some(_) | None => Now::default(),
         }
     }
 

@@ -9,11 +9,14 @@ use super::linear::{End, Operation};
 use super::register::Object;
 use crate::history::{Answer, Exchange};
 use bytes::Bytes;
-use pluvio_mutation::{Current, NewValue, Outcome, Verdict, judge, look};
+use pluvio_mutation::{Current, NewValue, Now, Outcome, Verdict, judge, look};
 use pluvio_units::{ObjectVersion, UnixMs};
 
 /// Objects of these histories have no deadlines: it does not matter what time it is.
-const NO_TIME: UnixMs = UnixMs(0);
+const NO_TIME: Now = Now {
+    judged: UnixMs(0),
+    shown: UnixMs(0),
+};
 
 /// An object whose bytes are known.
 pub type ValueObject = Object<Bytes>;
