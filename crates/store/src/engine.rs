@@ -362,7 +362,8 @@ impl Engine {
         guard: &EpochGuard<'_>,
     ) {
         if let Some(object) = self.object_of(entry, view, guard) {
-            let gone = Growth::by(object.key.len() + object.value.len(), view.total_len());
+            let gone = Growth::by(object.key.len() + object.value.len(), view.total_len())
+                .until(object.deadline);
             table.count(LogId(0), Growth::default().without(gone));
             self.space.mark_dead(entry, view.total_len(), guard);
         }

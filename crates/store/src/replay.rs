@@ -441,7 +441,8 @@ impl Replay {
     fn count(&mut self, table: &EngineTable, entry: EntryRef, guard: &EpochGuard<'_>) {
         let view = self.store.view(entry, guard);
         if let Entry::Object(object) = view.entry() {
-            let growth = Growth::by(object.key.len() + object.value.len(), view.total_len());
+            let growth = Growth::by(object.key.len() + object.value.len(), view.total_len())
+                .until(object.deadline);
             table.count(LogId(0), growth);
         }
         self.load.objects += 1;

@@ -460,5 +460,6 @@ fn what_was_seen_as_gone_stays_gone_with_a_cleaner_and_the_next_owners() {
         }
         let endless = run.model.values().filter(|(_, until)| until.is_none());
         assert_eq!(table.objects(), endless.count() as u64, "seed {seed}");
+        assert_eq!(table.bounded(), 0, "seed {seed}");
     }
 }

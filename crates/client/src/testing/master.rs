@@ -363,6 +363,7 @@ impl State {
             }
             if self.tablet(r.table, *hash).is_some_and(|t| t.owner == s) {
                 total.objects += 1;
+                total.bounded += u64::from(deadline.is_some());
                 total.bytes += (key.len() + value.len()) as u64;
             }
         }

@@ -364,7 +364,7 @@ impl Engine {
     /// Counts an object that was written, and the one that it replaces as dead: the index points to
     /// that one no more. Notes when the object expires.
     pub(crate) fn count_written(&self, write: &Write<'_, '_>, value_len: usize, entry_len: u32) {
-        let mut growth = Growth::by(write.key.len() + value_len, entry_len);
+        let mut growth = Growth::by(write.key.len() + value_len, entry_len).until(write.deadline);
         if let Some(old) = write.replaced() {
             growth = growth.without(self.count_dead(write, old));
         }
@@ -381,7 +381,7 @@ impl Engine {
         let guard = write.guard;
         self.space
             .mark_dead_by(write.log, old.entry, old.len, guard);
-        Growth::by(old.object_bytes, old.len)
+        Growth::by(old.object_bytes, old.len).until(old.deadline)
     }
 
     /// Takes the pending mark off the slot that a mutation left marked; the slot of a tombstone is
