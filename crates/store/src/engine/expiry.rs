@@ -3,11 +3,12 @@
 
 use super::apply::{Applied, Old, Site, Write};
 use super::{Engine, EngineError, StoreKind};
-use crate::expiry::{Expiry, LEAD_MS, Place};
+use crate::expiry::{Expiry, LEAD_MS, Place, Walk};
+use crate::table::EngineTable;
 use pluvio_format::Entry;
 use pluvio_log::{AppendClass, Awaited};
 use pluvio_mutation::{Now, Output};
-use pluvio_units::{Deadline, HashRange, LogId, Rank, UnixMs};
+use pluvio_units::{Deadline, HashRange, LogId, Rank, TableId, UnixMs};
 use std::sync::PoisonError;
 
 /// Index buckets that one step of a walk looks at: a millisecond's work.
@@ -116,57 +117,71 @@ impl Engine {
         self.expiry.note(place, later);
     }
 
-    /// A step of the walk that notes keys again which found no room.
+    /// A step of a walk through the indexes, while there may be keys without a note (EXPIRY-4). What
+    /// is due is found by each walk. Once there is room for all keys, one walk notes them anew.
     pub fn walk_for_deadlines(&self) {
         let notes = self.expiry.notes();
         let Ok(mut walk) = self.expiry.walk.try_lock() else {
             return;
         };
-        let (mut table, mut from) = match *walk {
+        let now = self.now();
+        // What was found goes first.
+        if (walk.at.is_none() && !notes.is_beyond()) || notes.is_due(now) {
+            return;
+        }
+        let (mut table, mut from) = match walk.at {
             Some(place) => place,
-            None if notes.is_beyond() && notes.has_room() => {
-                notes.begin_walk();
-                (pluvio_units::TableId(0), Rank(0))
+            None => {
+                walk.notes = walk.met_before.is_some_and(|met| notes.has_room_for(met));
+                walk.met = 0;
+                if walk.notes {
+                    notes.clear();
+                }
+                (TableId(0), Rank(0))
             }
-            None => return,
         };
-        let mut left = WALK_BUCKETS;
-        loop {
+        for _ in 0..WALK_BUCKETS {
             let Some(known) = self.tables.first_from(table) else {
-                *walk = None;
+                walk.met_before = Some(walk.met);
+                walk.at = None;
                 return;
             };
             if known.id() != table {
                 (table, from) = (known.id(), Rank(0));
             }
-            let guard = self.space.pin();
-            let mut slots = Vec::new();
-            let last = known.indexes.scan(HashRange::ALL, from, &mut slots);
-            for slot in slots {
-                let view = self.view(slot.entry, &guard);
-                if let Some(object) = view.object()
-                    && let Some(deadline) = object.deadline
-                {
-                    self.expiry.note((table, known.hash(object.key)), deadline);
-                }
-            }
-            left = left.saturating_sub(1);
+            let last = self.walk_bucket(&known, from, now, &mut walk);
             if last == Rank(u64::MAX) {
-                (table, from) = (pluvio_units::TableId(table.0.saturating_add(1)), Rank(0));
+                (table, from) = (TableId(table.0.saturating_add(1)), Rank(0));
             } else {
                 from = Rank(last.0 + 1);
             }
-            if notes.is_beyond() {
-                // It is full again: what was not walked is found by the next walk.
-                *walk = None;
-                notes.stay_beyond();
-                return;
-            }
-            if left == 0 {
-                *walk = Some((table, from));
-                return;
+        }
+        walk.at = Some((table, from));
+    }
+
+    /// Looks at the buckets that cover `from`; gives the last rank that they cover.
+    fn walk_bucket(&self, table: &EngineTable, from: Rank, now: UnixMs, walk: &mut Walk) -> Rank {
+        let notes = self.expiry.notes();
+        let guard = self.space.pin();
+        let mut slots = Vec::new();
+        let last = table.indexes.scan(HashRange::ALL, from, &mut slots);
+        for slot in slots {
+            let view = self.view(slot.entry, &guard);
+            let Some(object) = view.object() else {
+                continue;
+            };
+            let Some(deadline) = object.deadline else {
+                continue;
+            };
+            walk.met += 1;
+            let place = (table.id(), table.hash(object.key));
+            if deadline.is_past(now) {
+                notes.add_due(place);
+            } else if walk.notes {
+                notes.add(place, deadline);
             }
         }
+        last
     }
 
     /// Drops one object with the site's hash whose deadline is past, by a delete (EXPIRY-3). `each`
@@ -241,5 +256,96 @@ impl Engine {
         self.expiry.count_dropped();
         index.resize(&guard, |entry| self.hash_of(table, entry, &guard));
         Ok(Expired::Dropped(applied))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expiry::DeadlineTime;
+    use crate::options::EngineOptions;
+    use core::sync::atomic::{AtomicU64, Ordering};
+    use core::time::Duration;
+    use pluvio_log::{Durability, LogOptions};
+    use pluvio_mutation::{Change, Lifetime, Mutation};
+    use pluvio_units::Size;
+    use std::sync::Arc;
+
+    #[derive(Clone)]
+    struct Hands(Arc<AtomicU64>);
+
+    impl DeadlineTime for Hands {
+        fn monotonic(&self) -> Duration {
+            Duration::from_millis(self.0.load(Ordering::Relaxed))
+        }
+
+        fn wall(&self) -> Duration {
+            self.monotonic()
+        }
+    }
+
+    fn site(table: &EngineTable, hash: pluvio_units::KeyHash) -> Site<'_> {
+        Site {
+            log: LogId(0),
+            table,
+            hash,
+            now_s: 1,
+            only_this_log: false,
+        }
+    }
+
+    // shows: EXPIRY-4
+    #[test]
+    fn keys_that_found_no_room_for_a_note_are_found_by_walks() {
+        const KEYS: u64 = 1_000;
+        let log = LogOptions {
+            durability: Durability::Volatile,
+            ..LogOptions::new(Size::mib(64))
+        };
+        let mut store = Engine::open(EngineOptions { log }).unwrap();
+        Arc::get_mut(&mut store).unwrap().expiry = Expiry::with_room(100);
+        let hands = Hands(Arc::new(AtomicU64::new(1_000_000)));
+        store.expiry.start(Box::new(hands.clone()));
+        let table = store.table(TableId(3), 7, HashRange::ALL).unwrap();
+        for key in 0..KEYS {
+            // Some live long, and take the room first.
+            let ms = if key < 200 { 1 << 40 } else { 1_000 + key };
+            let key = key.to_le_bytes();
+            let put = Mutation {
+                lifetime: Lifetime::For(ms),
+                ..Mutation::new(table.id(), &key, Change::Put(b"v".as_slice().into()))
+            };
+            let _ = store
+                .apply(&site(&table, table.hash(&key)), &put, None)
+                .unwrap();
+        }
+        assert_eq!(store.expiry.noted(), 100);
+        let sweep = || {
+            for _ in 0..200 {
+                store.walk_for_deadlines();
+                for (_, hash) in store.due(16) {
+                    let _ = store.drop_expired(&site(&table, hash), |_, _| {}).unwrap();
+                }
+            }
+        };
+        sweep();
+        assert_eq!(table.objects(), KEYS, "nothing is past yet");
+        hands.0.fetch_add(10_000, Ordering::Relaxed);
+        sweep();
+        assert_eq!(table.objects(), 200);
+        for key in 0..180_u64 {
+            let key = key.to_le_bytes();
+            let delete = Mutation::new(table.id(), &key, Change::Delete);
+            let _ = store
+                .apply(&site(&table, table.hash(&key)), &delete, None)
+                .unwrap();
+        }
+        sweep();
+        // There is room for all that are left.
+        assert_eq!(store.expiry.noted(), 20);
+        assert!(!store.expiry.notes().is_beyond());
+        hands.0.fetch_add(1 << 41, Ordering::Relaxed);
+        sweep();
+        assert_eq!(table.objects(), 0);
     }
 }

@@ -51,11 +51,32 @@ pub struct Expiry {
     /// Whether the first horizon is to be appended.
     is_new: AtomicBool,
     dropped: AtomicU64,
-    /// Where the walk goes on.
-    pub(crate) walk: Mutex<Option<(TableId, Rank)>>,
+    pub(crate) walk: Mutex<Walk>,
+}
+
+/// A walk through the indexes for keys that have no note.
+#[derive(Default)]
+pub(crate) struct Walk {
+    /// Where it goes on; `None` where none is under way.
+    pub(crate) at: Option<(TableId, Rank)>,
+    /// Keys with deadlines that it has met.
+    pub(crate) met: usize,
+    /// Those that the walk before it has met, if there was one.
+    pub(crate) met_before: Option<usize>,
+    /// Whether it notes them all anew. Others look for what is due alone.
+    pub(crate) notes: bool,
 }
 
 impl Expiry {
+    /// With room for fewer notes.
+    #[cfg(test)]
+    pub(crate) fn with_room(most: usize) -> Self {
+        Self {
+            notes: Notes::with_room(most),
+            ..Self::default()
+        }
+    }
+
     /// Sets the clocks; only the first call counts. Nothing expires before it.
     pub fn start(&self, time: Box<dyn DeadlineTime>) {
         self.clock.start(time);

@@ -4,8 +4,8 @@
 //! is looked at: it is dropped, noted again, or was changed meanwhile. So a deadline that moves
 //! away needs no new note.
 //!
-//! Bounded by [`NOTES_MAX`]. What finds no room is found by walks through the indexes
-//! ([`Notes::is_beyond`]).
+//! Bounded by [`NOTES_MAX`]. What finds no room is found by walks through the indexes, for as long as
+//! there are more keys ([`Notes::is_beyond`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pluvio_units::{Deadline, KeyHash, TableId, UnixMs};
@@ -47,7 +47,7 @@ fn second_of(deadline: Deadline) -> u64 {
 }
 
 impl Notes {
-    fn with_room(most: usize) -> Self {
+    pub(crate) fn with_room(most: usize) -> Self {
         Self {
             inner: Mutex::default(),
             most,
@@ -111,19 +111,25 @@ impl Notes {
         self.beyond.load(Ordering::Acquire)
     }
 
-    /// A walk begins that notes all keys: gives whether one is needed, and has room.
-    pub(crate) fn begin_walk(&self) {
+    /// Adds a key that is due, also where there is no room.
+    pub(crate) fn add_due(&self, place: Place) {
+        let mut inner = self.inner();
+        inner.seconds.entry(0).or_default().push(place);
+        inner.count += 1;
+        self.first.store(0, Ordering::Release);
+    }
+
+    /// Whether so many keys have room with some to spare.
+    pub(crate) fn has_room_for(&self, keys: usize) -> bool {
+        keys < self.most / 2
+    }
+
+    /// Forgets all notes: somebody makes them anew.
+    pub(crate) fn clear(&self) {
+        let mut inner = self.inner();
+        *inner = Inner::default();
+        self.first.store(NONE, Ordering::Release);
         self.beyond.store(false, Ordering::Release);
-    }
-
-    /// The last walk may have missed keys.
-    pub(crate) fn stay_beyond(&self) {
-        self.beyond.store(true, Ordering::Release);
-    }
-
-    /// Whether there is room for many more.
-    pub(crate) fn has_room(&self) -> bool {
-        self.count() < self.most / 2
     }
 }
 
