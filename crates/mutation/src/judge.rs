@@ -4,10 +4,10 @@ use crate::compute::{self, NewValue, Step};
 use crate::value::{Change, Get, Mutation, Outcome, Output, Projection, TouchIf};
 use pluvio_units::{Deadline, ObjectVersion, UnixMs};
 
-/// What time it is for an owner.
+/// The time of an owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Now {
-    /// What is past by this time is gone, and stays so whoever owns it next.
+    /// Deadlines are judged by it: an object that is gone stays so whoever owns it next.
     pub judged: UnixMs,
     /// The owner's clock: lifetimes begin with it. Not before `judged`.
     pub shown: UnixMs,
@@ -54,7 +54,8 @@ pub enum Verdict<'m> {
     Keep(Outcome),
 }
 
-/// Decides what is done to an object, and the outcome of that. `now` counts where the object has a deadline or the mutation names a time.
+/// Decides what is done to an object, and the outcome of that. `now` counts where the object has a
+/// deadline or the mutation names a time.
 ///
 /// 1. An object whose deadline is past counts as absent.
 /// 2. The reject rules are judged.
@@ -182,7 +183,7 @@ mod tests {
         value: b"held",
         deadline: None,
     });
-    /// What time it is, unless a test says another.
+    /// The time, unless a test says another.
     const NOW: Now = Now {
         judged: UnixMs(1000),
         shown: UnixMs(1000),

@@ -11,9 +11,9 @@
 //!
 //! A [`Mutation`] names an object, the conditions under which it is refused, and one [`Change`].
 //! The owner of the object judges it, by its own clock where the object has a deadline. An object
-//! whose deadline is past counts as absent. The [`Outcome`] is what a completion record holds, and what
-//! every reply is made from: the first one and those to retries. A read is answered by an `Outcome`
-//! too: one that changed nothing.
+//! whose deadline is past counts as absent. The [`Outcome`] is what a completion record holds, and
+//! what every reply is made from: the first one and those to retries. A read is answered by an
+//! `Outcome` too: one that changed nothing.
 //!
 //! Adding a change means adding a variant of [`Change`]; `docs/how-to/add-data-operation.md` lists
 //! the places.

@@ -208,8 +208,8 @@ pub enum Lifetime {
     Endless,
     /// Until then.
     Until(Deadline),
-    /// So many milliseconds from when its owner judges the change. Those of a retry count from the
-    /// first time.
+    /// This number of milliseconds from when its owner judges the change. Those of a retry count
+    /// from the first time.
     For(u64),
 }
 

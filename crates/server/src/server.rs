@@ -43,8 +43,8 @@ const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
 /// Pause between looks for keys that have expired. Deadlines are judged by the millisecond, whether
 /// or not this is called; the horizon is appended some times in its lead.
 const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
-/// Keys dropped at a time, while other requests of the core wait, and the pause behind these when
-/// there are more: some hundred thousand keys a second and core.
+/// Keys dropped at a time, while other requests of the core wait. When there are more, the next
+/// pause is [`EXPIRE_NEXT`]: some hundred thousand keys a second and core.
 const EXPIRE_SLICE: usize = 256;
 const EXPIRE_NEXT: Duration = Duration::from_millis(1);
 /// How long a Redis client waits while servers say only that memory is full. The cleaner gets its

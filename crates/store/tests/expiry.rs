@@ -293,7 +293,7 @@ impl Run {
         self.rng.next_u32() % most
     }
 
-    /// What the model has of a key at the time of the store.
+    /// The object that the model has under a key, at the time of the store.
     fn expected(&self, key: &[u8]) -> Option<(ObjectVersion, Option<Deadline>)> {
         let now = self.store.now();
         let known = self.model.get(key).copied();

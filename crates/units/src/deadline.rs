@@ -33,7 +33,7 @@ impl Deadline {
         }
     }
 
-    /// The deadline so many milliseconds after `now`, at least 1 and at most [`Self::MAX`].
+    /// The deadline `ms` milliseconds after `now`, at least 1 and at most [`Self::MAX`].
     #[must_use]
     pub fn after(now: UnixMs, ms: u64) -> Self {
         let at = now.0.saturating_add(ms).clamp(1, Self::MAX.ms());

@@ -1,5 +1,5 @@
-//! Keys that expire while their owners crash, their tablet moves and wall clocks jump: what a
-//! client has seen as gone stays gone, nothing is there long after its deadline, nothing goes long
+//! Keys that expire while their owners crash, their tablet moves and wall clocks jump. An object
+//! that a client has seen as gone stays gone. None is there long after its deadline, or gone long
 //! before it, and memory comes back.
 
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Keys that expire in a real cluster: their memory comes back without a read, and they stay gone
-//! when their server is killed, and when the whole cluster starts again.
+//! Keys that expire in a real cluster. Their memory comes back without a read. They stay gone when
+//! their server is killed, and when the whole cluster starts again.
 
 use crate::support::cluster::{Cluster, Setup};
 use crate::support::patience::wait_for;

@@ -1,7 +1,8 @@
 //! What every head begins with: segment header, log digest, table statistics, safe version, and the
 //! horizon of deadlines if there is one.
 //!
-//! Owns the safe version, the horizon and the source of the statistics. The digests it writes are given to it.
+//! Owns the safe version, the horizon and the source of the statistics. The digests it writes are
+//! given to it.
 
 use super::log_state::LogState;
 use crate::segments::Storage;

@@ -116,8 +116,8 @@ impl LogSpace {
         self.heads.first_group.raise_safe_version(to);
     }
 
-    /// No deadline was or will be judged by a later time, unless this is raised before; 0 where none
-    /// ever was. Written to every head.
+    /// No deadline is judged by a later time, unless this is raised before. 0 where none ever was.
+    /// Written to every head.
     #[must_use]
     pub fn horizon(&self) -> UnixMs {
         self.heads.first_group.horizon()

@@ -1,8 +1,8 @@
 //! Dropping objects whose deadlines are past: the way by which their memory comes back.
 //!
 //! 1. The store takes the keys that are due.
-//! 2. The tablet of the key must be served here, as for every change, and a copy of it that is being
-//!    made takes note. Otherwise the key is due again later, unless it is not here any more.
+//! 2. The tablet of the key must be served here, as for every change. A copy that is being made of
+//!    the tablet takes note. A key of a tablet that is not served yet is due again later.
 //! 3. The store drops the object by a delete. Nobody waits for that.
 //!
 //! Not here: what reads see. They judge deadlines themselves.
@@ -29,7 +29,7 @@ impl Master {
         let is_more = due.len() == most;
         let mut is_going_on = true;
         for place in due {
-            // What has no room now is not asked for again at once.
+            // Where one has no room now, the others wait a second, too.
             if !(is_going_on && self.drop_at(log, place)) {
                 is_going_on = false;
                 store.due_again(place);

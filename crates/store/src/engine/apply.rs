@@ -3,7 +3,8 @@
 //! 1. Lock the bucket of the key, and look at what its slot refers to.
 //! 2. Refuse where the log may not be appended to: a pending entry of the key is in another log, or
 //!    the log is stalled.
-//! 3. Judge: an object whose deadline is past counts as absent; then the rules, and what the change makes of the value ([`judge`]).
+//! 3. Judge: the rules, and what the change makes of the value ([`judge`]). An object counts as
+//!    absent when its deadline is past.
 //! 4. Make room for the outcome, if it is kept for retries and holds a value (COMP-7). A delete
 //!    raises the safe version, before it appends.
 //! 5. Append the new entry and the record of the operation in one group, and let the slot point to

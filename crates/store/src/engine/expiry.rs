@@ -92,8 +92,8 @@ impl Engine {
         }
     }
 
-    /// Another owner may have judged deadlines of keys that are served here next by times up to
-    /// `horizon`, and a head that says so is durable here (EXPIRY-2).
+    /// Keys are served here next whose last owner may have judged deadlines by times up to
+    /// `horizon`. A head that records it is durable here (EXPIRY-2).
     pub fn go_on_from(&self, horizon: UnixMs) {
         if horizon > UnixMs(0) {
             debug_assert!(self.space.horizon() >= horizon, "EXPIRY-2: heads say so");
@@ -117,8 +117,8 @@ impl Engine {
         self.expiry.note(place, later);
     }
 
-    /// A step of a walk through the indexes, while there may be keys without a note (EXPIRY-4). What
-    /// is due is found by each walk. Once there is room for all keys, one walk notes them anew.
+    /// A step of a walk through the indexes, while there may be keys without a note (EXPIRY-4).
+    /// Each walk finds the keys that are due. Once there is room for all, one walk notes them anew.
     pub fn walk_for_deadlines(&self) {
         let notes = self.expiry.notes();
         let Ok(mut walk) = self.expiry.walk.try_lock() else {

@@ -8,13 +8,13 @@
 //!
 //! Invariants
 //! - EXPIRY-1: the time that deadlines are judged by never goes back while the engine lives.
-//! - EXPIRY-2: in a store with replicas no deadline is judged by a time later than a horizon that is
-//!   durable. The next owner of a key goes on from there ([`Engine::go_on_from`], and the lead of
-//!   [`LEAD_MS`]), or from the time that was judged by when the key moved. So what was seen as gone
-//!   stays gone.
-//! - EXPIRY-3: an object whose deadline is past is dropped by a delete, and not else: with
-//!   tombstones for all its dead versions, and with a safe version above its own. Otherwise an
-//!   earlier version could return.
+//! - EXPIRY-2: no deadline is judged by a time later than a durable horizon, in a store with
+//!   replicas. The next owner of a key goes on from that horizon (`Engine::go_on_from`). Where a
+//!   tablet moves, it goes on from the last time that was judged by. So an object that was seen as
+//!   gone stays gone.
+//! - EXPIRY-3: an object whose deadline is past is dropped by a delete. That leaves tombstones for
+//!   all its dead versions, and a safe version above its own. Otherwise an earlier version could
+//!   return.
 //! - EXPIRY-4: a key with a deadline has a note, or a walk through the indexes is due.
 //!
 //! Any thread. Not here: what a deadline does to an outcome (crate `mutation`), who calls this and
@@ -33,8 +33,8 @@ use pluvio_log::Appended;
 use pluvio_units::{Deadline, Rank, TableId, UnixMs};
 use std::sync::Mutex;
 
-/// How far ahead of its clock a master writes its horizon: long enough to be durable before it is
-/// needed, short enough that a crash lets things expire only so much earlier.
+/// How far ahead of its clock a master writes its horizon. It is durable long before it is needed.
+/// After a crash keys expire earlier by this, at most.
 pub(crate) const LEAD_MS: u64 = 2_000;
 
 /// See the module.

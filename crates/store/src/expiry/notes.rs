@@ -4,8 +4,8 @@
 //! is looked at: it is dropped, noted again, or was changed meanwhile. So a deadline that moves
 //! away needs no new note.
 //!
-//! Bounded by [`NOTES_MAX`]. What finds no room is found by walks through the indexes, for as long as
-//! there are more keys ([`Notes::is_beyond`]).
+//! Bounded by [`NOTES_MAX`]. Keys that find no room are found by walks through the indexes, for as
+//! long as there are more ([`Notes::is_beyond`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pluvio_units::{Deadline, KeyHash, TableId, UnixMs};
@@ -119,7 +119,7 @@ impl Notes {
         self.first.store(0, Ordering::Release);
     }
 
-    /// Whether so many keys have room with some to spare.
+    /// Whether this number of keys has room, with some to spare.
     pub(crate) fn has_room_for(&self, keys: usize) -> bool {
         keys < self.most / 2
     }
