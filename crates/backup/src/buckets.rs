@@ -269,6 +269,7 @@ pub(crate) fn head_info(
                 other_entries: stats.other_entries,
                 has_data: groups.next().is_some(),
                 copies,
+                needed: frame.needed,
             });
         }
     }

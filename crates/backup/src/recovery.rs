@@ -76,6 +76,8 @@ impl Attempt {
 struct Plan {
     recovery: RecoveryId,
     router: Arc<Router>,
+    /// How much of the last segments belongs to the log (COORD-13).
+    ends: Arc<BTreeMap<SegmentId, u32>>,
 }
 
 struct Sorted {
@@ -308,9 +310,11 @@ impl Backup {
             for key in old {
                 state.remove(key);
             }
+            let ends = request.ends.iter();
             let plan = Plan {
                 recovery: request.recovery,
                 router: Arc::new(Router::new(&request.partitions)),
+                ends: Arc::new(ends.map(|end| (end.segment, end.length)).collect()),
             };
             let fetched = BTreeMap::new();
             let attempt = Attempt { plan, fetched };
@@ -575,7 +579,16 @@ impl Inner {
         }
         count(&self.counters.recovery_reads, 1);
         let sorted = match self.read(&frame).await {
-            Ok((image, header)) => {
+            Ok((mut image, header)) => {
+                if let Some(end) = plan.ends.get(&key.segment).map(|end| *end as usize) {
+                    if image.len() < end {
+                        return Err(missing());
+                    }
+                    if image.len() > end {
+                        pluvio_units::mark("backup-cuts-at-end-of-log");
+                    }
+                    image.truncate(end);
+                }
                 let router = Arc::clone(&plan.router);
                 let sorted = self.sort_elsewhere(image, header, router).await;
                 sorted.map_err(Unread::Damaged)

@@ -7,7 +7,7 @@ use pluvio_format::SegmentKind::{Head, Side};
 use pluvio_format::{Check, Entry, Parsed};
 use pluvio_units::{HashRange, KeyHash, RecoveryId, SegmentId, TableId};
 use pluvio_wire::{
-    FatalKind, GetRecoveryData, GetRecoveryDataReply, Refusal, RetryReason, SetPartitions,
+    FatalKind, GetRecoveryData, GetRecoveryDataReply, LogEnd, Refusal, RetryReason, SetPartitions,
     StartRecovery, TabletSpec, WriteReplica,
 };
 use std::collections::BTreeSet;
@@ -37,6 +37,7 @@ fn set(
         recovery,
         crashed: MASTER,
         partitions,
+        ends: Vec::new(),
     };
     node.run(async move { backup.set_partitions(CORE, request).await })
 }
@@ -113,6 +114,41 @@ fn each_entry_goes_to_its_partition_and_safe_versions_to_all() {
         1,
         "one pass serves all partitions"
     );
+}
+
+// shows: COORD-13
+#[test]
+fn a_log_ends_where_the_coordinator_says() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-cuts-at-end-of-log"]);
+    let node = Node::new(1);
+    let backup = node.start();
+    let image = Image::new(2, Head, 50);
+    node.write(&backup, image.whole(2, Head))
+        .expect("is written");
+    // Behind the head's first group and 20 of its objects.
+    let length = image.ends[20];
+    let end = |length| SetPartitions {
+        recovery: RecoveryId(u64::from(length)),
+        crashed: MASTER,
+        partitions: vec![halves().concat()],
+        ends: vec![LogEnd {
+            log: pluvio_units::LogId(0),
+            segment: SegmentId(2),
+            length,
+        }],
+    };
+    let set = |length| {
+        let (backup, request) = (backup.clone(), end(length));
+        node.run(async move { backup.set_partitions(CORE, request).await })
+    };
+    set(length).expect("is set");
+    let found = get(&node, &backup, fetch(u64::from(length), 2, 0)).expect("is there");
+    assert_eq!(read(&found).0.len(), 20);
+    // It does not have as much.
+    let more = image.bytes.len() as u32 + 1;
+    set(more).expect("is set");
+    let missing = get(&node, &backup, fetch(u64::from(more), 2, 0)).unwrap_err();
+    assert_eq!(missing.fatal_kind(), Some(FatalKind::NotFound));
 }
 
 #[test]

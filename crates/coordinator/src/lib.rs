@@ -11,12 +11,13 @@
 //!   between any two stored changes loses no work. See `work`.
 //! - COORD-3: every message to a server may be sent again.
 //! - COORD-4: a server id that was declared crashed is never up again. A server is removed from
-//!   the list only when it has no tablets.
+//!   the list only when it has no tablets, and nobody needs it for COORD-14 or COORD-15.
 //! - COORD-5: the tablets of a table that is not being dropped cover every hash exactly once.
 //! - LEAD-1 to LEAD-5: of several coordinators on one store one leads, and only that one changes
 //!   anything. See `lead`.
-//! - COORD-6: a recovered partition changes owner once. A question that is repeated, even to
-//!   another incarnation of the coordinator, gets the same answer. So does a tablet that moves.
+//! - COORD-6: a recovered partition changes owner once, unless it comes back before it is durable.
+//!   A question that is repeated, even to another incarnation of the coordinator, gets the same
+//!   answer. So does a tablet that moves.
 //! - COORD-7: a tablet is in at most one migration that has not ended for everybody. While it is
 //!   copied, its owner is up and serves it, and the receiver is up. A change that ends one of these
 //!   ends the migration, too.
@@ -32,6 +33,16 @@
 //!   coordinator leads. An order about a table (take tablets, cut one, drop all) carries the number
 //!   of the state it follows from. So a server knows which orders came late (MASTER-6). Recoveries,
 //!   migrations, server lists and replication epochs have numbers of their own.
+//! - COORD-13: what was read once from a crashed server's replicas is read for ever. The ends of
+//!   its logs are stored before the first read, and each later attempt replays exactly as much.
+//!   They are where each replica that was found can still give it, and as many as an
+//!   acknowledgement needed.
+//! - COORD-14: a tablet may *stand* on a crashed server: its owner answers reads from memory and
+//!   takes no changes. So that server's replicas alone have all of it. Until it is durable at its
+//!   owner that server stays in the list, and the tablet is not cut or moved. If its owner crashes
+//!   or gives up, it is the crashed server's again.
+//! - COORD-15: one server answers. A crashed server may have answered reads of such a tablet. Then
+//!   backups have fenced it, and its lease has ended, before the tablet is given away again.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!

@@ -36,6 +36,9 @@ pub struct CoordinatorOptions {
     /// before the rest, so that its keys are read again early. Default [`u64::MAX`]: none is cut. A
     /// first part costs a tablet a master, and it has not been measured that it pays.
     pub early_bytes_min: u64,
+    /// Whether recovered tablets answer reads before they have replicas of their own. Default
+    /// true.
+    pub serve_early: bool,
     /// The longest a tablet may be copied to another server. Default 1 h; then it stays where it
     /// is.
     pub migration_limit: Duration,
@@ -61,6 +64,7 @@ impl Default for CoordinatorOptions {
             recovery_retry: Duration::from_secs(2),
             recovery_limit: Duration::from_secs(600),
             early_bytes_min: u64::MAX,
+            serve_early: true,
             migration_limit: Duration::from_secs(3600),
             call_limit: Duration::from_secs(2),
         }

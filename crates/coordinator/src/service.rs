@@ -17,9 +17,10 @@ use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
     Answer, CoordinatorOp, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetLeader,
     GetLeaderReply, GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable,
-    HintServerCrashed, ListTables, ListTablesReply, MigrateTablet, Opcode, Ping, PingReply,
-    RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp, ServerStatus,
-    SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, decode, handled, reply,
+    HintServerCrashed, ListTables, ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping,
+    PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp,
+    ServerStatus, SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, decode,
+    handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -258,7 +259,7 @@ impl Coordinator {
             replicas: offer.replicas,
         };
         let inventories: Vec<_> = offers.into_iter().map(inventory).collect();
-        let map = reconstruct(&inventories, &record.epochs);
+        let map = reconstruct(&inventories, &record.epochs, None);
         map.map(drop).map_err(|incomplete| incomplete.to_string())
     }
 
@@ -431,6 +432,10 @@ impl Coordinator {
             CoordinatorOp::GetClusterStatus => self
                 .later::<GetClusterStatus, _>(request, |office, _| async move {
                     cluster_status(&office.context, &office.works).await
+                }),
+            CoordinatorOp::PartitionReplayed => self
+                .later::<PartitionReplayed, _>(request, |office, report| async move {
+                    office.works.recoveries.replayed(report).await
                 }),
             CoordinatorOp::RecoveryMasterFinished => self
                 .later::<RecoveryMasterFinished, _>(request, |office, report| async move {

@@ -423,30 +423,14 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// [`Self::lookup`] for an entry that is behind its home, or missing.
+    /// [`Self::lookup`] for an entry that is behind its home, or missing. One complete view finds
+    /// it, or proves that it is missing.
     #[inline(never)]
     pub(crate) fn lookup_slow<T>(
         &self,
         place: u64,
         mut take: impl FnMut(Slot) -> Option<T>,
     ) -> Option<T> {
-        let address = self.address(place);
-        let reaches = self.head(address.block.number).1.get();
-        let reach = reach_of(reaches, address.home).min(address.block.lines - 1);
-        for step in 1..=reach {
-            // A found entry needs no check at any place: see `read_all`.
-            let found = self
-                .at_home(self.behind(&address, step))
-                .find_map(&mut take);
-            if found.is_some() {
-                return found;
-            }
-        }
-        self.read_all_tagged(place, take)
-    }
-
-    /// [`Self::read_all`] for slots with the tag of the place. `None` after a complete view.
-    fn read_all_tagged<T>(&self, place: u64, mut take: impl FnMut(Slot) -> Option<T>) -> Option<T> {
         self.read_all(
             place,
             || (),

@@ -41,7 +41,9 @@ pub use error::{
     AppendError, CommitError, Corruption, CorruptionHook, Fatal, FullReason, OpenError,
 };
 pub use geometry::Geometry;
-pub use memory::{EntryView, MutableObject, Overwritable, ScatteredObject, VALUE_HEAD_BYTES};
+pub use memory::{
+    CutObject, EntryView, MutableObject, Overwritable, ScatteredObject, VALUE_HEAD_BYTES,
+};
 pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
 pub use segments::{SegletGate, Segment};
 pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkWrite};

@@ -10,7 +10,8 @@
 //! - MASTER-2: a reply that tells of a change is made from a `Durable`. A reply that rests on the
 //!   change of another operation waits until that one is durable.
 //! - MASTER-3: a tablet is served only after every log of this master is durably open. A recovered
-//!   one is served only after the coordinator has recorded the new owner.
+//!   one is served only after the coordinator has recorded the new owner. It takes changes only
+//!   after the coordinator has recorded that the tablet is durable here (REC-7).
 //! - MASTER-4: nothing is answered later than the server allowed ([`Master::serve_until`]): it
 //!   knows how long nobody else can have been given the tablets.
 //! - MASTER-5: an operation with an identity is looked up among the results of the store only after

@@ -70,9 +70,10 @@ impl NotAdded {
             Self::InTheWay(known) => match known.phase {
                 // It is being received, or was until a moment ago; or the coordinator has yet to
                 // say that it has left.
-                TabletPhase::Recovering | TabletPhase::Frozen | TabletPhase::Left => {
-                    Refusal::retry(OCCUPIED_RETRY, RetryReason::TabletNotReady)
-                }
+                TabletPhase::Recovering
+                | TabletPhase::Standing
+                | TabletPhase::Frozen
+                | TabletPhase::Left => Refusal::retry(OCCUPIED_RETRY, RetryReason::TabletNotReady),
                 TabletPhase::Serving | TabletPhase::Copying => Refusal::fatal(
                     FatalKind::Other,
                     format!(
@@ -400,10 +401,19 @@ impl Master {
         Ok(Served { table, hash, phase })
     }
 
-    /// The refusal for a tablet in this phase, unless it is served.
+    /// The refusal of a change of a tablet in this phase, unless it takes changes (REC-7).
+    pub(crate) fn must_take_changes(phase: TabletPhase) -> Result<(), Refusal> {
+        if phase == TabletPhase::Standing {
+            pluvio_units::mark("standing-tablet-refuses-change");
+            return Err(Self::not_ready());
+        }
+        Self::must_serve(phase)
+    }
+
+    /// The refusal for a tablet in this phase, unless it is read.
     pub(crate) fn must_serve(phase: TabletPhase) -> Result<(), Refusal> {
         match phase {
-            TabletPhase::Serving | TabletPhase::Copying => Ok(()),
+            TabletPhase::Standing | TabletPhase::Serving | TabletPhase::Copying => Ok(()),
             TabletPhase::Recovering | TabletPhase::Frozen => Err(Self::not_ready()),
             TabletPhase::Left => Err(Refusal::Refresh),
         }

@@ -4,23 +4,30 @@
 //!
 //! 1. *fetch and replay* the entries of all segments, several fetches under way, in whatever order
 //!    they come;
-//! 2. *re-replicate* what survives;
-//! 3. *commit* the side log;
-//! 4. *report* to the coordinator.
+//! 2. *answer reads*, if the coordinator allows it: it has recorded this master as owner, and that
+//!    the tablets stand on the crashed server's replicas (COORD-14);
+//! 3. *re-replicate* what survives, beside that;
+//! 4. *commit* the side log;
+//! 5. *report* to the coordinator.
 //!
-//! The tablets are served only when the coordinator has recorded this master as the new owner.
+//! Changes are taken only when the coordinator has recorded that the tablets are durable here.
 //!
-//! - REC-1: a tablet under recovery is not served, and is here at most once.
+//! - REC-1: a tablet under recovery takes no changes, and is here at most once. Before the
+//!   coordinator has recorded this master as its owner it is not read, either.
 //! - REC-2: whatever fails, the tablets are gone from here and the coordinator is told, so that it
 //!   can try elsewhere.
 //! - REC-3, REC-4: what the coordinator rejects leaves nothing behind; see `side_log`.
 //! - REC-5: an attempt that nobody waits for ends soon. A later attempt for the same server, or a
 //!   server list without that server, cancels it, whatever it waits for. Only a log that joins ours
 //!   already stays until the coordinator has decided. Until then its tablets are in the way of
-//!   others here.
+//!   others here. An attempt that answers reads is waited for, whatever else of that server is
+//!   recovered later.
 //! - REC-6: what has joined the log leaves it only when the coordinator says that it is not wanted.
 //!   A master that gets no answer, because it is no member any more, leaves its log as it is. It
 //!   may own the tablets, by an answer that was lost; then they are recovered from there.
+//! - REC-7: what is read before it is durable here does not change, and is all replayed. If the
+//!   attempt fails, no read is under way when the objects are forgotten and the coordinator is
+//!   told.
 
 use crate::cancel::Cancellation;
 use crate::master::{Master, NotAdded};
@@ -32,10 +39,11 @@ use futures_util::stream;
 use futures_util::{FutureExt, StreamExt};
 use pluvio_env::{Address, BoxFuture, Moment, timeout};
 use pluvio_store::{EngineTable, Replay, ReplayLoad};
-use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId};
+use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId, UnixMs};
 use pluvio_wire::{
-    FatalKind, GetRecoveryData, Header, Recover, RecoveryMasterFinished, RecoverySegment, Refusal,
-    ReplayStats, RpcError, ServerList, TabletSpec, call,
+    FatalKind, GetRecoveryData, Header, PartitionReplayed, PartitionReplayedReply, Recover,
+    RecoveryMasterFinished, RecoverySegment, Refusal, ReplayStats, RpcError, ServerList,
+    TabletSpec, call,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -67,6 +75,9 @@ const QUICK_PATIENCE: Duration = Duration::from_secs(1);
 /// the crashed server's leases have to end. Waiting longer would cost a second reading of replicas
 /// where the disks are what is slow.
 const FIRST_PART_AHEAD: Duration = Duration::from_millis(500);
+/// For how long tablets that may be read early wait until they are durable here. Nothing else ends
+/// an attempt that answers reads (REC-5). It is as long as the coordinator waits for others.
+const STANDING_MAX: Duration = Duration::from_secs(600);
 /// Pause before backups are asked again for a segment that none of them could give.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
@@ -226,8 +237,16 @@ impl Master {
         self.attempts.replayed(&attempt.key());
         let ReplayLoad { entries, objects } = replay.load();
         let replay_us = micros(self.env.clock.now().since(started));
+        let limit = attempt.request.early.then_some(STANDING_MAX);
+        let limits = (&*attempt.cancellation, limit);
+        let horizon = replay.horizon();
+        let reads = async {
+            if attempt.request.early {
+                self.read_early(attempt.key(), tablets, horizon).await;
+            }
+        };
         let joined = self
-            .join(log, replay, tablets, &attempt.cancellation, None)
+            .join(log, replay, tablets, limits, reads)
             .await
             .inspect_err(|_| pluvio_units::mark("recovery-withdrawn-awaiting-replicas"))?;
         let total_us = micros(self.env.clock.now().since(started));
@@ -254,8 +273,12 @@ impl Master {
         tablets: &[(Arc<EngineTable>, HashRange)],
         manner: Manner,
     ) -> Result<(Replay, Fetched), ReplayFailure> {
-        let replay = Replay::new(self.store(), log, tablets.to_vec())
+        let mut replay = Replay::new(self.store(), log, tablets.to_vec())
             .map_err(|error| ReplayFailure::Other(error.to_string()))?;
+        if attempt.request.early {
+            // Reads wait for this, and replicas take as much processor and disk.
+            replay.hold_back();
+        }
         let replay = Arc::new(Mutex::new(Some(replay)));
         let fetched = self.fetch_and_replay(attempt, &replay, manner).await;
         let replay = replay
@@ -399,6 +422,35 @@ impl Master {
                 ));
             }
             self.env.clock.sleep(wait).await;
+        }
+    }
+
+    /// Answers reads of tablets that are replayed, if the coordinator allows it.
+    async fn read_early(
+        &self,
+        key: AttemptKey,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+        horizon: UnixMs,
+    ) {
+        if self.is_replicated() {
+            // MASTER-3.
+            self.replication.opened().await;
+        }
+        let report = PartitionReplayed {
+            cluster: self.cluster,
+            recovery: key.recovery,
+            server: self.id,
+            partition: key.partition,
+        };
+        let Some(PartitionReplayedReply { may_read: true }) = self.tell_end(&report).await else {
+            return;
+        };
+        self.attempts.reads(&key);
+        for (table, range) in tablets {
+            self.store().expiry().stand(table.id(), *range, horizon);
+            // The table may have been dropped meanwhile.
+            self.tablets()
+                .set_within(table.id(), *range, TabletPhase::Standing);
         }
     }
 

@@ -22,6 +22,8 @@ struct Known {
     replaying: AtomicBool,
     /// All of its entries are replayed.
     replayed: AtomicBool,
+    /// It answers reads: its tablets are its own, unless it fails (REC-5).
+    reads: AtomicBool,
 }
 
 /// When an attempt lets earlier partitions of its recovery pass.
@@ -97,6 +99,14 @@ impl Attempts {
         self.idle.notify_waiters();
     }
 
+    /// Its tablets answer reads from now on. No later attempt is for these.
+    pub(crate) fn reads(&self, key: &AttemptKey) {
+        if let Some(known) = self.map().get(key) {
+            // Under the map's lock, like each look at it.
+            known.reads.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn set_replaying(&self, key: &AttemptKey, replaying: bool) {
         if let Some(known) = self.map().get(key) {
             // Under the map's lock, like each look at it.
@@ -108,8 +118,8 @@ impl Attempts {
     }
 
     /// Begins an attempt and cancels the earlier ones of the same server: the coordinator has
-    /// given them up (REC-5). `None` when it is under way already. `prepare` runs while no other
-    /// attempt can begin; on its error nothing has begun.
+    /// given them up, unless they answer reads (REC-5). `None` when it is under way already.
+    /// `prepare` runs while no other attempt can begin; on its error nothing has begun.
     pub(crate) fn begin<E>(
         &self,
         key: AttemptKey,
@@ -120,7 +130,8 @@ impl Attempts {
             return Ok(None);
         }
         for (earlier, known) in map.iter() {
-            if earlier.crashed == key.crashed && earlier.recovery < key.recovery {
+            let is_earlier = earlier.crashed == key.crashed && earlier.recovery < key.recovery;
+            if is_earlier && !known.reads.load(Ordering::Relaxed) {
                 known.cancellation.cancel();
             }
         }
@@ -130,6 +141,7 @@ impl Attempts {
             cancellation: Arc::clone(&cancellation),
             replaying: AtomicBool::new(false),
             replayed: AtomicBool::new(false),
+            reads: AtomicBool::new(false),
         };
         map.insert(key, known);
         Ok(Some(cancellation))
@@ -183,6 +195,18 @@ mod tests {
         for cancellation in [other, later, new, new_beside] {
             assert_eq!(cancellation.check(), Ok(()));
         }
+    }
+
+    // shows: REC-5
+    #[test]
+    fn a_later_attempt_leaves_one_that_answers_reads() {
+        let attempts = Attempts::default();
+        let earlier = begin(&attempts, key(1, 10, 0)).expect("new");
+        attempts.reads(&key(1, 10, 0));
+        begin(&attempts, key(1, 11, 0)).expect("new");
+        assert_eq!(earlier.check(), Ok(()));
+        attempts.cancel_unless(|_| false);
+        assert!(earlier.check().is_err());
     }
 
     #[test]

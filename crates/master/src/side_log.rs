@@ -22,12 +22,15 @@
 
 use crate::cancel::Cancellation;
 use crate::master::Master;
+use crate::tablets::{OLD_MAPS_PAUSE, TabletPhase};
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use pluvio_env::{Moment, timeout};
 use pluvio_log::{CommitError, SideLog};
 use pluvio_store::{EngineError, EngineTable, Replay, ReplayError};
 use pluvio_units::{HashRange, LogId, SegmentId};
 use pluvio_wire::{FatalKind, Refusal, Request, RetryReason, RpcError};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +68,14 @@ impl ReplayFailure {
 pub(crate) struct Joined {
     log: LogId,
     segments: Vec<SegmentId>,
+}
+
+/// Does `work`, and something else beside it, which is dropped when the work is done.
+async fn beside<T>(work: impl Future<Output = T>, other: impl Future<Output = ()>) -> T {
+    match select(pin!(work), pin!(other)).await {
+        Either::Left((done, _)) => done,
+        Either::Right(((), work)) => work.await,
+    }
 }
 
 impl Master {
@@ -150,13 +161,16 @@ impl Master {
     /// nothing is left. It is an error when the replicas or the memory for a head take longer than
     /// the limit. It is one, too, when the work was cancelled before they were there. A log that
     /// has joined is not taken back here: for the replicas of its digest there is no limit.
+    ///
+    /// `meanwhile` begins when everything is in memory and nothing is durable yet. It is dropped
+    /// when the replicas are there.
     pub(crate) async fn join(
         &self,
         log: LogId,
         replay: Replay,
         tablets: &[(Arc<EngineTable>, HashRange)],
-        cancellation: &Cancellation,
-        limit: Option<Duration>,
+        (cancellation, limit): (&Cancellation, Option<Duration>),
+        meanwhile: impl Future<Output = ()>,
     ) -> Result<Joined, String> {
         let horizon = replay.horizon();
         let side = self.close(log, replay).await?;
@@ -171,7 +185,8 @@ impl Master {
                 .await
                 .map_err(|_| format!("it has not enough replicas after {limit:?}"))
         };
-        let durable = cancellation.unless_cancelled(durable).await.flatten();
+        let durable = cancellation.unless_cancelled(beside(durable, meanwhile));
+        let durable = durable.await.flatten();
         if let Err(why) = durable {
             self.abort(side, tablets).await;
             return Err(why);
@@ -185,10 +200,29 @@ impl Master {
 
     /// Leaves nothing of what was replayed and is in no digest.
     async fn abort(&self, side: SideLog, tablets: &[(Arc<EngineTable>, HashRange)]) {
+        self.end_reads(tablets).await;
         for (table, range) in tablets {
             self.forget(table, *range).await;
         }
         side.abort();
+    }
+
+    /// Answers no more reads of tablets that are not durable here. No read of them is under way
+    /// when this ends (REC-7).
+    async fn end_reads(&self, tablets: &[(Arc<EngineTable>, HashRange)]) {
+        let (from, to) = (&[TabletPhase::Standing], TabletPhase::Recovering);
+        for (table, range) in tablets {
+            let Some(mut old) = self.tablets().shift(table.id(), *range, from, to) else {
+                continue;
+            };
+            pluvio_units::mark("recovery-reads-end");
+            while !old.is_gone() {
+                self.env.clock.sleep(OLD_MAPS_PAUSE).await;
+            }
+        }
+        for (table, range) in tablets {
+            self.store().expiry().stand_no_more(table.id(), *range);
+        }
     }
 
     /// Checks that the replicas have the right bytes of the side log.
@@ -307,6 +341,8 @@ impl Master {
         if accepted {
             space.release(log, &segments);
             for (table, range) in tablets {
+                // Nobody else recovers it from the crashed server any more (EXPIRY-5).
+                self.store().expiry().stand_no_more(table.id(), *range);
                 // The table may have been dropped meanwhile, or the tablet cut.
                 if !self.tablets().serve_within(table.id(), *range) {
                     self.forget(table, *range).await;
@@ -314,6 +350,7 @@ impl Master {
             }
             return;
         }
+        self.end_reads(tablets).await;
         for (table, range) in tablets {
             self.forget(table, *range).await;
         }

@@ -27,6 +27,9 @@ pub enum TabletPhase {
     /// Being replayed, from a crashed server's log or from the server that has it: operations must
     /// come again later.
     Recovering,
+    /// Replayed, and not durable here yet: the crashed server's replicas stand for it. Reads are
+    /// served, changes must come again later (REC-7).
+    Standing,
     /// All operations are served.
     Serving,
     /// All operations are served, and changes are noted for the server that copies the tablet.
@@ -39,11 +42,11 @@ pub enum TabletPhase {
 }
 
 impl TabletPhase {
-    /// Whether operations are done on such a tablet.
+    /// Whether objects of such a tablet are read.
     #[must_use]
     pub fn is_served(self) -> bool {
         match self {
-            Self::Serving | Self::Copying => true,
+            Self::Standing | Self::Serving | Self::Copying => true,
             Self::Recovering | Self::Frozen | Self::Left => false,
         }
     }
@@ -53,7 +56,9 @@ impl TabletPhase {
     pub fn is_left(self) -> bool {
         match self {
             Self::Left => true,
-            Self::Serving | Self::Copying | Self::Recovering | Self::Frozen => false,
+            Self::Standing | Self::Serving | Self::Copying | Self::Recovering | Self::Frozen => {
+                false
+            }
         }
     }
 }
@@ -238,6 +243,11 @@ impl TabletMap {
     /// Serves the tablets that lie in `range`: it may have been cut since it was added. Gives false
     /// when there are none.
     pub fn serve_within(&self, table: TableId, range: HashRange) -> bool {
+        self.set_within(table, range, TabletPhase::Serving)
+    }
+
+    /// Gives the tablets that lie in `range` a phase. Gives false when there are none.
+    pub(crate) fn set_within(&self, table: TableId, range: HashRange, phase: TabletPhase) -> bool {
         self.change(|map| {
             let Some(local) = map.get_mut(&table) else {
                 return false;
@@ -245,7 +255,7 @@ impl TabletMap {
             let inside = |t: &&mut Tablet| range.contains(t.range.first);
             let mut found = false;
             for tablet in local.tablets.iter_mut().filter(inside) {
-                tablet.phase = TabletPhase::Serving;
+                tablet.phase = phase;
                 found = true;
             }
             found

@@ -542,7 +542,8 @@ END";
                 Handled::Now(request)
             })
         });
-        // Where a fifth is lost, seldom more than two datagrams are under way. Large ones take long.
+        // Where a fifth is lost, seldom are more than two datagrams under way. Large ones take
+        // long.
         let sizes = [0, 1, 100, 1_000, 5_000, 20_000];
         call_with_sizes(&rig, &listening.address, 40, sizes);
         // The relay makes some late, and overtaken.

@@ -162,7 +162,8 @@ impl LogTask {
             self.segments.insert(segment.id(), segment);
         }
         for id in machine.growing() {
-            if let Some(segment) = self.segments.get(&id) {
+            let segment = self.segments.get(&id);
+            if let Some(segment) = segment.filter(|segment| !segment.is_held_back()) {
                 // In this order: the length is final once the segment is closed.
                 let closed = segment.is_closed();
                 machine.grew(id, segment.appended_len(), closed);

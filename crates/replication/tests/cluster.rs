@@ -2,6 +2,7 @@
 
 mod support;
 
+use futures_util::FutureExt;
 use pluvio_format::{Entry, Graves, Object};
 use pluvio_log::{AppendClass, SideLog};
 use pluvio_replication::Replication;
@@ -385,9 +386,28 @@ fn replicas_of_segments_that_left_the_log_are_freed() {
     assert!(segments < kept, "{segments} of {kept} are left");
 }
 
-/// Commits a side log of several segments, then drops it again; gives how many segments there were.
-async fn commit_and_drop(space: &Arc<pluvio_log::LogSpace>, replication: &Replication) -> u64 {
-    let mut side = SideLog::new(Arc::clone(space), LOG);
+#[test]
+fn a_side_log_that_is_held_back_gets_its_replicas_when_it_is_closed() {
+    let cluster = Setup::new(5).start();
+    let (space, replication) = (Arc::clone(&cluster.space), cluster.replication.clone());
+    let mut side = SideLog::new(Arc::clone(&space), LOG);
+    side.hold_back();
+    fill(&mut side, &space);
+    let ids: Vec<_> = side.segments().iter().map(|s| s.id()).collect();
+    cluster.sim.run_for(Duration::from_secs(3));
+    for id in &ids {
+        let durable = replication.side_segments_durable(LOG, std::slice::from_ref(id));
+        assert!(durable.now_or_never().is_none(), "{id}");
+    }
+    cluster.run(async move {
+        side.close();
+        replication.side_segments_durable(LOG, &ids).await;
+        assert!(side.commit().is_ok());
+    });
+}
+
+/// Appends several segments.
+fn fill(side: &mut SideLog, space: &pluvio_log::LogSpace) {
     for i in 0..40u64 {
         let value = vec![1; 200_000];
         let key = format!("side {i}");
@@ -405,6 +425,12 @@ async fn commit_and_drop(space: &Arc<pluvio_log::LogSpace>, replication: &Replic
         side.append(&[Entry::Object(object)], AppendClass::Internal, &guard)
             .expect("fits");
     }
+}
+
+/// Commits a side log of several segments, then drops it again; gives how many segments there were.
+async fn commit_and_drop(space: &Arc<pluvio_log::LogSpace>, replication: &Replication) -> u64 {
+    let mut side = SideLog::new(Arc::clone(space), LOG);
+    fill(&mut side, space);
     let ids: Vec<_> = side.close().iter().map(|s| s.id()).collect();
     replication.side_segments_durable(LOG, &ids).await;
     let committed = side

@@ -435,6 +435,7 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
                     segment: SegmentId(1),
                     backups: vec![backup],
                 }],
+                early: false,
             };
             let address = Address::from("server-0");
             let limit = Duration::from_secs(1);

@@ -168,6 +168,7 @@ impl Scene {
             partition: 0,
             tablets: vec![self.tablet()],
             segments,
+            early: false,
         };
         self.ask(self.master, request)
     }
@@ -195,6 +196,7 @@ impl Scene {
                 recovery: RecoveryId(attempt),
                 crashed: self.crashed,
                 partitions: vec![vec![self.tablet()]],
+                ends: Vec::new(),
             };
             self.ask(*backup, partitions).unwrap();
         }
@@ -284,6 +286,7 @@ fn replayed(seed: u64, rounds: u32, own_objects: u32) -> Scene {
             recovery: RecoveryId(1001),
             crashed,
             partitions: vec![vec![scene.tablet()]],
+            ends: Vec::new(),
         };
         scene.ask(*backup, partitions).unwrap();
     }
@@ -352,6 +355,7 @@ impl Scene {
                 recovery,
                 crashed: id,
                 partitions: vec![vec![self.tablet()]],
+                ends: Vec::new(),
             };
             self.ask(*backup, partitions).unwrap();
         }

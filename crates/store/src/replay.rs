@@ -203,6 +203,11 @@ impl Replay {
         self.horizon
     }
 
+    /// Lets replicas wait until everything is replayed ([`SideLog::hold_back`]).
+    pub fn hold_back(&mut self) {
+        self.side.hold_back();
+    }
+
     /// How much was replayed so far.
     #[must_use]
     pub fn load(&self) -> ReplayLoad {

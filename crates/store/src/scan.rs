@@ -152,7 +152,7 @@ impl Engine {
             Entry::Tombstone(_) => return None,
             other => unreachable_kind(&other),
         };
-        let now = self.time_of(Some(&object));
+        let now = self.time_of(table, Some(&object));
         if object
             .deadline
             .is_some_and(|deadline| deadline.is_past(now.judged))

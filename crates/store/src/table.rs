@@ -5,7 +5,7 @@ use crate::indexes::Indexes;
 use core::hash::{BuildHasher, Hasher};
 use pluvio_format::TableStat;
 use pluvio_index::Index;
-use pluvio_log::LogSpace;
+use pluvio_log::{LogSpace, OpenHead};
 use pluvio_units::{Deadline, EntryRef, HashKind, KeyHash, LogId, TableHash, TableId};
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -55,7 +55,9 @@ pub struct EngineTable {
     space: Arc<LogSpace>,
     kind: StoreKind,
     pub(crate) indexes: Indexes,
-    /// One for each log: a core counts where no other core does. Only the sums mean something.
+    /// One for each log, and behind those one more for each: a core counts where no other core
+    /// does. The second one changes only under the lock of the log's head, and so without locked
+    /// instructions. Only the sums mean something.
     counts: Box<[Counts]>,
 }
 
@@ -123,7 +125,9 @@ impl EngineTable {
             space: Arc::clone(&engine.space),
             kind: engine.kind,
             indexes,
-            counts: engine.space.logs().map(|_| Counts::default()).collect(),
+            counts: (0..2 * engine.space.logs().count())
+                .map(|_| Counts::default())
+                .collect(),
         }
     }
 
@@ -212,6 +216,20 @@ impl EngineTable {
         };
         add(&counts.objects, growth.objects);
         add(&counts.bounded, growth.bounded);
+        add(&counts.object_bytes, growth.object_bytes);
+        add(&counts.log_bytes, growth.log_bytes);
+    }
+
+    /// [`Self::count`] for a thread that has the head of a log of this table's store.
+    #[inline(always)]
+    pub(crate) fn count_locked(&self, head: &OpenHead<'_>, growth: Growth) {
+        let counts = &self.counts[self.counts.len() / 2 + usize::from(head.log().0)];
+        let add = |counter: &AtomicI64, by: i64| {
+            // In two steps: nobody else stores to these.
+            counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+        };
+        debug_assert_eq!(growth.bounded, 0, "an embedded store has no deadlines");
+        add(&counts.objects, growth.objects);
         add(&counts.object_bytes, growth.object_bytes);
         add(&counts.log_bytes, growth.log_bytes);
     }

@@ -266,6 +266,8 @@ impl World {
         for (key, (version, value)) in &self.model {
             let equal = self.table.get_with(key, |v, found| (v, found == value));
             assert_eq!(equal, Some((*version, true)));
+            let mut copy = b"something else".to_vec();
+            assert!(self.table.get_into(key, &mut copy) && copy == *value);
         }
         let stats = self.store.stats();
         let bytes = self.model.iter().map(|(k, (_, v))| k.len() + v.len());

@@ -245,6 +245,26 @@ fn nothing_is_judged_by_a_time_that_is_not_durable() {
     assert!(replay.horizon() >= store.now());
 }
 
+// shows: EXPIRY-5
+#[test]
+fn a_tablet_that_is_not_durable_here_is_judged_by_the_horizon_of_its_last_owner() {
+    let hands = Hands::at(START_MS);
+    let (store, table) = open(Durability::Volatile, &hands);
+    let at = (&*store, &*table);
+    for (key, ms) in [(b"a", 100), (b"b", 300)] {
+        let _ = put_for(at, LogId(0), (key, b"v"), Lifetime::For(ms)).unwrap();
+    }
+    hands.pass(1_000);
+    let horizon = UnixMs(START_MS + 200);
+    store.expiry().stand(table.id(), HashRange::ALL, horizon);
+    assert_eq!(ops::read(&store, &table, b"a"), None);
+    assert!(ops::read(&store, &table, b"b").is_some());
+    assert_eq!(scanned(&store, &table), 1);
+    store.expiry().stand_no_more(table.id(), HashRange::ALL);
+    assert_eq!(ops::read(&store, &table, b"b"), None);
+    assert_eq!(scanned(&store, &table), 0);
+}
+
 #[test]
 fn a_store_in_place_keeps_no_deadlines_and_says_so() {
     let log = LogOptions {

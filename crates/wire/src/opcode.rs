@@ -178,6 +178,8 @@ opcodes! {
     Coordinator: CoordinatorOp, answered by Coordinator {
         /// A recovery master is done with its partition.
         RecoveryMasterFinished = 34, Control, true;
+        /// A recovery master has replayed its partition; its replicas are still to come.
+        PartitionReplayed = 39, Control, true;
         /// A server has received a tablet, or could not.
         TabletReceived = 37, Control, true;
         /// Join the cluster.

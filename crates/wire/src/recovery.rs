@@ -88,6 +88,9 @@ pub struct HeadInfo {
     /// 1, unless the backup's machine was started anew since. Then the newest writes may be
     /// missing, and it is the number that an acknowledgement needed.
     pub copies: u8,
+    /// The number of replicas that an acknowledgement needed; 0 is unknown.
+    #[serde(default)]
+    pub needed: u8,
 }
 
 /// How much of one table a master holds.
@@ -111,9 +114,23 @@ pub struct SetPartitions {
     pub crashed: ServerId,
     /// The tablets of each partition.
     pub partitions: Vec<Vec<TabletSpec>>,
+    /// Where the logs end, if that is settled: of these segments only so much is given out.
+    #[serde(default)]
+    pub ends: Vec<LogEnd>,
 }
 impl Fields for SetPartitions {}
 request!(SetPartitions => ());
+
+/// Where one log of a crashed master ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LogEnd {
+    /// The log.
+    pub log: LogId,
+    /// Its last segment, which is an open head.
+    pub segment: SegmentId,
+    /// How many bytes of it belong to the log.
+    pub length: u32,
+}
 
 /// Fetches the entries of one segment that belong to one partition.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -156,6 +173,10 @@ pub struct Recover {
     pub tablets: Vec<TabletSpec>,
     /// Every segment of the log and the backups to read it from, best first.
     pub segments: Vec<RecoverySegment>,
+    /// It is settled where the logs end: the master may ask for reads once it has replayed
+    /// ([`PartitionReplayed`]).
+    #[serde(default)]
+    pub early: bool,
 }
 impl Fields for Recover {}
 request!(Recover => ());
@@ -168,6 +189,31 @@ pub struct RecoverySegment {
     /// The backups that have it, best first.
     pub backups: Vec<ServerId>,
 }
+
+/// Reports that a partition is replayed, but not yet durable here. Answered once the crashed
+/// server's read leases have ended.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PartitionReplayed {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The attempt.
+    pub recovery: RecoveryId,
+    /// The recovery master.
+    pub server: ServerId,
+    /// The index of the partition.
+    pub partition: u32,
+}
+impl Fields for PartitionReplayed {}
+request!(PartitionReplayed => PartitionReplayedReply);
+
+/// The coordinator's word on a replayed partition.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PartitionReplayedReply {
+    /// The recovery master owns the tablets, and may answer reads of them. It takes no writes
+    /// before [`RecoveryMasterFinished`] is accepted. Otherwise it goes on as if it had not asked.
+    pub may_read: bool,
+}
+impl Fields for PartitionReplayedReply {}
 
 /// Reports the end of one partition's recovery.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

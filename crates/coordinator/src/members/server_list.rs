@@ -2,7 +2,7 @@
 
 use crate::ledger::Ledger;
 use crate::refusals::not_a_member;
-use crate::state::{ServerRecord, State, Width};
+use crate::state::{ServerRecord, State, TabletRecord, Width};
 use crate::suspicion::who_is_there;
 use core::time::Duration;
 use pluvio_env::{Env, Network};
@@ -11,7 +11,7 @@ use pluvio_wire::{
     Enlist, EnlistReply, FatalKind, PROTOCOL_VERSION, Refusal, RetryReason, ServerInfo,
     ServerState, SetReplicationEpoch, TabletState,
 };
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Most servers in the list, crashed ones included. Lists travel whole: at about 200 bytes a
@@ -51,16 +51,12 @@ impl State {
         }
         let server = self.globals.last_server.next();
         self.globals.last_server = server;
-        let record = ServerRecord {
-            info: ServerInfo {
-                id: server,
-                state: ServerState::Up,
-                ..request.info
-            },
-            attempt: request.attempt,
-            epochs: BTreeMap::new(),
-            had: BTreeMap::new(),
+        let info = ServerInfo {
+            id: server,
+            state: ServerState::Up,
+            ..request.info
         };
+        let record = ServerRecord::new(info, request.attempt);
         self.servers.insert(server, Arc::new(record));
         Ok(Enlisted { server, ended })
     }
@@ -93,8 +89,9 @@ impl State {
         Ok(())
     }
 
-    /// Declares a server crashed; its tablets wait for recovery. Unconfirmed ones are empty; others
-    /// get them when its lease is over (see `work::assign`). False when it was not up.
+    /// Declares a server crashed; its tablets wait for recovery. Those that stand on another
+    /// crashed server are that one's again (COORD-15). Unconfirmed ones are empty; others get them
+    /// when its lease is over (see `work::assign`). False when it was not up.
     pub(crate) fn mark_crashed(&mut self, server: ServerId) -> bool {
         let Some(record) = self.servers.get_mut(&server) else {
             return false;
@@ -102,15 +99,19 @@ impl State {
         if record.info.state == ServerState::Crashed {
             return false;
         }
+        Arc::make_mut(record).info.state = ServerState::Crashed;
+        for former in self.give_back(server, |_| true) {
+            let former = self.servers.get_mut(&former);
+            let former = former.expect("what a tablet stands on is listed (COORD-14)");
+            Arc::make_mut(former).readers.insert(server);
+        }
+        let record = self.servers.get_mut(&server).expect("it was just found");
         let record = Arc::make_mut(record);
-        record.info.state = ServerState::Crashed;
         for table in self.tables.values_mut() {
             if table.moves.iter().any(|m| m.concerns(server)) {
                 Arc::make_mut(table).end_moves_of(server);
             }
-            let hit = |t: &crate::state::TabletRecord| {
-                t.owner == server && t.state == TabletState::Normal
-            };
+            let hit = |t: &TabletRecord| t.owner == server && t.state == TabletState::Normal;
             if table.tablets.iter().any(hit) {
                 let table = Arc::make_mut(table);
                 let tablets = &mut table.tablets;
@@ -122,6 +123,33 @@ impl State {
             }
         }
         true
+    }
+
+    /// Gives tablets that stand on a crashed server back to it, of those that `owner` answers reads
+    /// of and that `which` names. Gives those crashed servers.
+    pub(crate) fn give_back(
+        &mut self,
+        owner: ServerId,
+        which: impl Fn(&TabletRecord) -> bool,
+    ) -> BTreeSet<ServerId> {
+        let mut formers = BTreeSet::new();
+        let hit = |t: &TabletRecord| t.owner == owner && t.stands_on.is_some() && which(t);
+        for table in self.tables.values_mut() {
+            if !table.tablets.iter().any(hit) {
+                continue;
+            }
+            for tablet in &mut Arc::make_mut(table).tablets {
+                if let Some(former) = tablet.stands_on.filter(|_| hit(tablet)) {
+                    pluvio_units::mark("recovery-standing-tablet-given-back");
+                    tablet.owner = former;
+                    tablet.state = TabletState::Recovering;
+                    tablet.stands_on = None;
+                    tablet.recovered_by = None;
+                    formers.insert(former);
+                }
+            }
+        }
+        formers
     }
 
     /// # Errors

@@ -11,8 +11,8 @@
 mod records;
 
 pub(crate) use records::{
-    Epochs, Globals, MoveRecord, MoveStage, ServerRecord, TABLETS_MAX, TableRecord, TabletRecord,
-    Width,
+    Ends, Epochs, Globals, MoveRecord, MoveStage, ServerRecord, TABLETS_MAX, TableRecord,
+    TabletRecord, Width,
 };
 
 use crate::refusals::no_such_table;
@@ -34,6 +34,9 @@ const FORMAT: u16 = 1;
 /// The version from the first slot table on. A program that does not know it would hash its keys as
 /// those of a seeded table, and so is kept from leading. Later ones are refused here, too.
 pub(crate) const FORMAT_SLOTS: u16 = 2;
+/// The version from the first tablet on that was served before it had replicas of its own. A
+/// program that does not know it would free those that the tablet stands on.
+pub(crate) const FORMAT_EARLY: u16 = 3;
 
 pub(crate) const GLOBALS: &str = "globals";
 const SERVERS: &str = "server/";
@@ -155,11 +158,13 @@ impl State {
         loads
     }
 
-    /// Whether a server owns a tablet, in whatever state.
-    pub(crate) fn has_tablets(&self, server: ServerId) -> bool {
-        self.tables
-            .values()
-            .any(|t| t.tablets.iter().any(|tablet| tablet.owner == server))
+    /// Whether a crashed server must stay in the list. It must if it owns a tablet in whatever
+    /// state, if one stands on it (COORD-14), or if its reads must have ended first (COORD-15).
+    pub(crate) fn is_needed(&self, server: ServerId) -> bool {
+        let mut tablets = self.tables.values().flat_map(|t| &t.tablets);
+        let mut servers = self.servers.values();
+        tablets.any(|t| t.owner == server || t.stands_on == Some(server))
+            || servers.any(|s| s.readers.contains(&server))
     }
 
     /// Raises the version of the server list if `before` has another one, and notes growth.
@@ -233,7 +238,7 @@ impl State {
             };
         };
         let globals: Globals = get(GLOBALS, &bytes)?;
-        if !(FORMAT..=FORMAT_SLOTS).contains(&globals.format) {
+        if !(FORMAT..=FORMAT_EARLY).contains(&globals.format) {
             return Err(LoadError::Format(globals.format));
         }
         let mut servers = BTreeMap::new();
@@ -253,13 +258,26 @@ impl State {
         }))
     }
 
-    /// Whether COORD-4, COORD-5 and COORD-7 hold, which every stored state keeps.
+    /// Whether COORD-4, COORD-5, COORD-7, COORD-14 and COORD-15 hold, which every stored state
+    /// keeps.
     ///
     /// # Errors
     /// What breaks one of them, for people.
     pub(crate) fn holds(&self) -> Result<(), String> {
+        self.servers.values().try_for_each(|server| {
+            let mut readers = server.readers.iter();
+            match readers.find(|reader| !self.servers.contains_key(reader) || self.is_up(**reader))
+            {
+                None => Ok(()),
+                Some(reader) => Err(format!(
+                    "server {reader} may read what server {} had (COORD-15)",
+                    server.info.id
+                )),
+            }
+        })?;
         self.tables.values().try_for_each(|table| {
             self.owners_hold(table)?;
+            self.standing_holds(table)?;
             table.cover_holds()?;
             self.moves_hold(table)
         })
@@ -278,13 +296,27 @@ impl State {
         for (at, record) in table.moves.iter().enumerate() {
             let others = &table.moves[at + 1..];
             let overlaps = others.iter().any(|m| m.range.overlaps(&record.range));
-            let is_there = table.tablets.iter().any(|t| {
-                t.range == record.range && t.owner == record.from && t.state == TabletState::Normal
-            });
+            let is_there = table
+                .tablets
+                .iter()
+                .any(|t| t.range == record.range && t.owner == record.from && t.is_settled());
             let may_copy = is_there && self.is_up(record.to) && !table.dropping;
             let may_be = record.stage != MoveStage::Copying || may_copy;
             if overlaps || !self.is_up(record.from) || !may_be {
                 return Err(format!("table {}: {record:?} (COORD-7)", table.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// COORD-14, COORD-15.
+    fn standing_holds(&self, table: &TableRecord) -> Result<(), String> {
+        for tablet in &table.tablets {
+            let Some(on) = tablet.stands_on else { continue };
+            let is_crashed = self.servers.contains_key(&on) && !self.is_up(on);
+            let is_read = self.is_up(tablet.owner) && tablet.state == TabletState::Normal;
+            if !is_crashed || !is_read {
+                return Err(format!("table {}: {tablet:?} (COORD-14)", table.id));
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use pluvio_units::{
 };
 use pluvio_wire::{ServerInfo, TabletSpec, TabletState};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most tablets of one table. Maps of tables travel whole; this is 64 KiB at most.
 pub(crate) const TABLETS_MAX: usize = 1024;
@@ -40,6 +40,32 @@ pub(crate) struct ServerRecord {
     /// Of a crashed server: how much of each table it had when it crashed. Its statistics are
     /// about all of that, also when some has been recovered already.
     pub(crate) had: BTreeMap<TableId, Width>,
+    /// Of a crashed server: where its logs end, as the latest attempt has it. Empty while that is
+    /// open.
+    #[serde(default)]
+    pub(crate) ends: Ends,
+    /// Something was read from a log with these ends: they hold for ever (COORD-13).
+    #[serde(default)]
+    pub(crate) ends_bind: bool,
+    /// Of a crashed server: crashed masters that may still answer reads of tablets that have come
+    /// back to it (COORD-15).
+    #[serde(default)]
+    pub(crate) readers: BTreeSet<ServerId>,
+}
+
+impl ServerRecord {
+    /// The record of a server that has just enlisted.
+    pub(crate) fn new(info: ServerInfo, attempt: u64) -> Self {
+        Self {
+            info,
+            attempt,
+            epochs: Epochs::new(),
+            had: BTreeMap::new(),
+            ends: Ends::new(),
+            ends_bind: false,
+            readers: BTreeSet::new(),
+        }
+    }
 }
 
 /// How many key hashes, in units of 2^16: the whole range is 2^48.
@@ -55,6 +81,9 @@ impl Width {
 
 /// See [`ServerRecord::epochs`].
 pub(crate) type Epochs = BTreeMap<LogId, (SegmentId, ReplicationEpoch)>;
+
+/// Per log: its last segment, and how many bytes of that belong to it.
+pub(crate) type Ends = BTreeMap<LogId, (SegmentId, u32)>;
 
 /// One table.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -86,9 +115,13 @@ pub(crate) struct TabletRecord {
     /// The migration by which its owner got it (COORD-6).
     #[serde(default)]
     pub(crate) moved_by: Option<MigrationId>,
-    /// Where its owner's log of it begins.
+    /// Where its owner's log of it begins; that of the server it stands on while it stands on one.
     #[serde(default)]
     pub(crate) since: SegmentId,
+    /// The crashed server whose replicas it stands on. Its owner answers reads and takes no writes
+    /// (COORD-14).
+    #[serde(default)]
+    pub(crate) stands_on: Option<ServerId>,
 }
 
 impl TabletRecord {
@@ -101,7 +134,13 @@ impl TabletRecord {
             recovered_by: None,
             moved_by: None,
             since: SegmentId(0),
+            stands_on: None,
         }
+    }
+
+    /// It is served whole, from its owner's log.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.state == TabletState::Normal && self.stands_on.is_none()
     }
 }
 

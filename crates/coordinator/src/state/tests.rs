@@ -11,12 +11,7 @@ fn stored() -> BTreeMap<String, Bytes> {
     let mut state = State::new(ClusterId(1));
     let mut server = |id| {
         let info = testing::server(id, format!("server-{id}"));
-        let record = ServerRecord {
-            info,
-            attempt: id,
-            epochs: BTreeMap::new(),
-            had: BTreeMap::new(),
-        };
+        let record = ServerRecord::new(info, id);
         state.servers.insert(ServerId(id), Arc::new(record));
     };
     server(1);

@@ -57,7 +57,7 @@ impl State {
         let id = self.globals.last_table.next();
         self.globals.last_table = id;
         if request.hash == HashKind::Slots {
-            self.globals.format = FORMAT_SLOTS;
+            self.globals.format = self.globals.format.max(FORMAT_SLOTS);
         }
         let tablets = request
             .hash
@@ -274,7 +274,7 @@ impl Assignments {
             return true;
         }
         let inventories = collect(&self.context, crashed).await;
-        if reconstruct(&inventories, &record.epochs).is_ok() {
+        if reconstruct(&inventories, &record.epochs, None).is_ok() {
             // As in a recovery: a witness is among those that answered (LEASE-2).
             return true;
         }

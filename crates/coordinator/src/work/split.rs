@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_millis(100);
 
 impl State {
     /// Cuts a tablet in two. A cut that is there already is no error.
-    pub(super) fn split(&mut self, request: &SplitTablet) -> Result<TableId, Refusal> {
+    pub(in crate::work) fn split(&mut self, request: &SplitTablet) -> Result<TableId, Refusal> {
         let table = self.find(&request.table)?;
         let id = table.id;
         let widest = table
@@ -39,7 +39,7 @@ impl State {
         if tablet.range.first == at {
             return Ok(id);
         }
-        if tablet.state != TabletState::Normal || table.moves_within(tablet.range) {
+        if !tablet.is_settled() || table.moves_within(tablet.range) {
             return Err(Refusal::retry(COME_AGAIN, RetryReason::TabletNotReady));
         }
         if table.tablets.len() >= TABLETS_MAX {

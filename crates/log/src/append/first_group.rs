@@ -39,8 +39,13 @@ impl FirstGroup {
         ObjectVersion(self.safe_version.load(Ordering::Acquire))
     }
 
+    #[inline]
     pub(crate) fn raise_safe_version(&self, to: ObjectVersion) {
-        self.safe_version.fetch_max(to.0, Ordering::AcqRel);
+        // Of the objects that are deleted, most are older than others that were: the line of the
+        // counter stays with those that read it. Acquire: as the larger value would be read.
+        if self.safe_version.load(Ordering::Acquire) < to.0 {
+            self.safe_version.fetch_max(to.0, Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn horizon(&self) -> UnixMs {

@@ -150,6 +150,18 @@ impl Heads {
         (!at_limit).then(|| OpenHead::new(self, log))
     }
 
+    /// [`Self::open_head`] whether or not live objects are at their limit.
+    ///
+    /// # Panics
+    /// As of [`Self::open_head`].
+    pub(crate) fn lock_head(&self, log: LogId) -> OpenHead<'_> {
+        assert!(
+            self.storage.memory.check() == Check::Structure,
+            "replicas need checksums"
+        );
+        OpenHead::new(self, log)
+    }
+
     #[cold]
     fn append_object_slow(
         &self,

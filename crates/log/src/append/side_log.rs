@@ -34,6 +34,8 @@ pub struct SideLog {
     open: Option<SegmentWriter>,
     /// The cleaner is to be kept away also after the commit.
     held: bool,
+    /// Replicas are made only when it is closed.
+    held_back: bool,
 }
 
 /// A commit that was refused, with the side log as it was.
@@ -57,7 +59,15 @@ impl SideLog {
             compared: 0,
             open: None,
             held: false,
+            held_back: false,
         }
+    }
+
+    /// Lets replicas wait until it is closed ([`Self::close`]): what they cost in processor and
+    /// disk is needed for what is appended. For a side log that is large, and read before it is
+    /// durable.
+    pub fn hold_back(&mut self) {
+        self.held_back = true;
     }
 
     /// The log it will join.
@@ -96,7 +106,9 @@ impl SideLog {
             let full_up = |writer: &SegmentWriter| writer.end_after(lens()) > capacity;
             if self.open.as_ref().is_none_or(full_up) {
                 self.finish_segment();
-                self.open = Some(heads.open_side_segment(self.log, leave)?);
+                let writer = heads.open_side_segment(self.log, leave)?;
+                writer.segment().hold_back(self.held_back);
+                self.open = Some(writer);
             }
             let writer = self.open.as_mut().expect("opened above");
             let missing = writer.missing_seglets(writer.end_after(lens()));
@@ -124,6 +136,8 @@ impl SideLog {
     /// appended afterwards, to a new segment.
     pub fn close(&mut self) -> Vec<Arc<Segment>> {
         self.finish_segment();
+        self.held_back = false;
+        self.closed.iter().for_each(|s| s.hold_back(false));
         LogState::call(&self.space.heads.log(self.log).append_hook);
         self.closed.clone()
     }

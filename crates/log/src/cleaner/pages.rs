@@ -4,6 +4,11 @@
 //! Nothing here happens on the way of a write, or while memory is short. A store that is busy being
 //! written keeps its memory. It would soon have to fetch pages again that it gave back, a page
 //! fault for every 4 KiB.
+//!
+//! So giving back has a hysteresis. A store is busy until a whole window has shown otherwise, and
+//! busy again as soon as it takes more than a light load does. A store that is written in bursts
+//! fetches again what it gave back between two of them. Each time doubles the pause that it waits
+//! for. After the longest such pause, giving back was right in any case.
 
 use super::choose::WASTE_PERCENT_MIN;
 use super::{CleanerOptions, Shared};
@@ -25,6 +30,9 @@ const STEPS_APART_MAX_S: u32 = 1;
 /// Bytes that a log may take in a window when the load is light: 4 MiB a second. To gain so much
 /// where five sixths live the cleaner copies 20 MiB, which takes it some hundredth of the time.
 const LIGHT_BYTES: u64 = SEGMENT_BYTES as u64;
+/// Windows in a row without load after which it was right to give memory back, whatever comes: a
+/// minute. It is also the most that a store waits for.
+const CALM_WINDOWS: u32 = 30;
 /// After this many looks without a find, some milliseconds apart, waste is looked for once in a
 /// window. Until then, segments that were just closed may wait for guards or replicas.
 const LOOKS_IN_VAIN: u32 = 8;
@@ -41,6 +49,48 @@ enum Load {
     Still,
 }
 
+/// How long a store is without load before memory goes back, in windows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Patience {
+    /// Windows in a row without load.
+    calm: u32,
+    /// The number that is waited for.
+    needed: u32,
+    /// Memory went back since the store was busy last.
+    gave: bool,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            calm: 0,
+            needed: 1,
+            gave: false,
+        }
+    }
+}
+
+impl Patience {
+    /// A window without load has ended.
+    fn note_calm(&mut self) {
+        self.calm = self.calm.saturating_add(1);
+    }
+
+    /// The store is busy: what went back a short time ago is fetched again.
+    fn note_busy(&mut self) {
+        if self.calm >= CALM_WINDOWS {
+            self.needed = 1;
+        } else if self.gave {
+            self.needed = (2 * self.needed).min(CALM_WINDOWS);
+        }
+        (self.calm, self.gave) = (0, false);
+    }
+
+    fn is_over(self) -> bool {
+        self.calm >= self.needed
+    }
+}
+
 /// The memory of a cleaner about how busy the store is.
 #[derive(Default)]
 pub(super) struct PagePolicy {
@@ -49,14 +99,17 @@ pub(super) struct PagePolicy {
     /// There was a pause between two steps since the load was judged: the process, or its machine,
     /// stood still.
     stood_still: bool,
-    /// When the window began.
-    since_s: u32,
+    /// When the window began; `None` before the first look.
+    since_s: Option<u32>,
     heads_before: u64,
     /// Where the logs ended then.
     ends_before: Vec<(LogId, LogPosition)>,
     load: Load,
+    patience: Patience,
     /// The log takes too much, and is cleaned until it does not.
     shrinking: bool,
+    /// It was cleaned under a light load. Without load it is cleaned to the end, which is lower.
+    shrunk_in_light: bool,
     in_vain: u32,
     /// Waste is not looked for before this time.
     rests_until_s: u32,
@@ -139,6 +192,10 @@ impl PagePolicy {
     /// Looks at the store in a step in which memory was not short.
     pub(super) fn look_at_waste(&mut self, shared: &Shared) {
         self.judge_load(shared);
+        if !self.patience.is_over() {
+            self.shrinking = false;
+            return;
+        }
         let storage = shared.storage();
         let of_head = match self.load {
             Load::Busy => {
@@ -156,45 +213,51 @@ impl PagePolicy {
         };
         let free = storage.seglets.free().total() as usize;
         let taken = ((storage.geometry.seglets - free) * SEGLET_BYTES) as u64;
-        self.shrinking = if self.shrinking {
-            taken > limits.end
-        } else {
-            taken > limits.begin
-        };
+        let is_still = self.load == Load::Still;
+        let goes_on = self.shrinking || is_still && core::mem::take(&mut self.shrunk_in_light);
+        self.shrinking = taken > if goes_on { limits.end } else { limits.begin };
+        self.shrunk_in_light |= self.shrinking && !is_still;
         let pages = u64::from(storage.seglets.free_with_pages()) * SEGLET_BYTES as u64;
         let spare = pages.saturating_sub(limits.keep) as usize / SEGLET_BYTES;
         let mut given = storage.give_pages_back(spare.min(SEGLETS_PER_STEP));
-        if self.load == Load::Still && !self.is_shrinking(storage.clock.now_s()) {
+        if is_still && !self.is_shrinking(storage.clock.now_s()) {
             given += storage.give_reserve_pages_back(RESERVE_SEGLETS_PER_STEP);
         }
         if given > 0 {
+            self.patience.gave = true;
             shared.add(|c| &c.bytes_given_back, (given * SEGLET_BYTES) as u64);
             shared.given_back.note(given, storage);
         }
     }
 
-    /// Judges the load once in a window. After the process stood still a new one begins: in the old
-    /// one little was written for want of time.
+    /// Judges the load at the end of a window, or as soon as it is no light one. After the process
+    /// stood still a new window begins: in the old one little was written for want of time.
     fn judge_load(&mut self, shared: &Shared) {
         let storage = shared.storage();
         let now_s = storage.clock.now_s();
+        let heads = shared.space.heads.counters.filled.load(Ordering::Relaxed);
+        let taken = (heads - self.heads_before) * u64::from(storage.geometry.segment_bytes());
+        let is_busy = taken > u64::from(storage.options.logs) * LIGHT_BYTES;
         let stood_still = core::mem::take(&mut self.stood_still);
-        if !stood_still && now_s.saturating_sub(self.since_s) < WINDOW_S {
+        let is_over = |since_s| now_s.saturating_sub(since_s) >= WINDOW_S;
+        let begins = stood_still || self.since_s.is_none();
+        if !begins && !is_busy && !self.since_s.is_some_and(is_over) {
             return;
         }
-        let heads = shared.space.heads.counters.filled.load(Ordering::Relaxed);
         let ends = shared.end_positions();
-        let taken = (heads - self.heads_before) * u64::from(storage.geometry.segment_bytes());
-        self.load = if stood_still {
+        self.load = if begins || is_busy {
             Load::Busy
         } else if ends == self.ends_before {
             Load::Still
-        } else if taken <= u64::from(storage.options.logs) * LIGHT_BYTES {
-            Load::Light
         } else {
-            Load::Busy
+            Load::Light
         };
-        (self.heads_before, self.ends_before, self.since_s) = (heads, ends, now_s);
+        match self.load {
+            Load::Busy if begins => self.patience.calm = 0,
+            Load::Busy => self.patience.note_busy(),
+            Load::Light | Load::Still => self.patience.note_calm(),
+        }
+        (self.heads_before, self.ends_before, self.since_s) = (heads, ends, Some(now_s));
     }
 
     /// No closed segment has enough dead data. That in heads cannot be cleaned: of a store that is
@@ -250,7 +313,28 @@ impl PagesGivenBack {
 
 #[cfg(test)]
 mod tests {
-    use super::GivenBack;
+    use super::{CALM_WINDOWS, GivenBack, Patience};
+
+    /// Gives back if it may, after some windows without load; says whether it did. Then the store
+    /// is busy.
+    fn pause(patience: &mut Patience, windows: u32) -> bool {
+        (0..windows).for_each(|_| patience.note_calm());
+        patience.gave |= patience.is_over();
+        let gave = patience.gave;
+        patience.note_busy();
+        gave
+    }
+
+    #[test]
+    fn a_store_that_is_written_in_bursts_keeps_its_memory_after_some_of_them() {
+        let mut patience = Patience::default();
+        assert!(!patience.is_over(), "not before a window was seen");
+        let gave = (0..100).filter(|_| pause(&mut patience, 10)).count();
+        assert_eq!(gave, 4, "after pauses of 1, 2, 4, and 8 windows");
+        assert!(pause(&mut patience, CALM_WINDOWS), "a long pause");
+        assert!(pause(&mut patience, 1), "and all is forgotten");
+        assert!(!pause(&mut patience, 1));
+    }
 
     #[test]
     fn what_went_back_and_was_taken_again_does_not_count() {

@@ -62,6 +62,15 @@ impl LiveCounts {
         }
     }
 
+    /// Counts `bytes` more in a slot. As [`Self::exchange_locked`].
+    #[inline(always)]
+    pub(crate) fn add_locked(&self, by: LogId, slot: u32, bytes: i64) {
+        let counts = &self.counts[self.logs + usize::from(by.0)];
+        for count in [&counts.of_slot[slot as usize], &counts.total] {
+            count.store(count.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Counts live object bytes that came to, or went from, another segment; `by` is the log of the
     /// counting cleaner.
     pub(crate) fn add_moved(&self, slot: u32, by: LogId, bytes: i64) {

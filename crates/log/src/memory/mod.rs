@@ -21,7 +21,7 @@ pub(crate) use live_counts::LiveCounts;
 pub(crate) use log_bytes::LogBytes;
 pub(crate) use packing::Packing;
 pub(crate) use seglet_table::{Place, SegletTable};
-pub use view::EntryView;
+pub use view::{CutObject, EntryView};
 pub(crate) use view::{Entries, Identity};
 
 use crate::durable::Durability;

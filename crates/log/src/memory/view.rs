@@ -3,11 +3,13 @@
 use super::LogMemory;
 use crate::error::Corruption;
 use pluvio_format::{
-    Check, Encoded, Entry, EntryHead, EntryKind, Object, ParseErrorKind, Parsed, PlainFront,
-    Tombstone,
+    Check, Encoded, Entry, EntryHead, EntryKind, Object, ObjectFront, ParseErrorKind, Parsed,
+    PlainFront, Tombstone,
 };
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, ObjectVersion, SEGLET_BYTES, SMALL_ENTRY_MAX, SegmentId, TableId};
+use pluvio_units::{
+    EntryRef, ObjectVersion, SEGLET_BYTES, SMALL_ENTRY_MAX, SegmentId, TableId, VALUE_MAX,
+};
 
 /// An entry in log memory: borrowed where it lies in one piece, which all small ones do; copied
 /// where it crosses a seglet border.
@@ -109,6 +111,69 @@ impl EntryView<'_> {
     }
 }
 
+/// An object whose value does not change, in one seglet with all that lies before the value: the
+/// value may go on in others.
+#[derive(Clone, Copy)]
+pub struct CutObject<'g> {
+    memory: &'g LogMemory,
+    guard: &'g EpochGuard<'g>,
+    seglet: u32,
+    front: ObjectFront<'g>,
+    /// The part of the value that is in the first seglet.
+    begin: &'g [u8],
+}
+
+impl<'g> CutObject<'g> {
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> &'g [u8] {
+        self.front.key
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn version(&self) -> ObjectVersion {
+        self.front.version
+    }
+
+    /// Bytes it takes in the log.
+    #[must_use]
+    pub fn total_len(&self) -> u32 {
+        self.front.total_len as u32
+    }
+
+    /// Bytes of its value.
+    #[must_use]
+    pub fn value_len(&self) -> usize {
+        self.front.total_len - self.front.value_at
+    }
+
+    /// Puts a copy of its value behind what `into` holds. False, and `into` holds a part of it,
+    /// when the memory is broken.
+    #[must_use]
+    pub fn copy_into(&self, into: &mut Vec<u8>) -> bool {
+        into.reserve(self.value_len());
+        into.extend_from_slice(self.begin);
+        let (mut left, mut seglet) = (self.value_len() - self.begin.len(), self.seglet);
+        while left > 0 {
+            let Some(next) = self.memory.table().next_seglet(seglet) else {
+                return false;
+            };
+            let piece = left.min(SEGLET_BYTES);
+            // SAFETY: inside an appended entry, under the guard (see `view`).
+            into.extend_from_slice(unsafe { self.memory.raw().bytes(next, 0, piece, self.guard) });
+            (left, seglet) = (left - piece, next);
+        }
+        true
+    }
+}
+
+impl core::fmt::Debug for CutObject<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("CutObject").field(&self.front).finish()
+    }
+}
+
 /// Which object an entry is, without its value.
 pub(crate) struct Identity<'g> {
     pub(crate) table: TableId,
@@ -180,6 +245,71 @@ impl<'g> Entries<'g> {
         // SAFETY: the reference names an entry that was appended before, and the guard is older
         // than its end.
         fits.then(|| unsafe { self.0.raw().bytes(seglet, within, len as usize, guard) })
+    }
+
+    /// The bytes of an entry of a known length as they lie, cut where seglets end. As
+    /// [`Self::whole_entry`], for any number of pieces.
+    pub(crate) fn pieces(
+        self,
+        entry: EntryRef,
+        len: u32,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<Vec<&'g [u8]>> {
+        if self.0.is_in_place() {
+            return None;
+        }
+        let (mut seglet, mut within) = LogMemory::split(entry);
+        let (mut pieces, mut left) = (Vec::new(), len as usize);
+        loop {
+            let piece = left.min(SEGLET_BYTES - within);
+            // SAFETY: inside an appended entry, under the guard (see `view`).
+            pieces.push(unsafe { self.0.raw().bytes(seglet, within, piece, guard) });
+            left -= piece;
+            if left == 0 {
+                return Some(pieces);
+            }
+            (seglet, within) = (self.0.table().next_seglet(seglet)?, 0);
+        }
+    }
+
+    /// The object at `entry`, which was found or appended under `guard`. Its value cannot change,
+    /// and all that lies before the value is in one seglet. Reads no byte of the value. `None` for
+    /// any other entry, or a wild length: [`Self::view`] says what is wrong.
+    pub(crate) fn cut_object(
+        self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<CutObject<'g>> {
+        if self.0.is_in_place() {
+            return None;
+        }
+        let (seglet, within) = LogMemory::split(entry);
+        let left = SEGLET_BYTES - within;
+        // SAFETY: as in `view`.
+        let start = unsafe {
+            let len = left.min(EntryHead::BYTES_MAX);
+            self.0.raw().bytes(seglet, within, len, guard)
+        };
+        let total_len = Object::lens(start)?.total_len;
+        // SAFETY: as in `view`.
+        let bytes = unsafe {
+            self.0
+                .raw()
+                .bytes(seglet, within, total_len.min(left), guard)
+        };
+        let front = Object::front(bytes).ok()?;
+        let others = total_len.saturating_sub(left).div_ceil(SEGLET_BYTES);
+        (0..others).try_fold(seglet, |at, _| self.0.table().next_seglet(at))?;
+        if front.total_len - front.value_at > VALUE_MAX {
+            return None;
+        }
+        Some(CutObject {
+            memory: self.0,
+            guard,
+            seglet,
+            front,
+            begin: bytes.get(front.value_at..)?,
+        })
     }
 
     /// The object at `entry` and its length in the log, if it is an object in one piece. `entry`

@@ -16,7 +16,7 @@ use crate::durable::Durability;
 use crate::error::Corruption;
 use crate::memory::LogMemory;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pluvio_format::{ParseErrorKind, SegmentKind, check_piece};
 use pluvio_memory::ReclaimStamp;
 use pluvio_units::{LogId, LogPosition, SEGLET_BYTES, SegmentId};
@@ -68,6 +68,8 @@ pub struct Segment {
     /// charged with.
     disk_len: AtomicU32,
     barren: Barren,
+    /// See [`Segment::is_held_back`].
+    held_back: AtomicBool,
 }
 
 /// What a segment is made from.
@@ -104,7 +106,19 @@ impl Segment {
             tombstones: Tombstones::default(),
             disk_len: AtomicU32::new(new.disk_len),
             barren: Barren(AtomicU32::new(Barren::NEVER)),
+            held_back: AtomicBool::new(false),
         }
+    }
+
+    /// Whether replication is to leave what is appended alone for a while, because something else
+    /// is more urgent. Only a hint: nothing rests on it.
+    #[must_use]
+    pub fn is_held_back(&self) -> bool {
+        self.held_back.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn hold_back(&self, held: bool) {
+        self.held_back.store(held, Ordering::Relaxed);
     }
 
     /// Its id.

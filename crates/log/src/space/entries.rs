@@ -5,7 +5,7 @@ use super::LogSpace;
 use crate::append::graves::{DeadIn, KEY_WITH_GRAVES_MAX, Tombstones};
 use crate::durable::Durability;
 use crate::error::Corruption;
-use crate::memory::{EntryView, MutableObject, Overwritable, ScatteredObject};
+use crate::memory::{CutObject, EntryView, MutableObject, Overwritable, ScatteredObject};
 use pluvio_format::{Check, Graves, Object};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion};
@@ -61,6 +61,17 @@ impl LogSpace {
         guard: &'g EpochGuard<'_>,
     ) -> Option<(ObjectVersion, &'g [u8], u32)> {
         self.memory().entries().value_of(entry, key, guard)
+    }
+
+    /// The object at `entry`, if its value cannot change and all that lies before the value is in
+    /// one seglet. The value may be in many seglets. `entry` was found or appended under `guard`.
+    #[must_use]
+    pub fn cut_object<'g>(
+        &'g self,
+        entry: EntryRef,
+        guard: &'g EpochGuard<'_>,
+    ) -> Option<CutObject<'g>> {
+        self.memory().entries().cut_object(entry, guard)
     }
 
     /// Asks the processor to bring the first `lines` cache lines of an entry near.

@@ -112,6 +112,7 @@ impl LogSpace {
 
     /// Raises the safe version to at least `to`: after a delete, to one more than the deleted
     /// version. Call it before the tombstone is appended.
+    #[inline]
     pub fn raise_safe_version(&self, to: ObjectVersion) {
         self.heads.first_group.raise_safe_version(to);
     }
@@ -232,6 +233,16 @@ impl LogSpace {
     #[inline(always)]
     pub fn open_head(&self, log: LogId) -> Option<OpenHead<'_>> {
         self.heads.open_head(log)
+    }
+
+    /// [`Self::open_head`] for a caller that counts and appends nothing. It does not matter whether
+    /// live objects are at their limit.
+    ///
+    /// # Panics
+    /// As of [`Self::open_head`].
+    #[must_use]
+    pub fn lock_head(&self, log: LogId) -> OpenHead<'_> {
+        self.heads.lock_head(log)
     }
 
     /// The end of a log: everything appended before the call is before it.

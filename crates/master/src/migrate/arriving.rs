@@ -186,7 +186,13 @@ impl Master {
         }
         let within = Some(FROZEN_MAX);
         let joined = self
-            .join(log, replay, tablets, &arrival.cancellation, within)
+            .join(
+                log,
+                replay,
+                tablets,
+                (&arrival.cancellation, within),
+                async {},
+            )
             .await?;
         Ok((since, joined))
     }

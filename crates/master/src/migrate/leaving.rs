@@ -121,6 +121,7 @@ impl Leavings {
         match phase {
             TabletPhase::Copying => self.copying(table, hash),
             TabletPhase::Serving
+            | TabletPhase::Standing
             | TabletPhase::Recovering
             | TabletPhase::Frozen
             | TabletPhase::Left => Ok(None),

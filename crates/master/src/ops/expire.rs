@@ -48,6 +48,9 @@ impl Master {
         let Ok(Served { table, hash, phase }) = self.serving(&snapshot, table, Some(hash)) else {
             return tablet.phase.is_left();
         };
+        if Self::must_take_changes(phase).is_err() {
+            return false;
+        }
         let Ok(copying) = self.leaving.of(phase, table, hash) else {
             return false;
         };

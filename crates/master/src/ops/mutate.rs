@@ -187,6 +187,7 @@ impl Master {
     ) -> Result<Prepared<'p>, Refusal> {
         let Served { table, hash, phase } =
             self.serving(snapshot, mutation.table, mutation.hash)?;
+        Self::must_take_changes(phase)?;
         let copying = self.leaving.of(phase, table, hash)?;
         let execution = match self.admit(mutation, (table.id(), hash)) {
             None => None,

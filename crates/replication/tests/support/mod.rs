@@ -383,6 +383,7 @@ impl Cluster {
             recovery: RecoveryId(1),
             crashed: MASTER,
             partitions: vec![vec![tablet]],
+            ends: Vec::new(),
         };
         let get = GetRecoveryData {
             recovery: RecoveryId(1),

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! What it owns: names of tables, the worker threads of the cleaner, and which head a thread
-//! appends to. Its reads and puts have fast paths of their own, by the kind of store: `read` and
-//! `overwrite` where values are appended, `in_place` where they are overwritten. A slow path or
+//! appends to. Its operations have fast paths of their own, by the kind of store: `read` and `put`
+//! where values are appended, `in_place` where they are overwritten. A slow path or
 //! [`Engine::apply`](crate::Engine::apply) does the rest.
 //!
 //! - EMBED-1: a store without a sink writes no tombstones and marks nothing pending.
@@ -40,7 +40,7 @@ mod experiments;
 mod heads;
 mod in_place;
 mod iter;
-mod overwrite;
+mod put;
 mod read;
 mod read_back;
 mod sink;

@@ -32,6 +32,58 @@ impl Engine {
         self.read_slow(index, hash, key, &guard, see)
     }
 
+    /// Puts a copy of the value behind what `into` holds: [`Self::read_fast`] for a caller that
+    /// copies. A value in several seglets is copied once.
+    #[inline(always)]
+    pub(crate) fn copy_appended(
+        &self,
+        table: &EngineTable,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Option<ObjectVersion> {
+        let hash = table.hash(key);
+        let guard = self.space.pin();
+        let Some(index) = table.indexes.of_all() else {
+            let index = table.indexes.of(hash)?;
+            return self.copy_cut(&index, hash, key, &guard, into);
+        };
+        if let Some((version, value)) = self.lookup_home(index, hash, key, &guard) {
+            into.extend_from_slice(value);
+            return Some(version);
+        }
+        self.copy_cut(index, hash, key, &guard, into)
+    }
+
+    /// Slow path of [`Self::copy_appended`].
+    #[inline(never)]
+    fn copy_cut(
+        &self,
+        index: &Index,
+        hash: KeyHash,
+        key: &[u8],
+        guard: &EpochGuard<'_>,
+        into: &mut Vec<u8>,
+    ) -> Option<ObjectVersion> {
+        // A complete view: nothing found is proved.
+        let found = index.lookup_slow_with(hash, |slot| {
+            self.space.prefetch(slot.entry, PREFETCH_LINES);
+            match self.space.cut_object(slot.entry, guard) {
+                Some(object) => (object.key() == key).then_some(Some(object)),
+                None => self.see_key(slot.entry, key, guard).map(|_| None),
+            }
+        })?;
+        if let Some(object) = found
+            && object.copy_into(into)
+        {
+            return Some(object.version());
+        }
+        into.clear();
+        self.read_slow(index, hash, key, guard, |version, value| {
+            into.extend_from_slice(value);
+            version
+        })
+    }
+
     /// Version and value of an object in one piece that the home of its hash leads to: the part
     /// of [`Self::read_fast`] that the home line answers.
     #[inline(always)]

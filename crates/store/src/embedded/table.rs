@@ -2,7 +2,7 @@
 
 use crate::embedded::error::{IncrementError, StoreError};
 use crate::embedded::iter::Iter;
-use crate::embedded::overwrite::NewValue;
+use crate::embedded::put::NewValue;
 use crate::embedded::read::BATCH;
 use crate::embedded::store::{Shared, StoreGuard};
 use crate::engine::in_place::with_buffer;
@@ -124,8 +124,7 @@ impl Table {
             }
             StoreKind::Replicated | StoreKind::Volatile => {
                 into.clear();
-                let copy = |_, value: &[u8]| into.extend_from_slice(value);
-                engine.read_fast(&self.table, key, copy).is_some()
+                engine.copy_appended(&self.table, key, into).is_some()
             }
         }
     }
@@ -220,7 +219,7 @@ impl Table {
                     value,
                     now_s: engine.space().time_s(),
                 };
-                approach.and_then(|approach| engine.overwrite_fast(head, approach, new))
+                approach.and_then(|approach| engine.put_fast(head, approach, new))
             }
             StoreKind::Replicated => None,
         };
@@ -283,8 +282,19 @@ impl Table {
     /// store with a sink, for the tombstone.
     pub fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
         self.check(key, &[])?;
+        let hash = self.table.hash(key);
+        let engine = &self.shared.engine;
+        if let StoreKind::Volatile = engine.kind
+            && let Some(approach) = self.table.indexes.approach(hash)
+        {
+            let by = || self.shared.heads.mine();
+            let done = engine.delete_fast(by, &self.table, (hash, approach), key);
+            if let Some(deleted) = done {
+                return Ok(deleted);
+            }
+        }
         let delete = Mutation::new(self.table.id(), key, Change::Delete);
-        let applied = self.apply(self.table.hash(key), &delete)?;
+        let applied = self.apply(hash, &delete)?;
         let deleted = match applied.pending().outcome() {
             Outcome::Deleted { version, .. } => *version > ObjectVersion(0),
             other => unreachable!("a delete without rules deletes: {other:?}"),

@@ -51,6 +51,17 @@ impl Engine {
         }
     }
 
+    /// [`Self::time`] for a key, which may be in a tablet that is not durable here (EXPIRY-5).
+    pub(crate) fn time_at(&self, table: &EngineTable, key: &[u8]) -> Now {
+        match self.expiry.standing(table.id(), || table.hash(key)) {
+            Some(judged) => Now {
+                judged,
+                shown: self.expiry.shown().max(judged),
+            },
+            None => self.time(),
+        }
+    }
+
     /// Sees whether the horizon that was appended is durable.
     fn confirm_horizon(&self) {
         // Whoever has the lock does it.

@@ -89,7 +89,7 @@ impl Engine {
             value: object.value,
             deadline: object.deadline,
         });
-        let outcome = look(get, current, self.time_of(object.as_ref()));
+        let outcome = look(get, current, self.time_of(table, object.as_ref()));
         if !slot.pending {
             return Awaited::Now(self.marks.unmarked(outcome));
         }
@@ -122,7 +122,7 @@ impl Engine {
             return None;
         }
         let object = seen.object();
-        let now = self.time_of(object.as_ref());
+        let now = self.time_of(table, object.as_ref());
         let current = object.as_ref().map(|object| Current {
             version: object.version,
             value: object.value,
@@ -134,9 +134,9 @@ impl Engine {
 
     /// The time by which an object is judged; 0 where it does not matter.
     #[inline]
-    pub(crate) fn time_of(&self, object: Option<&Object<'_>>) -> Now {
+    pub(crate) fn time_of(&self, table: &EngineTable, object: Option<&Object<'_>>) -> Now {
         match object {
-            Some(object) if object.deadline.is_some() => self.time(),
+            Some(object) if object.deadline.is_some() => self.time_at(table, object.key),
             Some(_) | None => Now::default(),
         }
     }

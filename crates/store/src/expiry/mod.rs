@@ -16,6 +16,8 @@
 //!   all its dead versions, and a safe version above its own. Otherwise an earlier version could
 //!   return.
 //! - EXPIRY-4: a key with a deadline has a note, or a walk through the indexes is due.
+//! - EXPIRY-5: a tablet that is read before it is durable here is judged by the horizon of the owner
+//!   that crashed. If this master crashes as well, the next one begins with no later time.
 //!
 //! Any thread. Not here: what a deadline does to an outcome (crate `mutation`), who calls this and
 //! how often (crate `master`).
@@ -27,11 +29,11 @@ pub use clock::DeadlineTime;
 pub use notes::Place;
 
 use clock::DeadlineClock;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use notes::Notes;
 use pluvio_log::Appended;
-use pluvio_units::{Deadline, Rank, TableId, UnixMs};
-use std::sync::Mutex;
+use pluvio_units::{Deadline, HashRange, KeyHash, Rank, TableId, UnixMs};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 /// How far ahead of its clock a master writes its horizon. It is durable long before it is needed.
 /// After a crash keys expire earlier by this, at most.
@@ -51,6 +53,9 @@ pub struct Expiry {
     /// Whether the first horizon is to be appended.
     is_new: AtomicBool,
     dropped: AtomicU64,
+    /// Tablets that are judged by a time of their own, and how many (EXPIRY-5).
+    standing: RwLock<Vec<Standing>>,
+    standing_count: AtomicUsize,
     pub(crate) walk: Mutex<Walk>,
 }
 
@@ -67,7 +72,55 @@ pub(crate) struct Walk {
     pub(crate) notes: bool,
 }
 
+/// A tablet whose deadlines are judged by the time of its last owner.
+struct Standing {
+    table: TableId,
+    range: HashRange,
+    horizon: UnixMs,
+}
+
 impl Expiry {
+    /// Deadlines in this range are judged by `horizon` from now on (EXPIRY-5).
+    pub fn stand(&self, table: TableId, range: HashRange, horizon: UnixMs) {
+        let mut standing = self
+            .standing
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        standing.push(Standing {
+            table,
+            range,
+            horizon,
+        });
+        self.standing_count.store(standing.len(), Ordering::Release);
+    }
+
+    /// Deadlines in this range are judged by the clock again.
+    pub fn stand_no_more(&self, table: TableId, range: HashRange) {
+        let mut standing = self
+            .standing
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        standing.retain(|one| one.table != table || !one.range.overlaps(&range));
+        self.standing_count.store(standing.len(), Ordering::Release);
+    }
+
+    /// The time by which deadlines of this key are judged, if it is not the clock's.
+    #[inline]
+    pub(crate) fn standing(
+        &self,
+        table: TableId,
+        hash: impl FnOnce() -> KeyHash,
+    ) -> Option<UnixMs> {
+        if self.standing_count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let hash = hash();
+        let standing = self.standing.read().unwrap_or_else(PoisonError::into_inner);
+        let mut standing = standing.iter();
+        let found = standing.find(|one| one.table == table && one.range.contains(hash));
+        found.map(|one| one.horizon)
+    }
+
     /// With room for fewer notes.
     #[cfg(test)]
     pub(crate) fn with_room(most: usize) -> Self {

@@ -6,14 +6,16 @@ use crate::check::ownership::Served;
 use crate::check::running::not_running;
 use crate::cluster::journal::Journal;
 use crate::cluster::plan::Plan;
+use crate::intercept::{Intercepted, Interceptor};
 use crate::random::Stream;
 use crate::sim::{ProcessEnv, Sim};
 use crate::state::ProcessId;
 use core::time::Duration;
 use pluvio_coordinator::{Candidate, Coordinator, CoordinatorOptions, MemoryStore, Standing};
-use pluvio_env::{Address, Env};
+use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
 use pluvio_server::{OnCorruption, Server, ServerOptions, Tombstones};
 use pluvio_units::Size;
+use pluvio_wire::{Opcode, WriteReplica, decode};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Virtual time in which a backup lists what it has of a master.
@@ -136,7 +138,8 @@ impl Nodes {
         options.pid = number as u32;
         options.rack =
             (self.plan.racks > 0).then(|| format!("rack {}", number as u32 % self.plan.racks));
-        let env = process.env.clone();
+        let mut env = process.env.clone();
+        env.network = Intercepted::new(env.network.clone(), SlowReplicas { env: env.clone() });
         let slot = Arc::clone(&self.servers[number].1);
         let disk_trouble = view(&slot).disk_trouble;
         *view(&slot) = View {
@@ -370,6 +373,39 @@ impl Nodes {
             }
         }
         served
+    }
+}
+
+/// Now and then what was replayed or cleaned takes long to get its replicas, so that recovered
+/// tablets answer reads before.
+struct SlowReplicas {
+    env: Env,
+}
+
+impl SlowReplicas {
+    /// One of this number of writes is slow.
+    const ONE_IN: u64 = 4;
+    const DELAY_MAX_MS: u64 = 1_500;
+}
+
+impl Interceptor for SlowReplicas {
+    fn call<'a>(
+        &'a self,
+        network: &'a dyn Network,
+        to: &'a Address,
+        request: Frame,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Frame, CallError>> {
+        let is_side = Opcode::from_number(request.opcode) == Some(Opcode::WriteReplica)
+            && decode::<WriteReplica>(&request).is_ok_and(|(_, write)| write.side);
+        if !is_side || self.env.rng.below(Self::ONE_IN) > 0 {
+            return network.call(to, request, limit);
+        }
+        Box::pin(async move {
+            let delay = Duration::from_millis(self.env.rng.below(Self::DELAY_MAX_MS));
+            self.env.clock.sleep(delay).await;
+            network.call(to, request, limit).await
+        })
     }
 }
 

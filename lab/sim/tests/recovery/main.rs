@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod early;
 #[path = "../support/load.rs"]
 mod load;
 #[path = "../support/side_log.rs"]
@@ -30,6 +31,9 @@ enum Message {
     Recover,
     /// From recovery masters to backups.
     Fetch,
+    /// From recovery masters: a partition is in memory. Answered only where replicas take longer
+    /// than leases do.
+    Replayed,
     /// What was replayed, from recovery masters to backups.
     SideReplica,
     /// From recovery masters.
@@ -52,6 +56,20 @@ impl Message {
         Self::Partitions,
         Self::Recover,
         Self::Fetch,
+        Self::SideReplica,
+        Self::Finished,
+        Self::Head,
+        Self::Crashed,
+        Self::Gone,
+    ];
+
+    /// Those of a recovery that serves early.
+    const EARLY: [Self; 10] = [
+        Self::Start,
+        Self::Partitions,
+        Self::Recover,
+        Self::Fetch,
+        Self::Replayed,
         Self::SideReplica,
         Self::Finished,
         Self::Head,
@@ -93,6 +111,7 @@ impl struck::Message for Message {
             (Opcode::SetPartitions, Self::Partitions),
             (Opcode::Recover, Self::Recover),
             (Opcode::GetRecoveryData, Self::Fetch),
+            (Opcode::PartitionReplayed, Self::Replayed),
             (Opcode::RecoveryMasterFinished, Self::Finished),
             (Opcode::FreeReplica, Self::Free),
         ];

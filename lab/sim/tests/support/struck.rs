@@ -134,6 +134,7 @@ struct Saboteur<M> {
     /// Where everybody listens.
     addresses: BTreeMap<String, ProcessId>,
     strike: Shared<Strike<M>>,
+    held: Shared<Option<(M, Duration)>>,
 }
 
 impl<M: Message> Saboteur<M> {
@@ -168,6 +169,15 @@ impl<M: Message> Saboteur<M> {
     }
 }
 
+impl<M: Message> Saboteur<M> {
+    async fn wait_if_held(&self, message: Option<M>) {
+        let is_held = |(held, _): (M, Duration)| Some(held) == message;
+        while self.held.lock().unwrap().is_some_and(is_held) {
+            self.env.clock.sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
 impl<M: Message> Interceptor for Saboteur<M> {
     fn call<'a>(
         &'a self,
@@ -179,6 +189,7 @@ impl<M: Message> Interceptor for Saboteur<M> {
         Box::pin(async move {
             let message = M::of(&request);
             self.look(message, to, Moment::Before).await;
+            self.wait_if_held(message).await;
             let answer = network.call(to, request, limit).await?;
             self.look(message, to, Moment::After).await;
             Ok(answer)
@@ -195,9 +206,18 @@ pub struct Cluster<M> {
     store: MemoryStore,
     options: CoordinatorOptions,
     strike: Shared<Strike<M>>,
+    held: Shared<Option<(M, Duration)>>,
     /// The latest life of each server.
     ids: Shared<BTreeMap<usize, ServerId>>,
     away: BTreeMap<ProcessId, Duration>,
+}
+
+/// `PLUVIO_SEED` makes all seeds others.
+fn other_seeds() -> u64 {
+    let number = std::env::var("PLUVIO_SEED").ok();
+    let number = number.map_or(0, |text| text.parse().expect("PLUVIO_SEED is a number"));
+    // Further apart than seeds of these tests are.
+    100_000_u64 * number
 }
 
 fn name_of(number: usize) -> String {
@@ -210,7 +230,7 @@ impl<M: Message> Cluster<M> {
     }
 
     pub fn with(seed: u64, servers: usize, options: CoordinatorOptions) -> Self {
-        let sim = Sim::new(seed, SimOptions::default());
+        let sim = Sim::new(seed + other_seeds(), SimOptions::default());
         let store = MemoryStore::new();
         let coordinator = sim.process("coordinator");
         let processes: Vec<_> = (0..servers).map(|n| sim.process(&name_of(n))).collect();
@@ -222,6 +242,7 @@ impl<M: Message> Cluster<M> {
             store,
             options,
             strike: Shared::default(),
+            held: Shared::default(),
             ids: Shared::default(),
             away: BTreeMap::new(),
             sim,
@@ -243,6 +264,7 @@ impl<M: Message> Cluster<M> {
             process: process.id,
             addresses: addresses.chain([coordinator]).collect(),
             strike: Arc::clone(&self.strike),
+            held: Arc::clone(&self.held),
         };
         env.network = Intercepted::new(env.network.clone(), saboteur);
         match self.servers.iter().position(|s| *s == process.id) {
@@ -267,6 +289,22 @@ impl<M: Message> Cluster<M> {
 
     fn strike(&self) -> MutexGuard<'_, Strike<M>> {
         self.strike.lock().unwrap()
+    }
+
+    /// Keeps messages of a kind from arriving for so long, from now on. The cluster must be tended.
+    pub fn hold(&self, message: M, time: Duration) {
+        *self.held.lock().unwrap() = Some((message, self.sim.now() + time));
+    }
+
+    /// Lets messages arrive again.
+    pub fn release(&self) {
+        *self.held.lock().unwrap() = None;
+    }
+
+    /// All servers that run.
+    pub fn running(&self) -> Vec<ProcessId> {
+        let ids = self.ids.lock().unwrap();
+        ids.keys().map(|number| self.servers[*number]).collect()
     }
 
     /// Lets a process crash at a message; those are counted that come from now on.
@@ -322,6 +360,12 @@ impl<M: Message> Cluster<M> {
     /// Lets a little time pass; strikes, and starts again what was struck.
     pub fn tend(&mut self) {
         self.sim.run_for(Duration::from_millis(1));
+        // By the simulator's clock: those of processes tell other times.
+        let now = self.sim.now();
+        self.held
+            .lock()
+            .unwrap()
+            .take_if(|(_, until)| *until <= now);
         let due = self.strike().due.take();
         if let Some(due) = due {
             match due {
@@ -332,7 +376,6 @@ impl<M: Message> Cluster<M> {
             }
             self.strike().done += 1;
         }
-        let now = self.sim.now();
         let back: Vec<_> = self.away.iter().filter(|(_, at)| **at <= now).collect();
         let back: Vec<ProcessId> = back.into_iter().map(|(process, _)| *process).collect();
         for process in back {

@@ -22,7 +22,7 @@ use pluvio_units::{KeyHash, MigrationId, SegmentId, ServerId, TableId};
 use pluvio_wire::{
     EndMigration, FatalKind, GetMigrationReply, MigrateTablet, MigrateTabletReply, MigrationStatus,
     ReceiveTablet, Refusal, RetryReason, RpcError, TabletReceived, TabletReceivedReply,
-    TabletState, WhichTablet,
+    WhichTablet,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -56,7 +56,7 @@ impl State {
             );
             return Err(Refusal::fatal(FatalKind::NotFound, message));
         }
-        if tablet.owner == to && tablet.state == TabletState::Normal {
+        if tablet.owner == to && tablet.is_settled() {
             let migration = None;
             return Ok(MigrateTabletReply { migration, range });
         }
@@ -69,7 +69,7 @@ impl State {
             }
             return Err(Refusal::retry(COME_AGAIN, RetryReason::TabletNotReady));
         }
-        if tablet.state != TabletState::Normal {
+        if !tablet.is_settled() {
             return Err(Refusal::retry(COME_AGAIN, RetryReason::TabletNotReady));
         }
         self.check_receiver(to)?;

@@ -5,7 +5,9 @@ use crate::members::Enlisted;
 use crate::refusals::not_a_member;
 use crate::testing::{self, NoChoice};
 use pluvio_units::{ClusterId, HashKind, HashRange};
-use pluvio_wire::{CreateTable, Enlist, MigrationProgress, PROTOCOL_VERSION, ServerInfo, TableRef};
+use pluvio_wire::{
+    CreateTable, Enlist, MigrationProgress, PROTOCOL_VERSION, ServerInfo, TableRef, TabletState,
+};
 
 fn enlist(state: &mut State, attempt: u64, volatile: bool) -> Enlisted {
     let info = ServerInfo {

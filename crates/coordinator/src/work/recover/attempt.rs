@@ -1,7 +1,7 @@
 //! One recovery, attempt by attempt; the head of `recover` says what its steps are.
 
 use super::attempts::{Attempted, Attempts, Partition};
-use super::changes::Prepared;
+use super::changes::{LogEnds, Prepared};
 use super::experience::Experience;
 use super::history::History;
 use super::inventory::{announce, collect};
@@ -10,10 +10,12 @@ use super::partition::{expected, first_part, first_parts_first, partition};
 use super::plan::{Inventory, LogMap, reconstruct};
 use super::replay::Replay;
 use crate::context::Context;
+use crate::state::ServerRecord;
 use core::time::Duration;
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{RecoveryId, ServerId};
 use pluvio_wire::{RecoveryStage, TabletSpec};
+use std::collections::BTreeSet;
 
 /// What an attempt led to.
 enum Outcome {
@@ -26,8 +28,10 @@ enum Outcome {
 /// The replicas that backups have.
 struct Replicas {
     inventories: Vec<Inventory>,
-    /// When these backups had fenced the crashed server.
+    /// When backups had fenced the crashed server, and everybody who may have answered reads since.
     fenced: Moment,
+    /// Those of the latter that they have fenced.
+    readers: BTreeSet<ServerId>,
 }
 
 /// The partitions of an attempt.
@@ -103,12 +107,13 @@ impl<'a> Recovery<'a> {
     /// It ended before there was anything to replay.
     async fn attempt(&mut self) -> Result<Attempted, Outcome> {
         let tablets = self.prepare().await?;
-        let replicas = self.collect().await;
-        let log = self.complete_log(&replicas)?;
+        let replicas = self.collect().await?;
+        let (log, ends) = self.complete_log(&replicas, |record| record.ends_bind)?;
         let masters = self.choose_masters(&tablets, &log, &replicas)?;
-        let dealt = self.deal(&tablets, &log, masters).await?;
+        let dealt = self.deal(&tablets, &log, masters, &replicas, ends).await?;
         let replicas = self.announce(&dealt, replicas).await;
-        let log = self.complete_log(&replicas)?;
+        // As it is stored by now.
+        let (log, _) = self.complete_log(&replicas, |record| !record.ends.is_empty())?;
         Ok(self.replay(dealt, &replicas, log).await)
     }
 
@@ -154,29 +159,63 @@ impl<'a> Recovery<'a> {
         }
     }
 
-    /// Asks the backups, which fence the crashed server.
-    async fn collect(&self) -> Replicas {
+    /// Asks the backups, which fence the crashed server, and everybody who may answer reads of its
+    /// tablets (COORD-15).
+    async fn collect(&self) -> Result<Replicas, Outcome> {
         self.enter(RecoveryStage::Collecting);
         let inventories = collect(self.context, self.crashed).await;
-        Replicas {
+        let readers = self.context.state().servers[&self.crashed].readers.clone();
+        for reader in &readers {
+            pluvio_units::mark("recovery-fences-reader");
+            let found = collect(self.context, *reader).await;
+            let state = self.context.state();
+            let epochs = &state.servers[reader].epochs;
+            if let Err(incomplete) = reconstruct(&found, epochs, None) {
+                self.await_backups(&format!("server {reader} may answer reads: {incomplete}"));
+                return Err(self.look_again());
+            }
+        }
+        Ok(Replicas {
             inventories,
             fenced: self.context.now(),
-        }
+            readers,
+        })
     }
 
-    /// Proves the log complete, or says in the status what is missing.
-    fn complete_log(&self, replicas: &Replicas) -> Result<LogMap, Outcome> {
-        let crashed = self.crashed;
+    fn await_backups(&self, missing: &str) {
+        pluvio_units::mark("recovery-log-incomplete");
+        tracing::debug!(crashed = %self.crashed, missing, "cannot recover yet");
+        self.enter(RecoveryStage::AwaitingBackups {
+            missing: missing.to_owned(),
+        });
+    }
+
+    /// Proves the log complete, or says in the status what is missing. Gives, too, where it ends:
+    /// as the record says if it is settled there.
+    fn complete_log(
+        &self,
+        replicas: &Replicas,
+        is_settled: impl Fn(&ServerRecord) -> bool,
+    ) -> Result<(LogMap, LogEnds), Outcome> {
         let state = self.context.state();
-        let epochs = &state.servers[&crashed].epochs;
-        reconstruct(&replicas.inventories, epochs).map_err(|incomplete| {
-            pluvio_units::mark("recovery-log-incomplete");
-            tracing::debug!(%crashed, %incomplete, "cannot recover yet");
-            self.enter(RecoveryStage::AwaitingBackups {
-                missing: incomplete.to_string(),
-            });
+        let record = &state.servers[&self.crashed];
+        let settled = is_settled(record).then_some(&record.ends);
+        let found = &replicas.inventories;
+        let (log, ends) = match reconstruct(found, &record.epochs, settled) {
+            Err(incomplete) if incomplete.lost_ends() && record.ends_bind => {
+                let log = reconstruct(found, &record.epochs, None);
+                (log, LogEnds::Lost)
+            }
+            log => {
+                let ends = log.as_ref().ok().and_then(|log| log.ends.clone());
+                (log, ends.map_or(LogEnds::Open, LogEnds::At))
+            }
+        };
+        let log = log.map_err(|incomplete| {
+            self.await_backups(&incomplete.to_string());
             self.look_again()
-        })
+        })?;
+        Ok((log, ends))
     }
 
     /// The masters to ask, of the servers that are up. They are in random order before
@@ -218,6 +257,8 @@ impl<'a> Recovery<'a> {
         tablets: &[TabletSpec],
         log: &LogMap,
         masters: Masters,
+        replicas: &Replicas,
+        ends: LogEnds,
     ) -> Result<Dealt, Outcome> {
         let state = self.context.state();
         let had = &state.servers[&self.crashed].had;
@@ -237,8 +278,16 @@ impl<'a> Recovery<'a> {
             .iter()
             .map(|(tablets, _)| tablets.clone())
             .collect();
+        let ends = match self.context.options.serve_early {
+            true => ends,
+            // What is settled already stays so.
+            false if matches!(ends, LogEnds::At(_)) => LogEnds::Open,
+            false => ends,
+        };
+        let (crashed, ended) = (self.crashed, replicas.readers.clone());
         let ledger = &self.context.ledger;
-        let begin = ledger.change(move |state| Ok(state.begin_attempt(&cut)));
+        let begin =
+            ledger.change(move |state| Ok(state.begin_attempt(crashed, &cut, &ends, &ended)));
         match begin.await {
             Ok(recovery) => Ok(Dealt {
                 recovery,
@@ -255,11 +304,10 @@ impl<'a> Recovery<'a> {
         let (crashed, recovery) = (self.crashed, dealt.recovery);
         let found = replicas.inventories;
         let partitions = dealt.partitions.iter().map(|(tablets, _)| tablets.clone());
-        let partitions: Vec<_> = partitions.collect();
-        let inventories = announce(self.context, crashed, recovery, &partitions, found);
+        let inventories = announce(self.context, crashed, recovery, partitions.collect(), found);
         Replicas {
             inventories: inventories.await,
-            fenced: replicas.fenced,
+            ..replicas
         }
     }
 

@@ -5,7 +5,7 @@
 
 use pluvio_env::Moment;
 use pluvio_units::{RecoveryId, ServerId};
-use pluvio_wire::{RecoveryMasterFinished, ReplayStats, TabletSpec};
+use pluvio_wire::{PartitionReplayed, RecoveryMasterFinished, ReplayStats, TabletSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -31,6 +31,8 @@ pub(super) struct Partition {
     pub(super) result: Option<Result<ReplayStats, String>>,
     /// Its master reported that it tried and could not.
     pub(super) tried: bool,
+    /// Its master reported the end, which may not be stored yet: it asks for nothing more.
+    pub(super) reported: bool,
 }
 
 /// What a report made of a partition.
@@ -66,14 +68,15 @@ impl Partition {
             master,
             result: None,
             tried: false,
+            reported: false,
         }
     }
 }
 
 impl Attempt {
-    fn open_partition(&mut self, report: &RecoveryMasterFinished) -> Option<&mut Partition> {
-        let partition = self.partitions.get_mut(report.partition as usize)?;
-        let is_open = partition.master == report.server && partition.result.is_none();
+    fn open_partition(&mut self, partition: u32, master: ServerId) -> Option<&mut Partition> {
+        let partition = self.partitions.get_mut(partition as usize)?;
+        let is_open = partition.master == master && partition.result.is_none();
         is_open.then_some(partition)
     }
 }
@@ -107,15 +110,42 @@ impl Attempts {
         self.map().get(&recovery).map(|attempt| attempt.not_before)
     }
 
-    /// The crashed server and the tablets that are still wanted from the master that reports.
-    pub(super) fn wanted(
+    /// A master reports that its partition is durable, or that it could not recover it. A request
+    /// to read that comes later is late. If it counted, a master that has given up would own the
+    /// tablets.
+    pub(super) fn reported(&self, report: &RecoveryMasterFinished) {
+        let mut attempts = self.map();
+        let attempt = attempts.get_mut(&report.recovery);
+        let open = attempt.and_then(|a| a.open_partition(report.partition, report.server));
+        if let Some(partition) = open {
+            partition.reported = true;
+        }
+    }
+
+    /// The crashed server and the tablets that are wanted from a master that has replayed them and
+    /// has not reported the end.
+    pub(super) fn wanted_early(
         &self,
-        report: &RecoveryMasterFinished,
+        report: &PartitionReplayed,
     ) -> Option<(ServerId, Vec<TabletSpec>)> {
         let mut attempts = self.map();
         let attempt = attempts.get_mut(&report.recovery)?;
         let crashed = attempt.crashed;
-        let partition = attempt.open_partition(report)?;
+        let partition = attempt.open_partition(report.partition, report.server)?;
+        (!partition.reported).then(|| (crashed, partition.tablets.clone()))
+    }
+
+    /// The crashed server and the tablets that are still wanted from a master.
+    pub(super) fn wanted(
+        &self,
+        recovery: RecoveryId,
+        partition: u32,
+        master: ServerId,
+    ) -> Option<(ServerId, Vec<TabletSpec>)> {
+        let mut attempts = self.map();
+        let attempt = attempts.get_mut(&recovery)?;
+        let crashed = attempt.crashed;
+        let partition = attempt.open_partition(partition, master)?;
         Some((crashed, partition.tablets.clone()))
     }
 
@@ -125,7 +155,7 @@ impl Attempts {
         let mut attempts = self.map();
         let attempt = attempts.get_mut(&report.recovery)?;
         let crashed = attempt.crashed;
-        let partition = attempt.open_partition(report)?;
+        let partition = attempt.open_partition(report.partition, report.server)?;
         let result = match &report.result {
             Ok(_) if !accepted => Err("its tablets are not wanted any more".to_owned()),
             result => result.clone(),

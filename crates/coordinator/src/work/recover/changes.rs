@@ -1,26 +1,42 @@
 //! The changes of the state by recoveries: tablets that are left to recover, their cuts, and the
 //! owners of recovered partitions.
 //!
-//! The owner of a recovered tablet is decided in one place, [`State::settle`], and by the stored
-//! state alone (COORD-6). An attempt in memory only says whether a partition is still wanted from a
-//! master. Whether a master has got it already is written in the tablets.
+//! A partition changes owner in one of two places, and by the stored state alone (COORD-6).
+//! [`State::settle_early`] does it when the partition is replayed, [`State::settle`] when it is
+//! durable at its new owner. In between its tablets stand on the crashed server (COORD-14). An
+//! attempt in memory only says whether a partition is still wanted from a master. Whether a master
+//! has got it already is written in the tablets.
 
-use crate::state::State;
+use crate::state::{Ends, FORMAT_EARLY, State, TabletRecord};
 use pluvio_env::Rng;
-use pluvio_units::{KeyHash, RecoveryId, ServerId};
-use pluvio_wire::{RecoveryMasterFinished, Refusal, TabletSpec, TabletState};
+use pluvio_units::{KeyHash, RecoveryId, ServerId, TableId};
+use pluvio_wire::{PartitionReplayed, RecoveryMasterFinished, Refusal, TabletSpec, TabletState};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The next step for a crashed server.
 pub(super) enum Prepared {
     /// It has no tablets; it was removed from the list.
     Removed,
-    /// Its remaining tablets hold nothing and are being given to others.
+    /// Its remaining tablets hold nothing and are being given to others, or others serve them and
+    /// stand on it.
     Wait,
     /// Its objects had no replicas and are lost; this number of tablets starts anew, empty.
     Lost(usize),
     /// These tablets must be recovered.
     Tablets(Vec<TabletSpec>),
+}
+
+/// Where the logs of a crashed server end, as an attempt has found them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum LogEnds {
+    /// Another attempt may find more or less.
+    Open,
+    /// Each attempt to come can find as much.
+    At(Ends),
+    /// They were settled, and the replicas of one have lost what was there. A loss of power does
+    /// that where writes are only buffered.
+    Lost,
 }
 
 impl State {
@@ -47,7 +63,7 @@ impl State {
             table.tablets.retain(|t| t.range != spec.range);
         }
         let tablets = has(self, false);
-        if !self.has_tablets(crashed) {
+        if !self.is_needed(crashed) {
             self.servers.remove(&crashed);
             return Prepared::Removed;
         }
@@ -69,8 +85,26 @@ impl State {
         Prepared::Lost(tablets.len())
     }
 
-    /// Numbers an attempt and cuts tablets as its partitions want them.
-    pub(super) fn begin_attempt(&mut self, partitions: &[Vec<TabletSpec>]) -> RecoveryId {
+    /// Numbers an attempt and cuts tablets as its partitions want them. `ends` is where the logs
+    /// end in this attempt. None of `ended` answers reads any more when it gives tablets away.
+    pub(super) fn begin_attempt(
+        &mut self,
+        crashed: ServerId,
+        partitions: &[Vec<TabletSpec>],
+        ends: &LogEnds,
+        ended: &BTreeSet<ServerId>,
+    ) -> RecoveryId {
+        if let Some(record) = self.servers.get_mut(&crashed) {
+            let record = Arc::make_mut(record);
+            record.readers.retain(|reader| !ended.contains(reader));
+            match ends {
+                // COORD-13.
+                LogEnds::Open | LogEnds::At(_) if record.ends_bind => {}
+                LogEnds::Open => record.ends = Ends::new(),
+                LogEnds::At(ends) => record.ends.clone_from(ends),
+                LogEnds::Lost => (record.ends, record.ends_bind) = (Ends::new(), false),
+            }
+        }
         for spec in partitions.iter().flatten() {
             // At both ends: what comes after it need not be in this attempt.
             let after = spec.range.last.0.checked_add(1).map(KeyHash);
@@ -86,8 +120,85 @@ impl State {
         self.globals.last_recovery
     }
 
-    /// Gives a recovered partition to its recovery master: all of its tablets, or none. Says
-    /// whether the master has it.
+    /// Lets a recovery master answer reads of the partition that it has replayed: all of its
+    /// tablets, or none. They stand on the crashed server from then on. Says whether it may.
+    ///
+    /// # Errors
+    /// See [`Self::settle`].
+    pub(super) fn settle_early(
+        &mut self,
+        report: &PartitionReplayed,
+        wanted: Option<(ServerId, Vec<TabletSpec>)>,
+    ) -> Result<bool, Refusal> {
+        let by = (report.recovery, report.partition);
+        let server = report.server;
+        self.check_report(report.cluster, server)?;
+        if self.got(server, by).next().is_some() {
+            return Ok(true);
+        }
+        let Some((crashed, specs)) = wanted else {
+            return Ok(false);
+        };
+        // Where the ends are open, another attempt could replay less (COORD-13).
+        let has_ends = |state: &Self| Some(!state.servers.get(&crashed)?.ends.is_empty());
+        if has_ends(self) != Some(true) {
+            pluvio_units::mark("recovery-not-early");
+            return Ok(false);
+        }
+        let given = self.give(crashed, &specs, |tablet| {
+            tablet.owner = server;
+            tablet.state = TabletState::Normal;
+            tablet.recovered_by = Some(by);
+            tablet.moved_by = None;
+            tablet.stands_on = Some(crashed);
+        });
+        if given {
+            pluvio_units::mark("recovery-serves-early");
+            self.globals.format = FORMAT_EARLY;
+            let record = self.servers.get_mut(&crashed);
+            let record = record.expect("it owned tablets until now (COORD-4)");
+            Arc::make_mut(record).ends_bind = true;
+        }
+        Ok(given)
+    }
+
+    /// Tablets that a master got by a partition.
+    fn got(
+        &self,
+        server: ServerId,
+        by: (RecoveryId, u32),
+    ) -> impl Iterator<Item = (TableId, &TabletRecord)> {
+        let tables = self.tables.values();
+        let tablets = tables.flat_map(|t| t.tablets.iter().map(|tablet| (t.id, tablet)));
+        tablets.filter(move |(_, t)| t.owner == server && t.recovered_by == Some(by))
+    }
+
+    /// Changes the records of tablets of a crashed server, if it still has all of them.
+    fn give(
+        &mut self,
+        crashed: ServerId,
+        specs: &[TabletSpec],
+        change: impl Fn(&mut TabletRecord),
+    ) -> bool {
+        let place = |spec: &TabletSpec| {
+            let tablets = &self.tables.get(&spec.table)?.tablets;
+            tablets.iter().position(|t| {
+                t.range == spec.range && t.owner == crashed && t.state == TabletState::Recovering
+            })
+        };
+        let Some(places) = specs.iter().map(place).collect::<Option<Vec<usize>>>() else {
+            return false;
+        };
+        for (spec, index) in specs.iter().zip(places) {
+            let record = self.table_mut(spec.table).expect("it was just found");
+            change(&mut record.tablets[index]);
+        }
+        true
+    }
+
+    /// Gives a recovered partition to its recovery master for good: all of its tablets, or none.
+    /// Says whether the master has it. Tablets that a master answered reads of and could not
+    /// finish go back.
     ///
     /// # Errors
     /// The master is of another cluster, or no member any more. It may have been given the
@@ -100,35 +211,34 @@ impl State {
         let by = (report.recovery, report.partition);
         let server = report.server;
         self.check_report(report.cluster, server)?;
-        let mut tablets = self.tables.values().flat_map(|t| &t.tablets);
-        if tablets.any(|t| t.owner == server && t.recovered_by == Some(by)) {
+        if report.result.is_err() {
+            // It has stopped answering (REC-7).
+            self.give_back(server, |tablet| tablet.recovered_by == Some(by));
+        }
+        let got: Vec<_> = self
+            .got(server, by)
+            .map(|(t, tablet)| (t, *tablet))
+            .collect();
+        for (table, tablet) in got.iter().filter(|(_, t)| t.stands_on.is_some()) {
+            let record = self.table_mut(*table).expect("it was just found");
+            let mut tablets = record.tablets.iter_mut();
+            if let Some(record) = tablets.find(|t| t.range == tablet.range) {
+                record.stands_on = None;
+                record.since = report.since;
+            }
+        }
+        if !got.is_empty() {
             return Ok(true);
         }
         let Some((crashed, specs)) = wanted.filter(|_| report.result.is_ok()) else {
             return Ok(false);
         };
-        let place = |state: &Self, spec: &TabletSpec| {
-            let tablets = &state.tables.get(&spec.table)?.tablets;
-            tablets.iter().position(|t| {
-                t.range == spec.range && t.owner == crashed && t.state == TabletState::Recovering
-            })
-        };
-        let Some(places) = specs
-            .iter()
-            .map(|spec| place(self, spec))
-            .collect::<Option<Vec<usize>>>()
-        else {
-            return Ok(false);
-        };
-        for (spec, index) in specs.iter().zip(places) {
-            let record = self.table_mut(spec.table).expect("it was just found");
-            let tablet = &mut record.tablets[index];
+        Ok(self.give(crashed, &specs, |tablet| {
             tablet.owner = server;
             tablet.state = TabletState::Normal;
             tablet.recovered_by = Some(by);
             tablet.moved_by = None;
             tablet.since = report.since;
-        }
-        Ok(true)
+        }))
     }
 }

@@ -3,8 +3,10 @@
 use super::plan::Inventory;
 use crate::context::Context;
 use futures_util::stream::{self, StreamExt};
-use pluvio_units::{RecoveryId, ServerId};
-use pluvio_wire::{ServerInfo, SetPartitions, StartRecovery, StartRecoveryReply, TabletSpec};
+use pluvio_units::{LogId, RecoveryId, SegmentId, ServerId};
+use pluvio_wire::{
+    LogEnd, ServerInfo, SetPartitions, StartRecovery, StartRecoveryReply, TabletSpec,
+};
 
 /// Requests of one step of a recovery under way at a time.
 pub(super) const CALLS_MAX: usize = 64;
@@ -50,19 +52,27 @@ pub(crate) async fn collect(context: &Context, crashed: ServerId) -> Vec<Invento
     inventories
 }
 
-/// Sends backups the partitions; gives those that know them now.
+/// Sends backups the partitions, and where the logs end in this attempt, as it is stored; gives
+/// those that know them now.
 pub(super) async fn announce(
     context: &Context,
     crashed: ServerId,
     recovery: RecoveryId,
-    partitions: &[Vec<TabletSpec>],
+    partitions: Vec<Vec<TabletSpec>>,
     inventories: Vec<Inventory>,
 ) -> Vec<Inventory> {
     let state = context.state();
+    let ends = state.servers.get(&crashed).map(|record| &record.ends);
+    let end = |(log, (segment, length)): (&LogId, &(SegmentId, u32))| LogEnd {
+        log: *log,
+        segment: *segment,
+        length: *length,
+    };
     let request = SetPartitions {
         recovery,
         crashed,
-        partitions: partitions.to_vec(),
+        partitions,
+        ends: ends.into_iter().flatten().map(end).collect(),
     };
     let (state, request) = (&state, &request);
     let answers = stream::iter(inventories).map(|inventory| async move {

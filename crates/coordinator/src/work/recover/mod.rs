@@ -11,14 +11,16 @@
 //! 5. *Partition* what is left for them; the cuts are stored.
 //! 6. *Announce* the partitions to the backups (`Announcing`). The log must be complete on those
 //!    that have confirmed.
-//! 7. *Replay*: the masters replay, and report (`Replaying`). Each report is decided by
+//! 7. *Replay*: the masters replay, and report (`Replaying`): once when they have replayed, and
+//!    again when all of it is durable. Reports are decided by [`Recoveries::replayed`] and
 //!    [`Recoveries::finished`].
 //!
 //! Any failure ends the attempt or a part of it, and the rest is tried again, after a pause
 //! (`AwaitingRetry`) or at once. Failures are handled in this way alone.
 //!
-//! Only three things are stored: the crash, the cuts of the tablets, and the owner of each
-//! recovered partition (`changes`). An attempt itself is forgotten when the coordinator crashes.
+//! Only these are stored: the crash, the cuts of the tablets, and where the logs end. Of each
+//! recovered partition its owner is, too, and whether it still stands on the crashed server
+//! (`changes`). An attempt itself is forgotten when the coordinator crashes.
 
 mod attempt;
 mod attempts;
@@ -38,8 +40,11 @@ use crate::context::Context;
 use attempt::Recovery;
 use attempts::{Attempts, Noted};
 use history::History;
-use pluvio_units::ServerId;
-use pluvio_wire::{RecoveryMasterFinished, RecoveryMasterFinishedReply, RecoveryStatus, Refusal};
+use pluvio_units::{RecoveryId, ServerId};
+use pluvio_wire::{
+    PartitionReplayed, PartitionReplayedReply, RecoveryMasterFinished, RecoveryMasterFinishedReply,
+    RecoveryStatus, Refusal,
+};
 use std::sync::Arc;
 
 /// The work of `Work::Recover`, and the reports that concern it.
@@ -86,6 +91,46 @@ impl Recoveries {
         }
     }
 
+    /// A recovery master has replayed a partition, and could answer reads.
+    ///
+    /// 1. It waits until nobody else answers reads.
+    /// 2. The stored state decides whether it may.
+    pub(crate) async fn replayed(
+        &self,
+        report: PartitionReplayed,
+    ) -> Result<PartitionReplayedReply, Refusal> {
+        if !self.context.options.serve_early {
+            return Ok(PartitionReplayedReply { may_read: false });
+        }
+        self.until_nobody_reads(report.recovery).await;
+        let attempts = self.attempts.clone();
+        let PartitionReplayed {
+            recovery,
+            server,
+            partition,
+            ..
+        } = report;
+        let settle = self.context.ledger.change(move |state| {
+            // Looked at under the writer's turn, which the report of the end takes, too.
+            let wanted = attempts.wanted_early(&report);
+            state.settle_early(&report, wanted)
+        });
+        let may_read = settle.await?;
+        tracing::info!(%recovery, partition, %server, may_read, "partition replayed");
+        Ok(PartitionReplayedReply { may_read })
+    }
+
+    /// Waits until the crashed server, and everybody who may have answered reads of its tablets
+    /// since, answers none any more.
+    async fn until_nobody_reads(&self, recovery: RecoveryId) {
+        if let Some(moment) = self.attempts.not_before(recovery) {
+            let wait = moment.since(self.context.now());
+            if !wait.is_zero() {
+                self.context.sleep(wait).await;
+            }
+        }
+    }
+
     /// A recovery master is done with a partition, or could not do it.
     ///
     /// 1. A success waits until the crashed server has lost its lease.
@@ -95,16 +140,14 @@ impl Recoveries {
         &self,
         report: RecoveryMasterFinished,
     ) -> Result<RecoveryMasterFinishedReply, Refusal> {
-        if let Some(moment) = self.attempts.not_before(report.recovery) {
-            let wait = moment.since(self.context.now());
-            if report.result.is_ok() && !wait.is_zero() {
-                self.context.sleep(wait).await;
-            }
+        self.attempts.reported(&report);
+        if report.result.is_ok() {
+            self.until_nobody_reads(report.recovery).await;
         }
         let (attempts, copy) = (self.attempts.clone(), report.clone());
         let settle = self.context.ledger.change(move |state| {
             // Looked at under the writer's turn: an attempt that has ended wants nothing.
-            let wanted = attempts.wanted(&copy);
+            let wanted = attempts.wanted(copy.recovery, copy.partition, copy.server);
             state.settle(&copy, wanted)
         });
         let accepted = settle.await?;

@@ -3,6 +3,7 @@
 use super::attempts::{Attempt, Attempted, Attempts, Failure, Partition};
 use super::inventory::CALLS_MAX;
 use crate::context::Context;
+use crate::state::ServerRecord;
 use futures_util::stream::{self, StreamExt};
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{RecoveryId, ServerId};
@@ -72,6 +73,10 @@ impl Replay<'_> {
     }
 
     fn requests(&self, partitions: &[Partition]) -> Vec<(ServerId, Recover)> {
+        let state = self.context.state();
+        let has_ends = |record: &Arc<ServerRecord>| !record.ends.is_empty();
+        let is_settled = state.servers.get(&self.crashed).is_some_and(has_ends);
+        let early = is_settled && self.context.options.serve_early;
         let numbered = partitions.iter().enumerate();
         let requests = numbered.map(|(index, partition)| {
             let request = Recover {
@@ -80,6 +85,7 @@ impl Replay<'_> {
                 partition: u32::try_from(index).expect("at most two partitions a server"),
                 tablets: partition.tablets.clone(),
                 segments: self.segments.clone(),
+                early,
             };
             (partition.master, request)
         });

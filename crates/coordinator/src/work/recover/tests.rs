@@ -1,14 +1,19 @@
 //! Decisions about tablets and owners, without servers.
 
-use super::changes::Prepared;
+use super::attempts::{Attempt, Attempts, Partition};
+use super::changes::{LogEnds, Prepared};
 use crate::refusals::not_a_member;
-use crate::state::{ServerRecord, State, TableRecord, TabletRecord};
+use crate::state::{Ends, FORMAT_EARLY, ServerRecord, State, TableRecord, TabletRecord};
 use crate::testing::{self, NoChoice};
+use pluvio_env::Moment;
 use pluvio_units::{
-    ClusterId, HashKind, HashRange, KeyHash, RecoveryId, SegmentId, ServerId, TableId,
+    ClusterId, HashKind, HashRange, KeyHash, LogId, RecoveryId, SegmentId, ServerId, TableId,
 };
-use pluvio_wire::{FatalKind, RecoveryMasterFinished, ReplayStats, TabletSpec, TabletState};
-use std::collections::BTreeMap;
+use pluvio_wire::{
+    FatalKind, PartitionReplayed, RecoveryMasterFinished, Refusal, ReplayStats, SplitTablet,
+    TableRef, TabletSpec, TabletState,
+};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Servers 1 (crashed), 2 and 3; table 1 on server 1, table 2 half on server 1.
@@ -16,12 +21,7 @@ fn state() -> State {
     let mut state = State::new(ClusterId(1));
     for id in 1..=3 {
         let info = testing::server(id, id.to_string());
-        let record = ServerRecord {
-            info,
-            attempt: id,
-            epochs: BTreeMap::new(),
-            had: BTreeMap::new(),
-        };
+        let record = ServerRecord::new(info, id);
         state.servers.insert(ServerId(id), Arc::new(record));
     }
     for (id, owners) in [(1, vec![1]), (2, vec![1, 2])] {
@@ -60,6 +60,10 @@ fn tablets(state: &mut State) -> Vec<TabletSpec> {
         Prepared::Tablets(tablets) => tablets,
         _ => panic!("tablets were expected"),
     }
+}
+
+fn begin(state: &mut State, partitions: &[Vec<TabletSpec>]) -> RecoveryId {
+    state.begin_attempt(ServerId(1), partitions, &LogEnds::Open, &BTreeSet::new())
 }
 
 fn report(recovery: u64, server: u64, partition: u32) -> RecoveryMasterFinished {
@@ -178,10 +182,10 @@ fn an_attempt_cuts_tablets_as_its_partitions_want_them() {
         .into_iter()
         .map(|range| vec![TabletSpec { range, ..specs[0] }])
         .collect();
-    let first = state.begin_attempt(&partitions);
+    let first = begin(&mut state, &partitions);
     state.check();
     assert_eq!(tablets(&mut state).len(), 4);
-    assert_eq!(state.begin_attempt(&partitions), first.next());
+    assert_eq!(begin(&mut state, &partitions), first.next());
     for (index, partition) in partitions.iter().enumerate() {
         let report = report(2, 3, u32::try_from(index).unwrap());
         let given = state.settle(&report, Some((ServerId(1), partition.clone())));
@@ -197,13 +201,186 @@ fn a_part_of_a_tablet_can_be_recovered_alone() {
     for piece in [1, 0, 2] {
         let range = specs[0].range.split(3)[piece];
         let partition = vec![TabletSpec { range, ..specs[0] }];
-        let recovery = state.begin_attempt(std::slice::from_ref(&partition));
+        let recovery = begin(&mut state, std::slice::from_ref(&partition));
         let report = report(recovery.0, 2, 0);
         let given = state.settle(&report, Some((ServerId(1), partition)));
         assert_eq!(given, Ok(true));
         state.check();
     }
     assert_eq!(tablets(&mut state).len(), 1);
+}
+
+fn replayed(recovery: u64, server: u64, partition: u32) -> PartitionReplayed {
+    PartitionReplayed {
+        cluster: ClusterId(1),
+        recovery: RecoveryId(recovery),
+        server: ServerId(server),
+        partition,
+    }
+}
+
+fn ends(length: u32) -> Ends {
+    Ends::from([(LogId(0), (SegmentId(9), length))])
+}
+
+/// Everything that server 1 had is read from server 2, by partition 0 of attempt 1.
+fn standing() -> (State, Vec<TabletSpec>) {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let found = LogEnds::At(ends(70));
+    state.begin_attempt(ServerId(1), &[], &found, &BTreeSet::new());
+    let wanted = Some((ServerId(1), specs.clone()));
+    assert_eq!(state.settle_early(&replayed(1, 2, 0), wanted), Ok(true));
+    state.check();
+    (state, specs)
+}
+
+fn standing_on_1(state: &State) -> usize {
+    let tablets = state.tables.values().flat_map(|t| &t.tablets);
+    tablets.filter(|t| t.stands_on == Some(ServerId(1))).count()
+}
+
+// shows: COORD-14, COORD-6
+#[test]
+fn a_replayed_partition_stands_on_the_crashed_server_until_it_is_durable() {
+    let (mut state, _) = standing();
+    assert_eq!(state.globals.format, FORMAT_EARLY);
+    assert_eq!(standing_on_1(&state), 2);
+    assert_eq!(state.settle_early(&replayed(1, 2, 0), None), Ok(true));
+    assert_eq!(state.settle_early(&replayed(1, 3, 0), None), Ok(false));
+    assert!(matches!(prepare(&mut state), Prepared::Wait));
+    for id in [1, 2] {
+        let name = TableRef::Id(TableId(id));
+        let split = SplitTablet {
+            table: name,
+            at: Some(KeyHash(77)),
+        };
+        let refused = state.split(&split).unwrap_err();
+        assert!(matches!(refused, Refusal::Retry { .. }), "{refused:?}");
+    }
+    let durable = RecoveryMasterFinished {
+        since: SegmentId(5),
+        ..report(1, 2, 0)
+    };
+    assert_eq!(state.settle(&durable, None), Ok(true));
+    state.check();
+    assert_eq!(standing_on_1(&state), 0);
+    let tablet = state.tables[&TableId(1)].tablets[0];
+    assert_eq!((tablet.owner, tablet.since), (ServerId(2), SegmentId(5)));
+    assert_eq!(
+        state.settle_early(&replayed(1, 2, 0), None),
+        Ok(true),
+        "it comes late"
+    );
+    assert!(matches!(prepare(&mut state), Prepared::Removed));
+}
+
+// shows: COORD-13
+#[test]
+fn nothing_is_read_where_the_logs_may_end_elsewhere() {
+    let _marks = pluvio_units::Marks::to_reach(&["recovery-not-early"]);
+    let mut state = state();
+    let specs = tablets(&mut state);
+    begin(&mut state, &[]);
+    let wanted = Some((ServerId(1), specs));
+    assert_eq!(state.settle_early(&replayed(1, 2, 0), wanted), Ok(false));
+}
+
+// shows: COORD-13
+#[test]
+fn ends_that_something_was_read_to_hold_for_later_attempts() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let ends_of = |state: &State| state.servers[&ServerId(1)].ends.clone();
+    let nobody = BTreeSet::new();
+    for length in [50, 70] {
+        state.begin_attempt(ServerId(1), &[], &LogEnds::At(ends(length)), &nobody);
+        assert_eq!(ends_of(&state), ends(length), "nothing was read yet");
+    }
+    let wanted = Some((ServerId(1), specs));
+    assert_eq!(state.settle_early(&replayed(2, 2, 0), wanted), Ok(true));
+    for later in [LogEnds::At(ends(90)), LogEnds::Open] {
+        state.begin_attempt(ServerId(1), &[], &later, &nobody);
+        assert_eq!(ends_of(&state), ends(70));
+    }
+    state.begin_attempt(ServerId(1), &[], &LogEnds::Lost, &nobody);
+    assert_eq!(ends_of(&state), Ends::new());
+}
+
+// shows: COORD-14, COORD-15
+#[test]
+fn what_a_crashed_master_answered_reads_of_is_recovered_from_where_it_stands() {
+    let (mut state, specs) = standing();
+    assert!(state.mark_crashed(ServerId(2)));
+    state.check();
+    assert_eq!(standing_on_1(&state), 0);
+    assert_eq!(tablets(&mut state), specs);
+    // Its reads may not have ended.
+    let readers = |state: &State| state.servers[&ServerId(1)].readers.clone();
+    assert_eq!(readers(&state), BTreeSet::from([ServerId(2)]));
+    let fate = |state: &mut State| state.prepare_recovery(ServerId(2), &NoChoice);
+    assert!(!matches!(fate(&mut state), Prepared::Removed));
+    let refused = state.settle(&report(1, 2, 0), None);
+    assert_eq!(refused, Err(not_a_member(ServerId(2))));
+    state.begin_attempt(ServerId(1), &[], &LogEnds::Open, &readers(&state));
+    assert!(readers(&state).is_empty());
+    let wanted = Some((ServerId(1), specs));
+    assert_eq!(state.settle_early(&replayed(2, 3, 0), wanted), Ok(true));
+    state.check();
+}
+
+// shows: COORD-14
+#[test]
+fn what_a_master_cannot_finish_is_the_crashed_servers_again() {
+    let (mut state, specs) = standing();
+    let failed = RecoveryMasterFinished {
+        result: Err("no memory".into()),
+        ..report(1, 2, 0)
+    };
+    assert_eq!(state.settle(&failed, None), Ok(false));
+    state.check();
+    assert_eq!(tablets(&mut state), specs);
+    assert!(
+        state.servers[&ServerId(1)].readers.is_empty(),
+        "it stopped by itself"
+    );
+    assert_eq!(
+        state.settle_early(&replayed(1, 2, 0), None),
+        Ok(false),
+        "it comes late"
+    );
+}
+
+// shows: COORD-14
+#[test]
+fn a_master_that_reported_the_end_does_not_get_what_it_asked_for_before() {
+    let mut state = state();
+    let specs = tablets(&mut state);
+    let attempts = Attempts::default();
+    let attempt = Attempt {
+        crashed: ServerId(1),
+        not_before: Moment::default(),
+        partitions: vec![Partition::new(specs.clone(), ServerId(2))],
+        progress: Arc::default(),
+    };
+    attempts.begin(RecoveryId(1), attempt);
+    let wanted = Some((ServerId(1), specs));
+    assert_eq!(attempts.wanted_early(&replayed(1, 2, 0)), wanted);
+    assert_eq!(attempts.wanted_early(&replayed(1, 3, 0)), None);
+    // Its failure is being stored.
+    attempts.reported(&RecoveryMasterFinished {
+        result: Err("no memory".into()),
+        ..report(1, 2, 0)
+    });
+    assert_eq!(attempts.wanted_early(&replayed(1, 2, 0)), None);
+}
+
+// shows: COORD-14
+#[test]
+fn a_state_in_which_a_tablet_stands_on_nothing_that_is_there_does_not_hold() {
+    let (mut state, _) = standing();
+    state.servers.remove(&ServerId(1));
+    assert!(state.holds().unwrap_err().contains("COORD-14"));
 }
 
 #[test]

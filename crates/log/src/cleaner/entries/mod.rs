@@ -346,7 +346,7 @@ impl<'c> Scanner<'c> {
             Check::Checksum => memory
                 .entries()
                 .whole_entry(entry, len, guard)
-                .is_some_and(is_intact),
+                .is_some_and(|bytes| is_intact(&[bytes])),
         };
         if !intact {
             // What is wrong with it.
@@ -398,13 +398,23 @@ impl<'c> Scanner<'c> {
 }
 
 /// Whether these are the bytes of one entry with its checksum.
-fn is_intact(bytes: &[u8]) -> bool {
-    EntryHead::read(bytes).is_ok_and(|head| {
-        head.total_len() == bytes.len() && {
-            let (header, body) = bytes.split_at(head.header_len);
-            let covered = &header[..head.header_len - size_of::<u32>()];
-            crc32c(&[covered, body]) == head.crc
-        }
+fn is_intact(pieces: &[&[u8]]) -> bool {
+    let Some((&first, rest)) = pieces.split_first() else {
+        return false;
+    };
+    let rest_len: usize = rest.iter().map(|piece| piece.len()).sum();
+    EntryHead::read(first).is_ok_and(|head| {
+        head.total_len() == first.len() + rest_len
+            && first
+                .split_at_checked(head.header_len)
+                .is_some_and(|(header, body)| {
+                    let covered = &header[..head.header_len - size_of::<u32>()];
+                    let crc = match rest {
+                        [] => crc32c(&[covered, body]),
+                        _ => crc32c(&[&[covered, body], rest].concat()),
+                    };
+                    crc == head.crc
+                })
     })
 }
 

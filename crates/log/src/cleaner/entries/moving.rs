@@ -123,31 +123,38 @@ impl<'c> Mover<'c> {
             .relocate_completion(&record, survivor.entry, new))
     }
 
-    /// Copies an entry as it is, when it lies in one piece and stands alone.
+    /// Copies an entry as it is, when it stands alone.
     fn copy_whole(
         &self,
         survivor: &Survivor,
         writer: &mut SegmentWriter,
         guard: &EpochGuard<'_>,
     ) -> Option<EntryRef> {
-        let memory = self.memory;
-        let check = memory.possible(Check::Checksum);
-        let bytes = memory
-            .entries()
-            .whole_entry(survivor.entry, survivor.len, guard)?;
-        let intact = EntryHead::read(bytes).is_ok_and(|head| {
-            head.total_len() == bytes.len()
-                && !head.group_continues
-                && match check {
-                    Check::Structure => true,
-                    Check::Checksum => is_intact(bytes),
-                }
-        });
+        let entries = self.memory.entries();
+        let Some(bytes) = entries.whole_entry(survivor.entry, survivor.len, guard) else {
+            let pieces = entries.pieces(survivor.entry, survivor.len, guard)?;
+            return self.stands_alone(&pieces).then(|| writer.put(&pieces));
+        };
         // Whatever is wrong, or only unusual, is found out by the slow path.
-        intact.then(|| {
+        self.stands_alone(&[bytes]).then(|| {
             writer
                 .put_within(&[bytes, &[], &[]])
                 .unwrap_or_else(|| writer.put(&[bytes]))
+        })
+    }
+
+    /// Whether these are the bytes of one entry as it was written, the last of its group.
+    #[inline]
+    fn stands_alone(&self, pieces: &[&[u8]]) -> bool {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let head = pieces.first().and_then(|first| EntryHead::read(first).ok());
+        head.is_some_and(|head| {
+            head.total_len() == len
+                && !head.group_continues
+                && match self.memory.possible(Check::Checksum) {
+                    Check::Structure => true,
+                    Check::Checksum => is_intact(pieces),
+                }
         })
     }
 

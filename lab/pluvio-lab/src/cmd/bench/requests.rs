@@ -21,7 +21,7 @@ use pluvio_console::options::Global;
 use pluvio_console::output::bar;
 use pluvio_env::Env;
 use pluvio_load::{KEY_BYTES, Machine};
-use pluvio_local::temporary;
+use pluvio_local::{LocalOptions, temporary};
 use pluvio_units::{Size, VALUE_MAX};
 use std::path::Path;
 use std::process::ExitCode;
@@ -83,12 +83,15 @@ enum Part {
 enum Transport {
     /// TCP over the loopback device
     Tcp,
+    /// Rings in shared memory
+    Rings,
 }
 
 impl Transport {
     fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Rings => "rings",
         }
     }
 }
@@ -174,6 +177,20 @@ impl Requests {
         self.part.is_empty() || self.part.contains(&part)
     }
 
+    /// The options of a cluster, with `memory` for each server, and how it keeps what is written.
+    fn cluster(
+        &self,
+        transport: Transport,
+        memory: Size,
+        place: &Path,
+    ) -> (LocalOptions, &'static str) {
+        let options = LocalOptions {
+            rings: transport == Transport::Rings,
+            ..self.durability.options(memory, place)
+        };
+        (options, self.durability.name())
+    }
+
     fn objects(&self, value_size: usize) -> u64 {
         let each = (KEY_BYTES + value_size) as u64;
         (self.data.bytes() / each).clamp(1, OBJECTS_MAX)
@@ -220,9 +237,13 @@ async fn play(
         let memory = Size(bench.data.bytes() * ROOM * tables + MEMORY_LEAST);
         let place = directory.join(format!("{part:?}-{transport:?}"));
         let done = match part {
-            Part::Parts => parts::parts(env, global, bench, memory, &place, progress).await,
+            Part::Parts => {
+                let of = (bench, transport, memory);
+                parts::parts(env, global, of, &place, progress).await
+            }
             Part::Sizes | Part::Load | Part::Batches => {
-                let cluster = Ours::start(env, global, bench.durability, memory, &place).await?;
+                let (options, name) = bench.cluster(transport, memory, &place);
+                let cluster = Ours::with(env, global, options, name).await?;
                 let done = match part {
                     Part::Sizes => sizes(env, bench, &cluster, progress).await,
                     Part::Load => under_load(env, bench, &cluster, progress).await,

@@ -23,8 +23,18 @@
 //!
 //! No open head for a log means that its latest data may be missing: nothing can be concluded,
 //! and recovery waits for more backups.
+//!
+//! Where the logs *end* is what an attempt replays last: a number of bytes of the head of each
+//! log (COORD-13).
+//!
+//! - An end is where the shortest replica ends that lost nothing: it has what was acknowledged, and
+//!   each replica found can give as much later. Where each may have lost some there is no end. Nor
+//!   is there one where fewer replicas have as much than an acknowledgement needed. One failure
+//!   could take that, and leave others that were never to have it.
+//! - Once something was read, the ends are settled. Then each log ends in the same segment, and
+//!   only replicas count that have as many bytes of it. Steps 2, 3 and 5 were taken before.
 
-use crate::state::Epochs;
+use crate::state::{Ends, Epochs};
 use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Bound::{Excluded, Unbounded};
@@ -71,6 +81,8 @@ pub(crate) struct LogMap {
     /// Every segment and where to read it, in the order in which it should be ready.
     pub(crate) segments: Vec<RecoverySegment>,
     pub(crate) stats: Stats,
+    /// Where the logs end; `None` where a later attempt may find less.
+    pub(crate) ends: Option<Ends>,
 }
 
 /// Why the log is not complete.
@@ -83,6 +95,16 @@ pub(crate) struct Incomplete {
     missing: Vec<SegmentId>,
     /// Heads of which all that was found may lack its newest writes.
     doubtful: Vec<SegmentId>,
+    /// A settled end is on no backup, and each replica found of its head may have lost some.
+    lost_ends: bool,
+}
+
+impl Incomplete {
+    /// The log may be complete where its settled ends are not there: their replicas were on
+    /// machines that lost power, and only buffered them.
+    pub(crate) fn lost_ends(&self) -> bool {
+        self.lost_ends
+    }
 }
 
 impl fmt::Display for Incomplete {
@@ -190,6 +212,16 @@ impl<'a> Heads<'a> {
             || later.any(|(_, replicas)| replicas.values().any(shows))
     }
 
+    /// The head that is settled to be the last one.
+    fn at(&self, segment: SegmentId) -> Option<Head<'a>> {
+        let replicas = self.open.get(&segment)?;
+        Some(Head {
+            segment,
+            info: agreed(segment, replicas)?,
+            believed: true,
+        })
+    }
+
     /// The head whose digest says what belongs to the log.
     fn last(&self) -> Option<Head<'a>> {
         let mut open = self.open.iter();
@@ -200,12 +232,7 @@ impl<'a> Heads<'a> {
             }
             !was_closed
         })?;
-        let info = replicas.values().next()?;
-        let same = |other: &&HeadInfo| other.digest == info.digest && other.logs == info.logs;
-        if !replicas.values().all(same) {
-            tracing::warn!(%segment, "backups contradict each other about an open head");
-            return None;
-        }
+        let info = agreed(*segment, replicas)?;
         let enough = |info: &&HeadInfo| usize::from(info.copies) <= replicas.len();
         let believed = replicas.values().any(enough);
         if !believed {
@@ -219,37 +246,73 @@ impl<'a> Heads<'a> {
     }
 }
 
+/// The word of an open head's replicas, if they agree (COORD-9).
+fn agreed<'a>(
+    segment: SegmentId,
+    replicas: &BTreeMap<ServerId, &'a HeadInfo>,
+) -> Option<&'a HeadInfo> {
+    let info = *replicas.values().next()?;
+    let same = |other: &&HeadInfo| other.digest == info.digest && other.logs == info.logs;
+    if !replicas.values().all(same) {
+        tracing::warn!(%segment, "backups contradict each other about an open head");
+        return None;
+    }
+    Some(info)
+}
+
 /// The last head of each log, as far as there is one.
-fn heads<'a>(inventories: &'a [Inventory], epochs: &Epochs) -> BTreeMap<LogId, Head<'a>> {
+fn heads<'a>(
+    inventories: &'a [Inventory],
+    epochs: &Epochs,
+    ends: Option<&Ends>,
+) -> BTreeMap<LogId, Head<'a>> {
     let mut logs: BTreeMap<LogId, Heads<'a>> = BTreeMap::new();
     for inventory in inventories {
         for replica in &inventory.replicas {
+            let end = ends.and_then(|ends| ends.get(&replica.log));
+            let is_short = |(at, length): &(SegmentId, u32)| {
+                replica.segment == *at && !replica.closed && replica.length < *length
+            };
+            if end.is_some_and(is_short) {
+                pluvio_units::mark("recovery-shorter-than-end");
+                continue;
+            }
             let heads = logs.entry(replica.log).or_default();
             heads.add(inventory.backup, replica, epochs);
         }
     }
-    let last = |(log, heads): (LogId, Heads<'a>)| Some((log, heads.last()?));
+    let last = |(log, heads): (LogId, Heads<'a>)| {
+        let head = match ends {
+            Some(ends) => heads.at(ends.get(&log)?.0),
+            None => heads.last(),
+        };
+        Some((log, head?))
+    };
     logs.into_iter().filter_map(last).collect()
 }
 
-/// Puts the log together.
+/// Puts the log together. `ends` is where it ends, if that is settled.
 ///
 /// # Errors
 /// What is missing. Nothing is lost yet: backups that come back may have it.
 pub(crate) fn reconstruct(
     inventories: &[Inventory],
     epochs: &Epochs,
+    ends: Option<&Ends>,
 ) -> Result<LogMap, Incomplete> {
-    let heads = heads(inventories, epochs);
+    let heads = heads(inventories, epochs, ends);
     let mut incomplete = Incomplete {
         backups: inventories.len(),
         headless: None,
         missing: Vec::new(),
         doubtful: Vec::new(),
+        lost_ends: ends.is_some_and(|ends| lost_power(inventories, ends)),
     };
     let Some(logs) = heads.values().map(|h| h.info.logs).max() else {
         return Err(incomplete);
     };
+    let mut found_ends = ends.cloned().unwrap_or_default();
+    let mut are_safe = true;
     let headless: Vec<LogId> = (0..logs)
         .map(LogId)
         .filter(|l| !heads.contains_key(l))
@@ -270,7 +333,15 @@ pub(crate) fn reconstruct(
             let may_be = r.head.as_ref().is_some_and(|info| may_be(*log, info));
             r.log == *log && r.segment == head.segment && may_be && !r.side && !is_stale(r, epochs)
         };
-        let least = sources.least_certain(head.segment, is_head);
+        let least = match found_ends.get(log) {
+            Some((_, length)) => *length,
+            None => {
+                let (least, is_safe) = sources.least_certain(head.segment, is_head);
+                found_ends.insert(*log, (head.segment, least));
+                are_safe &= is_safe;
+                least
+            }
+        };
         for segment in wanted {
             let open = |r: &ReplicaInfo| is_head(r) && r.segment == segment && r.length >= least;
             let usable = |r: &ReplicaInfo| r.log == *log && (r.closed || open(r));
@@ -287,6 +358,26 @@ pub(crate) fn reconstruct(
     Ok(LogMap {
         segments: sources.ordered(),
         stats: stats(&heads, inventories),
+        ends: are_safe.then_some(found_ends),
+    })
+}
+
+/// Whether a settled end is lost: no backup that answered has it. As many of them lost power as an
+/// acknowledgement needed, so what was acknowledged could be lost, too (COORD-10).
+fn lost_power(inventories: &[Inventory], ends: &Ends) -> bool {
+    ends.iter().any(|(log, (segment, length))| {
+        let replicas = inventories.iter().flat_map(|i| &i.replicas);
+        let mut heads = replicas.filter(|r| r.log == *log && r.segment == *segment && !r.closed);
+        let mut lost = 0_usize;
+        let mut needed = 1;
+        let is_gone = heads.all(|r| {
+            if let Some(head) = r.head.as_ref().filter(|_| !is_certain(r)) {
+                lost += 1;
+                needed = needed.max(usize::from(head.copies));
+            }
+            r.length < *length
+        });
+        is_gone && lost >= needed
     })
 }
 
@@ -325,17 +416,28 @@ impl<'a> Sources<'a> {
 
     /// The least length of every open replica of a head that may be read (COORD-10). It is that of
     /// the shortest replica that lost nothing. When each may have lost some, it is that of the
-    /// longest.
-    fn least_certain(&self, head: SegmentId, is_head: impl Fn(&ReplicaInfo) -> bool) -> u32 {
+    /// longest. Says, too, whether that length may be an end: one lost nothing, and as many have it
+    /// as an acknowledgement needed.
+    fn least_certain(
+        &self,
+        head: SegmentId,
+        is_head: impl Fn(&ReplicaInfo) -> bool,
+    ) -> (u32, bool) {
         let replicas = self.replicas.get(&head).into_iter().flatten();
-        let heads: Vec<&ReplicaInfo> = replicas
-            .map(|(_, _, r)| *r)
-            .filter(|r| is_head(r))
+        let heads: Vec<(ServerId, &ReplicaInfo)> = replicas
+            .map(|(_, backup, r)| (*backup, *r))
+            .filter(|(_, r)| is_head(r))
             .collect();
-        let certain = heads.iter().filter(|r| is_certain(r));
-        let shortest = certain.map(|r| r.length).min();
-        let longest = heads.iter().map(|r| r.length).max();
-        shortest.or(longest).unwrap_or(0)
+        let certain = heads.iter().filter(|(_, r)| is_certain(r));
+        let shortest = certain.map(|(_, r)| r.length).min();
+        let longest = heads.iter().map(|(_, r)| r.length).max();
+        let least = shortest.or(longest).unwrap_or(0);
+        let have_it = heads.iter().filter(|(_, r)| r.length >= least);
+        let have_it: BTreeSet<ServerId> = have_it.map(|(backup, _)| *backup).collect();
+        let needed = heads.iter().filter_map(|(_, r)| r.head.as_ref());
+        let needed = needed.map(|head| usize::from(head.needed)).max();
+        let is_safe = shortest.is_some() && have_it.len() >= needed.unwrap_or(0);
+        (least, is_safe)
     }
 
     /// Takes a segment with its usable replicas; false when there is none.

@@ -31,6 +31,7 @@ fn head(segment: u64, digest: &[u64]) -> ReplicaInfo {
             other_entries: 0,
             has_data: false,
             copies: 1,
+            needed: 1,
         }),
         ..replica(segment)
     }
@@ -47,7 +48,8 @@ fn filled(segment: u64, digest: &[u64]) -> ReplicaInfo {
 /// A replica of an open head whose backup's machine lost power, of a master that needed two for an
 /// acknowledgement.
 fn doubtful(mut replica: ReplicaInfo) -> ReplicaInfo {
-    replica.head.as_mut().unwrap().copies = 2;
+    let head = replica.head.as_mut().unwrap();
+    (head.copies, head.needed) = (2, 2);
     replica
 }
 
@@ -88,7 +90,7 @@ fn segments(map: &LogMap) -> Vec<(u64, Vec<u64>)> {
 }
 
 fn complete(inventories: &[Inventory]) -> Vec<(u64, Vec<u64>)> {
-    segments(&reconstruct(inventories, &Epochs::new()).unwrap())
+    segments(&reconstruct(inventories, &Epochs::new(), None).unwrap())
 }
 
 #[test]
@@ -103,11 +105,11 @@ fn the_digest_says_what_belongs_to_the_log() {
 
 #[test]
 fn a_log_without_an_open_head_is_not_complete() {
-    let text = reconstruct(&[backup(1, vec![replica(1)])], &Epochs::new())
+    let text = reconstruct(&[backup(1, vec![replica(1)])], &Epochs::new(), None)
         .unwrap_err()
         .to_string();
     assert!(text.contains("none has an open head"), "{text}");
-    let none = reconstruct(&[], &Epochs::new());
+    let none = reconstruct(&[], &Epochs::new(), None);
     assert!(none.is_err());
 }
 
@@ -116,6 +118,7 @@ fn a_segment_without_replica_is_named() {
     let text = reconstruct(
         &[backup(1, vec![head(3, &[1, 2, 3]), replica(1)])],
         &Epochs::new(),
+        None,
     )
     .unwrap_err()
     .to_string();
@@ -142,7 +145,7 @@ fn a_head_that_was_closed_anywhere_is_read_where_it_was_closed() {
     // Its successor was opened before it was closed. Where that has gone, there may have been more
     // of it.
     inventories[0].replicas.pop();
-    let alone = reconstruct(&inventories, &Epochs::new());
+    let alone = reconstruct(&inventories, &Epochs::new(), None);
     assert!(alone.is_err(), "{alone:?}");
 }
 
@@ -164,7 +167,7 @@ fn an_open_head_that_others_have_closed_is_not_the_end_of_the_log() {
     );
     // Without the head there is no end, and without a closed replica of 4 it is missing.
     let text = |inventories: &[Inventory]| {
-        let incomplete = reconstruct(inventories, &Epochs::new()).unwrap_err();
+        let incomplete = reconstruct(inventories, &Epochs::new(), None).unwrap_err();
         incomplete.to_string()
     };
     let headless = text(&[taken_back.clone(), second]);
@@ -178,7 +181,7 @@ fn an_open_head_that_others_have_closed_is_not_the_end_of_the_log() {
 fn a_later_head_with_data_shows_that_the_one_before_it_was_closed() {
     let with = |later: ReplicaInfo| {
         let inventories = [backup(1, vec![head(4, &[4])]), backup(2, vec![later])];
-        reconstruct(&inventories, &Epochs::new())
+        reconstruct(&inventories, &Epochs::new(), None)
     };
     assert_eq!(segments(&with(head(5, &[4, 5])).unwrap()), [(4, vec![1])]);
     let text = with(filled(5, &[4, 5])).unwrap_err().to_string();
@@ -202,7 +205,7 @@ fn of_three_open_heads_the_first_was_closed() {
         backup(1, vec![head(4, &[4])]),
         backup(2, vec![head(5, &[4, 5]), head(6, &[4, 5, 6])]),
     ];
-    let text = reconstruct(&inventories, &Epochs::new())
+    let text = reconstruct(&inventories, &Epochs::new(), None)
         .unwrap_err()
         .to_string();
     assert!(text.contains("1 segments are missing (4)"), "{text}");
@@ -221,10 +224,10 @@ fn stale_open_replicas_are_not_used() {
     let stale = backup(1, vec![epoch(head(4, &[4]), 0), replica(3)]);
     let fresh = backup(2, vec![epoch(head(4, &[3, 4]), 1)]);
     let epochs = recorded(4, 1);
-    let map = reconstruct(&[stale.clone(), fresh], &epochs).unwrap();
+    let map = reconstruct(&[stale.clone(), fresh], &epochs, None).unwrap();
     assert_eq!(segments(&map), [(3, vec![1]), (4, vec![2])]);
     // Alone, the stale one proves nothing.
-    assert!(reconstruct(&[stale], &epochs).is_err());
+    assert!(reconstruct(&[stale], &epochs, None).is_err());
 }
 
 // shows: REP-6
@@ -232,13 +235,13 @@ fn stale_open_replicas_are_not_used() {
 fn open_replicas_older_than_the_recorded_segment_are_stale_whatever_their_epoch() {
     let old = backup(1, vec![epoch(head(3, &[3]), 7)]);
     let new = backup(2, vec![epoch(head(4, &[4]), 1)]);
-    let map = reconstruct(&[old, new], &recorded(4, 1)).unwrap();
+    let map = reconstruct(&[old, new], &recorded(4, 1), None).unwrap();
     assert_eq!(segments(&map), [(4, vec![2])]);
 }
 
 #[test]
 fn open_replicas_newer_than_the_recorded_segment_need_no_epoch() {
-    let map = reconstruct(&[backup(1, vec![head(5, &[5])])], &recorded(4, 3)).unwrap();
+    let map = reconstruct(&[backup(1, vec![head(5, &[5])])], &recorded(4, 3), None).unwrap();
     assert_eq!(segments(&map), [(5, vec![1])]);
 }
 
@@ -246,7 +249,7 @@ fn open_replicas_newer_than_the_recorded_segment_need_no_epoch() {
 fn closed_replicas_are_never_stale() {
     let closed = backup(1, vec![epoch(replica(4), 0)]);
     let open = backup(2, vec![epoch(head(5, &[4, 5]), 2)]);
-    let map = reconstruct(&[closed, open], &recorded(5, 2)).unwrap();
+    let map = reconstruct(&[closed, open], &recorded(5, 2), None).unwrap();
     assert_eq!(segments(&map), [(4, vec![1]), (5, vec![2])]);
 }
 
@@ -257,11 +260,11 @@ fn side_segments_count_only_when_closed() {
     let with = |side: &ReplicaInfo| [backup(1, vec![head(3, &[2, 3]), side.clone()])];
     assert_eq!(complete(&with(&side)).len(), 2);
     side.closed = false;
-    assert!(reconstruct(&with(&side), &Epochs::new()).is_err());
+    assert!(reconstruct(&with(&side), &Epochs::new(), None).is_err());
     // Nor does an open side segment give a digest.
     let mut odd = head(1, &[1]);
     odd.side = true;
-    let map = reconstruct(&[backup(1, vec![odd, head(3, &[3])])], &Epochs::new()).unwrap();
+    let map = reconstruct(&[backup(1, vec![odd, head(3, &[3])])], &Epochs::new(), None).unwrap();
     assert_eq!(segments(&map), [(3, vec![1])]);
 }
 
@@ -270,7 +273,11 @@ fn an_open_replica_of_an_inner_segment_is_not_enough() {
     // Its digest is unreadable, so it cannot be the head; it may lack acknowledged data.
     let mut inner = head(3, &[3]);
     inner.head = None;
-    let found = reconstruct(&[backup(1, vec![inner, head(4, &[3, 4])])], &Epochs::new());
+    let found = reconstruct(
+        &[backup(1, vec![inner, head(4, &[3, 4])])],
+        &Epochs::new(),
+        None,
+    );
     assert!(found.is_err());
 }
 
@@ -284,10 +291,11 @@ fn every_log_needs_its_head() {
             backup(2, vec![second.clone()]),
         ],
         &Epochs::new(),
+        None,
     );
     assert_eq!(both.unwrap().segments.len(), 2);
     for one in [first, second] {
-        let text = reconstruct(&[backup(1, vec![one])], &Epochs::new())
+        let text = reconstruct(&[backup(1, vec![one])], &Epochs::new(), None)
             .unwrap_err()
             .to_string();
         assert!(text.contains("no open head of log"), "{text}");
@@ -299,7 +307,7 @@ fn epochs_of_one_log_say_nothing_about_another() {
     let first = in_log(0, 2, head(1, &[1]));
     let second = in_log(1, 2, epoch(head(9, &[9]), 4));
     let epochs = Epochs::from([(LogId(1), (SegmentId(9), ReplicationEpoch(4)))]);
-    let map = reconstruct(&[backup(1, vec![first, second])], &epochs).unwrap();
+    let map = reconstruct(&[backup(1, vec![first, second])], &epochs, None).unwrap();
     assert_eq!(map.segments.len(), 2);
 }
 
@@ -321,7 +329,7 @@ fn primaries_come_first_and_segments_in_order_of_readiness() {
         ],
     );
     fast.disk_mb_per_s = 1000;
-    let map = reconstruct(&[slow, fast], &Epochs::new()).unwrap();
+    let map = reconstruct(&[slow, fast], &Epochs::new(), None).unwrap();
     let order: Vec<_> = map
         .segments
         .iter()
@@ -366,7 +374,7 @@ fn the_longest_replica_of_a_head_is_read_first() {
 fn a_head_that_may_have_lost_its_end_does_not_end_the_log_alone() {
     let _marks = pluvio_units::Marks::to_reach(&["recovery-doubtful-head"]);
     let weak = backup(1, vec![doubtful(head(3, &[2, 3])), replica(2)]);
-    let error = reconstruct(std::slice::from_ref(&weak), &Epochs::new()).unwrap_err();
+    let error = reconstruct(std::slice::from_ref(&weak), &Epochs::new(), None).unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains("lost power") && text.contains("(segment 3)"),
@@ -380,7 +388,7 @@ fn a_head_that_may_have_lost_its_end_does_not_end_the_log_alone() {
     // Those of one backup count once.
     let twice = doubtful(head(3, &[2, 3]));
     let twice = backup(1, vec![twice.clone(), twice, replica(2)]);
-    assert!(reconstruct(&[twice], &Epochs::new()).is_err());
+    assert!(reconstruct(&[twice], &Epochs::new(), None).is_err());
 }
 
 // shows: BACKUP-11, COORD-10
@@ -418,7 +426,7 @@ fn a_head_that_lost_its_end_and_was_followed_by_another_is_waited_for() {
     // Nothing but the replica that was closed would show that 3 is whole; 4 has no data yet.
     let weak = backup(1, vec![doubtful(head(3, &[3]))]);
     let next = backup(2, vec![head(4, &[3, 4])]);
-    assert!(reconstruct(&[weak.clone(), next.clone()], &Epochs::new()).is_err());
+    assert!(reconstruct(&[weak.clone(), next.clone()], &Epochs::new(), None).is_err());
     let found = complete(&[weak, next, backup(3, vec![replica(3)])]);
     assert_eq!(found, [(3, vec![3]), (4, vec![2])]);
 }
@@ -435,8 +443,93 @@ fn the_newest_head_gives_the_statistics() {
     old.head.as_mut().unwrap().tables = vec![load(100)];
     new.head.as_mut().unwrap().tables = vec![load(70)];
     new.head.as_mut().unwrap().other_bytes = 7;
-    let map = reconstruct(&[backup(1, vec![old, new])], &Epochs::new()).unwrap();
+    let map = reconstruct(&[backup(1, vec![old, new])], &Epochs::new(), None).unwrap();
     assert_eq!(map.stats.tables[&TableId(5)].bytes, 70);
     assert_eq!(map.stats.other.bytes, 7);
     assert_eq!(map.stats.unaccounted, 200);
+}
+
+fn ends(segment: u64, length: u32) -> Ends {
+    Ends::from([(LogId(0), (SegmentId(segment), length))])
+}
+
+// shows: COORD-13
+#[test]
+fn a_log_ends_where_each_replica_that_was_found_and_lost_nothing_can_give_it() {
+    let ends_of = |replicas: &[ReplicaInfo]| {
+        let numbered = (1..).zip(replicas.iter().cloned());
+        let found: Vec<_> = numbered.map(|(id, r)| backup(id, vec![r])).collect();
+        reconstruct(&found, &Epochs::new(), None).unwrap().ends
+    };
+    let (short, long) = (head(3, &[3]), filled(3, &[3]));
+    assert_eq!(ends_of(&[long.clone(), short.clone()]), Some(ends(3, 100)));
+    let weak = doubtful(short.clone());
+    assert_eq!(
+        ends_of(&[weak.clone(), long.clone(), long.clone()]),
+        Some(ends(3, 200))
+    );
+    assert_eq!(ends_of(&[weak, long.clone()]), None);
+    // Each may have lost some.
+    assert_eq!(ends_of(&[doubtful(short.clone()), doubtful(long)]), None);
+    // One failure could take it.
+    let mut of_two = short;
+    of_two.head.as_mut().unwrap().needed = 2;
+    assert_eq!(ends_of(&[of_two.clone()]), None);
+    assert_eq!(ends_of(&[of_two.clone(), of_two]), Some(ends(3, 100)));
+}
+
+// shows: COORD-13
+#[test]
+fn a_settled_end_is_found_again_or_waited_for() {
+    let _marks = pluvio_units::Marks::to_reach(&["recovery-shorter-than-end"]);
+    let settled = ends(3, 150);
+    let find = |replicas: Vec<Vec<ReplicaInfo>>, epochs: &Epochs| {
+        let found: Vec<_> = (1..).zip(replicas).map(|(id, r)| backup(id, r)).collect();
+        reconstruct(&found, epochs, Some(&settled)).map(|map| {
+            assert_eq!(map.ends.as_ref(), Some(&settled));
+            segments(&map)
+        })
+    };
+    let none = Epochs::new();
+    let (short, long) = (head(3, &[2, 3]), filled(3, &[2, 3]));
+    // Only those that are long enough, also where a loss of power may have taken more from them.
+    for long in [long.clone(), doubtful(long.clone())] {
+        let found = find(vec![vec![replica(2), short.clone()], vec![long]], &none);
+        assert_eq!(found, Ok(vec![(2, vec![1]), (3, vec![2])]));
+    }
+    // Other heads say nothing, and the digest is that of the settled one.
+    let next = filled(4, &[3, 4]);
+    let found = find(
+        vec![vec![replica(2), long.clone()], vec![next.clone()]],
+        &none,
+    );
+    assert_eq!(found, Ok(vec![(2, vec![1]), (3, vec![1])]));
+    // A closed replica of it is whole.
+    let closed = ReplicaInfo {
+        closed: true,
+        head: None,
+        ..long.clone()
+    };
+    let found = find(vec![vec![replica(2), long.clone()], vec![closed]], &none);
+    assert_eq!(found, Ok(vec![(2, vec![1]), (3, vec![2, 1])]));
+    let missing = [
+        vec![vec![replica(2), short.clone()]],
+        vec![vec![replica(2), next]],
+        vec![vec![long.clone()]],
+    ];
+    for replicas in missing {
+        assert!(!find(replicas, &none).unwrap_err().lost_ends());
+    }
+    let stale = find(vec![vec![replica(2), long]], &recorded(3, 1));
+    assert!(stale.is_err());
+    // Where as many lost power as were needed, the log can only end as it would have.
+    let weak = || vec![replica(2), doubtful(short.clone())];
+    for others in [vec![weak()], vec![weak(), vec![short.clone()]]] {
+        let lost = find([vec![weak()], others].concat(), &none);
+        assert!(lost.unwrap_err().lost_ends());
+    }
+    for others in [vec![], vec![vec![short.clone()]]] {
+        let one = find([vec![weak()], others].concat(), &none);
+        assert!(!one.unwrap_err().lost_ends());
+    }
 }

@@ -3,7 +3,8 @@
 //! The clock is this process's. It runs from the signal to these moments:
 //! 1. *detection*: the server list marks the server as crashed;
 //! 2. clients read again the first and the last of some lost objects;
-//! 3. the server list has lost the server, because all of its tablets are served.
+//! 3. all tablets are read again;
+//! 4. the server list has lost the server, because all of its tablets are written, too.
 //!
 //! The coordinator reports the stages between them. *Planning*: the log is proven complete and cut
 //! into partitions. The recovery master that reported last gives *reading* (it had nothing to
@@ -18,7 +19,7 @@ use pluvio_env::{Env, Moment};
 use pluvio_load::{Progress, Target, Workload, key, load};
 use pluvio_local::{LocalCluster, LocalOptions, Program, temporary};
 use pluvio_units::{CoreId, ServerId, Size};
-use pluvio_wire::{RecoveryStatus, ReplayStats, ServerState};
+use pluvio_wire::{RecoveryStatus, ReplayStats, ServerState, TabletInfo, TabletState};
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +59,7 @@ pub struct Seen {
     detection: f64,
     first_read: f64,
     last_read: f64,
+    all_read: f64,
     total: f64,
     planning: f64,
     reading: f64,
@@ -87,6 +89,7 @@ impl Seen {
             detection: detected,
             first_read: 0.0,
             last_read: 0.0,
+            all_read: 0.0,
             total,
             planning,
             reading: waiting,
@@ -100,10 +103,11 @@ impl Seen {
     }
 
     /// All numbers of a row.
-    pub const COLUMNS: [Column; 12] = [
+    pub const COLUMNS: [Column; 13] = [
         ("mb", |s| s.mb),
         ("first_read_ms", |s| s.first_read),
         ("last_read_ms", |s| s.last_read),
+        ("all_read_ms", |s| s.all_read),
         ("total_ms", |s| s.total),
         ("detection_ms", |s| s.detection),
         ("planning_ms", |s| s.planning),
@@ -168,6 +172,7 @@ async fn disaster(env: &Env, cluster: &mut LocalCluster, scene: &Scene) -> Resul
         state != Some(ServerState::Up)
     })
     .await?);
+    let all_read = ms(all_read(&session, &table, victim, killed).await?);
     let total = ms(listed(&session, victim, killed, |state| state.is_none()).await?);
     let cpu_ms = cpu_ms(&survivors) - cpu;
     let (first_read, last_read) = readers.end().await?;
@@ -184,6 +189,7 @@ async fn disaster(env: &Env, cluster: &mut LocalCluster, scene: &Scene) -> Resul
     Ok(Seen {
         first_read,
         last_read,
+        all_read,
         attempts: f64::from(status.attempts),
         mb: status.bytes as f64 / 1e6,
         cpu_ms,
@@ -248,6 +254,31 @@ async fn listed(
         if now.since(since) > RECOVERY_LIMIT {
             return Err(Failure::new(format!(
                 "server {server} was not recovered within {RECOVERY_LIMIT:?}"
+            )));
+        }
+        clock.sleep(LOOK_PAUSE).await;
+    }
+}
+
+/// Waits until every tablet of the table is read from another server; gives when that was seen.
+async fn all_read(
+    session: &Session,
+    table: &Table,
+    victim: ServerId,
+    since: Moment,
+) -> Result<Moment, Failure> {
+    let clock = &session.env.clock;
+    loop {
+        let info = session.client.table_info(table).await?;
+        let now = clock.now();
+        let is_read =
+            |tablet: &TabletInfo| tablet.state == TabletState::Normal && tablet.owner != victim;
+        if info.tablets.iter().all(is_read) {
+            return Ok(now);
+        }
+        if now.since(since) > RECOVERY_LIMIT {
+            return Err(Failure::new(format!(
+                "the table was not read again within {RECOVERY_LIMIT:?}"
             )));
         }
         clock.sleep(LOOK_PAUSE).await;

@@ -13,7 +13,7 @@
 //! The time on the way is the difference of two spans: both directions together, as the authors of
 //! RAMCloud could measure it. A row is the median of a span over all requests of a run.
 
-use super::{BATCH_VALUE, Requests, latencies, table};
+use super::{BATCH_VALUE, Requests, Transport, latencies, table};
 use crate::systems::Ours;
 use crate::systems::batches::{self, Does};
 use indicatif::ProgressBar;
@@ -39,8 +39,7 @@ const SHARE_LEAST: f64 = 0.2;
 pub async fn parts(
     env: &Env,
     global: &Global,
-    bench: &Requests,
-    memory: Size,
+    asked: (&Requests, Transport, Size),
     place: &Path,
     progress: &ProgressBar,
 ) -> Result<Vec<Row>, Failure> {
@@ -48,7 +47,7 @@ pub async fn parts(
     for does in [Does::Reads, Does::Writes] {
         progress.set_message(format!("parts of a {}", does.name()));
         let own = place.join(does.name());
-        rows.extend(of(env, global, bench, does, memory, &own).await?);
+        rows.extend(of(env, global, asked, does, &own).await?);
         progress.inc(1);
     }
     Ok(rows)
@@ -57,20 +56,20 @@ pub async fn parts(
 async fn of(
     env: &Env,
     global: &Global,
-    bench: &Requests,
+    (bench, transport, memory): (&Requests, Transport, Size),
     does: Does,
-    memory: Size,
     place: &Path,
 ) -> Result<Vec<Row>, Failure> {
     let notes = Notes::default();
     let mut env = env.clone();
     let (inner, clock) = (env.network.clone(), env.clock.clone());
     env.network = Arc::new(Stamped::new(inner, clock, notes.clone()));
+    let (options, name) = bench.cluster(transport, memory, place);
     let options = LocalOptions {
         stamps: true,
-        ..bench.durability.options(memory, place)
+        ..options
     };
-    let cluster = Ours::with(&env, global, options, bench.durability.name()).await?;
+    let cluster = Ours::with(&env, global, options, name).await?;
     let measured = measure(&env, bench, does, &cluster, &notes).await;
     cluster.stop().await;
     let (seen, client, (master, backups)) = measured?;

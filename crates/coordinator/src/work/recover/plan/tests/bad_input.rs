@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 /// Why the log is not complete.
 fn incomplete(inventories: &[Inventory]) -> String {
-    let incomplete = reconstruct(inventories, &Epochs::new()).unwrap_err();
+    let incomplete = reconstruct(inventories, &Epochs::new(), None).unwrap_err();
     incomplete.to_string()
 }
 
@@ -125,7 +125,7 @@ proptest! {
         for inventory in &mut inventories {
             inventory.disk_mb_per_s = speed;
         }
-        let Ok(map) = reconstruct(&inventories, &recorded(3, 1)) else {
+        let Ok(map) = reconstruct(&inventories, &recorded(3, 1), None) else {
             return Ok(());
         };
         let mut named = BTreeSet::new();

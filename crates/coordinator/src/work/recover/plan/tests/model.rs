@@ -245,7 +245,7 @@ proptest! {
             1 => model.weak_comes_back(),
             _ => model.come_back(),
         }
-        if let Ok(map) = reconstruct(&model.inventories(), &model.recorded) {
+        if let Ok(map) = reconstruct(&model.inventories(), &model.recorded, None) {
             let found = segments(&map);
             for segment in model.digest.iter().filter(|s| **s <= model.head) {
                 prop_assert!(found.iter().any(|(s, _)| s == segment), "segment {segment} of {found:?}");
