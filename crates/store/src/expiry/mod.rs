@@ -16,8 +16,8 @@
 //!   all its dead versions, and a safe version above its own. Otherwise an earlier version could
 //!   return.
 //! - EXPIRY-4: a key with a deadline has a note, or a walk through the indexes is due.
-//! - EXPIRY-5: a tablet that is read before it is durable here is judged by the horizon of the owner
-//!   that crashed. If this master crashes as well, the next one begins with no later time.
+//! - EXPIRY-5: a tablet that is read before it is durable here is judged by the horizon of the last
+//!   owner. If this master crashes as well, the next one begins with no earlier time.
 //!
 //! Any thread. Not here: what a deadline does to an outcome (crate `mutation`), who calls this and
 //! how often (crate `master`).
