@@ -156,7 +156,8 @@ impl Held {
             Entry::SegmentHeader(_)
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => {}
+            | Entry::TableStats(_)
+            | Entry::Horizon(_) => {}
         }
     }
 }
