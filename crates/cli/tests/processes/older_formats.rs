@@ -38,6 +38,11 @@ fn a_data_directory_of_format_version_3_is_read_and_written() {
     opens("format-3.tar.gz", 3);
 }
 
+#[test]
+fn a_data_directory_of_format_version_4_is_read_and_written() {
+    opens("format-4.tar.gz", 4);
+}
+
 /// Starts today's program on what an earlier one has left, compares all of it, and changes it.
 fn opens(archive: &str, version: u32) {
     let mut cluster = Setup::servers(3)
