@@ -93,7 +93,7 @@ fn a_bit_that_turned_over_reaches_no_new_replica() {
 // shows: CLEAN-10
 #[test]
 fn what_a_recovery_master_replayed_is_compared_before_it_joins() {
-    let rig = Rig::of(2, 5, 2);
+    let rig = Rig::of_late_reads(2, 5, 2);
     rig.all_started();
     let table = rig.fill_large("large", FEW);
     let owner = rig.owner(&table, b"key 0").unwrap();

@@ -467,7 +467,7 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
 #[test]
 fn an_attempt_that_waits_for_replicas_makes_way_for_the_next() {
     let marks = Marks::to_reach(&["recovery-withdrawn-awaiting-replicas"]);
-    let mut rig = Rig::of(8, 2, 1);
+    let mut rig = Rig::of_late_reads(8, 2, 1);
     rig.all_started();
     // The first one knows of the second one, and keeps nothing on its own disk.
     rig.sim.run_for(Duration::from_secs(2));

@@ -66,7 +66,15 @@ fn check(rig: &Rig, table: &Table, count: u32) {
 
 impl Scene {
     fn new(seed: u64) -> Self {
-        let mut rig = Rig::of(seed, 2, 1);
+        Self::on(Rig::of(seed, 2, 1))
+    }
+
+    fn of_late_reads(seed: u64) -> Self {
+        Self::on(Rig::of_late_reads(seed, 2, 1))
+    }
+
+    /// On these two servers.
+    fn on(mut rig: Rig) -> Self {
         rig.all_started();
         // The first one knows of the second one, and keeps nothing on its own disk.
         rig.sim.run_for(2 * SECOND);
@@ -146,7 +154,7 @@ fn a_recovery_master_whose_memory_stays_full_for_ten_seconds_gives_up_and_it_is_
 /// A partition of about two segments for each log, with requests of this kind kept back while it is
 /// recovered.
 fn recovered_with_delayed(opcode: Opcode, delay: Duration) -> RecoveryStatus {
-    let scene = Scene::new(3);
+    let scene = Scene::of_late_reads(3);
     let rig = &scene.rig;
     let table = fill_on(rig, scene.crashed, 100);
     rig.kill(scene.crashed);
@@ -182,10 +190,10 @@ fn time_until_everything_is_durable_again_is_told_apart() {
     assert!(all <= 1000 * (recovery.duration_ms + 1), "{recovery:?}");
 }
 
-/// Its replicas are written while more is asked for.
+/// Its replicas are written while more is asked for, if nobody is to read early.
 #[test]
 fn what_was_replayed_has_replicas_before_the_rest_has_come() {
-    let scene = Scene::new(4);
+    let scene = Scene::of_late_reads(4);
     let rig = &scene.rig;
     let table = fill_on(rig, scene.crashed, 200);
     // One segment after the other comes.

@@ -131,7 +131,7 @@ impl Metrics {
             s.objects_noted,
         );
         self.counter(
-            "objects_expired_total",
+            "objects_expired",
             "Objects dropped because their deadlines were past.",
             s.objects_expired,
         );

@@ -26,7 +26,8 @@ fn only_long_ones_are_there(cluster: &Cluster) {
 
 #[test]
 fn keys_that_expired_stay_gone_after_a_kill_and_a_restart() {
-    let mut cluster = Setup::servers(3).start();
+    // One more than two replicas need, for one is killed.
+    let mut cluster = Setup::servers(4).start();
     let mut redis = cluster.connect(0);
     for n in 0..KEYS {
         let (short, long) = (format!("short {n}"), format!("long {n}"));
@@ -42,7 +43,7 @@ fn keys_that_expired_stay_gone_after_a_kill_and_a_restart() {
     only_long_ones_are_there(&cluster);
     cluster.kill(2);
     only_long_ones_are_there(&cluster);
-    cluster.wait_settled(2);
+    cluster.wait_settled(3);
     cluster.wait_replicated();
     cluster.kill_all();
     cluster.restart();

@@ -144,11 +144,21 @@ impl Rig {
 
     /// With servers that keep this many replicas.
     pub fn of(seed: u64, servers: usize, replicas: u32) -> Self {
-        let mut rig = Self::new(seed);
+        Self::new(seed).with_servers(servers, replicas)
+    }
+
+    /// As [`Rig::of`]. What a recovery master has replayed is not read before it is durable.
+    pub fn of_late_reads(seed: u64, servers: usize, replicas: u32) -> Self {
+        let mut options = CoordinatorOptions::default();
+        options.serve_early = false;
+        Self::with(seed, options).with_servers(servers, replicas)
+    }
+
+    fn with_servers(mut self, servers: usize, replicas: u32) -> Self {
         for _ in 0..servers {
-            rig.add(replicas, DiskFaults::default());
+            self.add(replicas, DiskFaults::default());
         }
-        rig
+        self
     }
 
     fn start_coordinator(&self) {
