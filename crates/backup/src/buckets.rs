@@ -223,8 +223,8 @@ impl Pieces {
     }
 }
 
-/// Reads the first entries of a head: everything up to the first object or tombstone. `copies` is
-/// how many replicas of it recovery must find ([`HeadInfo::copies`]).
+/// Reads the first entries of a head: everything up to the first object or tombstone. The last
+/// argument is [`HeadInfo::copies`] and [`HeadInfo::may_lack`].
 ///
 /// # Errors
 /// When digest or statistics are missing or damaged.
@@ -232,7 +232,7 @@ pub(crate) fn head_info(
     image: &[u8],
     frame: &FrameHeader,
     seglet_bytes: usize,
-    copies: u8,
+    (copies, may_lack): (u8, bool),
 ) -> Result<HeadInfo, Damage> {
     let mut digest = None;
     let mut stats = None;
@@ -269,6 +269,7 @@ pub(crate) fn head_info(
                 other_entries: stats.other_entries,
                 has_data: groups.next().is_some(),
                 copies,
+                may_lack,
                 needed: frame.needed,
             });
         }

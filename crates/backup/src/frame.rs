@@ -152,13 +152,17 @@ impl FrameState {
         }
     }
 
+    /// Whether the newest writes may be missing in this start of the machine (BACKUP-11).
+    pub(crate) fn may_lack(&self, boot: u64) -> bool {
+        self.boot != 0 && self.boot != boot
+    }
+
     /// How many open replicas recovery must find before it may believe this one, in this start of
     /// the machine (BACKUP-11).
     pub(crate) fn copies(&self, boot: u64) -> u8 {
-        if self.boot == 0 || self.boot == boot {
-            1
-        } else {
-            self.needed.max(1)
+        match self.may_lack(boot) {
+            false => 1,
+            true => self.needed.max(1),
         }
     }
 }

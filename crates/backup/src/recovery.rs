@@ -472,8 +472,9 @@ impl Inner {
         let mut head = None;
         if state.kind == SegmentKind::Head && !state.closed {
             let parsed = self.read(frame).await.and_then(|(image, header)| {
-                let copies = state.copies(self.env.disk.boot());
-                let info = head_info(&image, &header, self.options.seglet_bytes, copies);
+                let boot = self.env.disk.boot();
+                let doubt = (state.copies(boot), state.may_lack(boot));
+                let info = head_info(&image, &header, self.options.seglet_bytes, doubt);
                 info.map_err(Unread::Damaged)
             });
             match parsed {

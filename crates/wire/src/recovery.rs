@@ -85,9 +85,13 @@ pub struct HeadInfo {
     /// Whether anything follows these first entries: then all heads before it were closed.
     pub has_data: bool,
     /// How many open replicas of this segment must be found before this one may end the log. It is
-    /// 1, unless the backup's machine was started anew since. Then the newest writes may be
-    /// missing, and it is the number that an acknowledgement needed.
+    /// 1, unless the newest writes may be missing. Then it is the number that an acknowledgement
+    /// needed, which may be 1, too.
     pub copies: u8,
+    /// Whether the newest writes may be missing: the backup's machine was started anew since, and
+    /// they were buffered.
+    #[serde(default)]
+    pub may_lack: bool,
     /// The number of replicas that an acknowledgement needed; 0 is unknown.
     #[serde(default)]
     pub needed: u8,

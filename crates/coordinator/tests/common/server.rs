@@ -228,6 +228,7 @@ impl Machine {
                 other_entries: owner.behaviour.live_bytes / 1000,
                 has_data: true,
                 copies: 1,
+                may_lack: false,
                 needed: 1,
             }),
             ..closed.clone()

@@ -164,7 +164,7 @@ fn lifetime() -> impl Strategy<Value = Lifetime> {
     prop_oneof![
         Just(Lifetime::Keep),
         Just(Lifetime::Endless),
-        (1..u64::MAX / 2).prop_map(|ms| Lifetime::Until(Deadline::new(ms).unwrap())),
+        (1..u64::MAX / 2).prop_map(|ms| Lifetime::Until(Deadline::new(ms).expect("it is not 0"))),
         any::<u64>().prop_map(Lifetime::For),
     ]
 }

@@ -163,7 +163,7 @@ fn may_be(log: LogId, head: &HeadInfo) -> bool {
 
 /// Whether an open replica of a head has all that it ever had.
 fn is_certain(replica: &ReplicaInfo) -> bool {
-    replica.head.as_ref().is_some_and(|info| info.copies <= 1)
+    replica.head.as_ref().is_some_and(|info| !info.may_lack)
 }
 
 /// The open head of one log that gives the digest.

@@ -31,6 +31,7 @@ fn head(segment: u64, digest: &[u64]) -> ReplicaInfo {
             other_entries: 0,
             has_data: false,
             copies: 1,
+            may_lack: false,
             needed: 1,
         }),
         ..replica(segment)
@@ -49,7 +50,7 @@ fn filled(segment: u64, digest: &[u64]) -> ReplicaInfo {
 /// acknowledgement.
 fn doubtful(mut replica: ReplicaInfo) -> ReplicaInfo {
     let head = replica.head.as_mut().unwrap();
-    (head.copies, head.needed) = (2, 2);
+    (head.copies, head.needed, head.may_lack) = (2, 2, true);
     replica
 }
 
@@ -532,4 +533,28 @@ fn a_settled_end_is_found_again_or_waited_for() {
         let one = find([vec![weak()], others].concat(), &none);
         assert!(!one.unwrap_err().lost_ends());
     }
+}
+
+// shows: COORD-10, COORD-13
+#[test]
+fn one_replica_that_lost_power_is_believed_and_does_not_say_what_others_have() {
+    // Of a master that needed one for an acknowledgement.
+    let lacking = |mut replica: ReplicaInfo| {
+        replica.head.as_mut().unwrap().may_lack = true;
+        replica
+    };
+    let (short, long) = (lacking(head(3, &[2, 3])), lacking(filled(3, &[2, 3])));
+    let both = [
+        backup(1, vec![replica(2), short.clone()]),
+        backup(2, vec![long]),
+    ];
+    let map = reconstruct(&both, &Epochs::new(), None).unwrap();
+    assert_eq!(segments(&map), [(2, vec![1]), (3, vec![2])], "the longest");
+    assert_eq!(map.ends, None);
+    // What was read is gone, and so could have been what was acknowledged.
+    let alone = [backup(1, vec![replica(2), short])];
+    let lost = reconstruct(&alone, &Epochs::new(), Some(&ends(3, 150)));
+    assert!(lost.unwrap_err().lost_ends());
+    let map = reconstruct(&alone, &Epochs::new(), None).unwrap();
+    assert_eq!(segments(&map), [(2, vec![1]), (3, vec![1])]);
 }
