@@ -130,6 +130,12 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
             })
         }
     };
+    // An open frame that says it was synced may be that of a process that ended between a write
+    // and its sync. What a recovery is told of it now is to be there later, too (COORD-13).
+    let checked = match checked {
+        Ok(()) if !header.closed && state.boot == 0 => file.sync().await.map_err(|e| e.to_string()),
+        checked => checked,
+    };
     if let Err(why) = checked {
         state.stage = Stage::Damaged(why);
     }
