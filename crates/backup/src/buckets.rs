@@ -112,8 +112,7 @@ fn check_identity(entry: &Entry<'_>, frame: &FrameHeader) -> Result<(), Damage> 
         | Entry::LogDigest(_)
         | Entry::SafeVersion(_)
         | Entry::TableStats(_)
-        | Entry::Completion(_)
-        | Entry::Horizon(_) => Err(Damage("does not begin with a segment header".to_owned())),
+        | Entry::Completion(_) => Err(Damage("does not begin with a segment header".to_owned())),
     }
 }
 
@@ -156,7 +155,7 @@ pub(crate) fn sort(
                         put(partition, bytes);
                     }
                 }
-                Entry::SafeVersion(_) | Entry::Horizon(_) => {
+                Entry::SafeVersion(_) => {
                     (0..router.partitions()).for_each(|p| put(p, bytes.clone()))
                 }
                 Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {}
@@ -251,8 +250,7 @@ pub(crate) fn head_info(
                 | Entry::SafeVersion(_)
                 | Entry::Object(_)
                 | Entry::Tombstone(_)
-                | Entry::Completion(_)
-                | Entry::Horizon(_) => {}
+                | Entry::Completion(_) => {}
             }
         }
         if let (Some(digest), Some(stats)) = (&digest, &stats) {

@@ -83,11 +83,10 @@ pub use objects::{
 pub use options::{ClientOptions, OnDelay, Parts};
 pub use table::{KnownTablet, Table};
 
-pub use pluvio_units::Deadline;
 pub use pluvio_wire::{
     Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind,
     ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get,
-    Lifetime, MigrateTabletReply, MigrationStatus, Mutation, Opcode, Outcome, Output, Payload,
-    Projection, ProjectionKind, RejectRules, RetryReason, ServerInfo, ServerList, ServerStatus,
-    Span, TableInfo, TouchIf, Unfit, WhichTablet,
+    MigrateTabletReply, MigrationStatus, Mutation, Opcode, Outcome, Output, Payload, Projection,
+    ProjectionKind, RejectRules, RetryReason, ServerInfo, ServerList, ServerStatus, Span,
+    TableInfo, Unfit, WhichTablet,
 };

@@ -20,13 +20,11 @@ pub enum EntryKind {
     TableStats = 6,
     /// An operation was executed, with its result [RAMCloud §10.3].
     Completion = 7,
-    /// An upper limit for the time by which deadlines were judged.
-    Horizon = 13,
 }
 
 impl EntryKind {
     /// Every kind, in the order of the numbers on disk.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 7] = [
         Self::Object,
         Self::Tombstone,
         Self::SegmentHeader,
@@ -34,7 +32,6 @@ impl EntryKind {
         Self::SafeVersion,
         Self::TableStats,
         Self::Completion,
-        Self::Horizon,
     ];
 
     /// The number that stands in the kind byte.
@@ -54,7 +51,6 @@ impl EntryKind {
             5 => Some(Self::SafeVersion),
             6 => Some(Self::TableStats),
             7 => Some(Self::Completion),
-            13 => Some(Self::Horizon),
             _ => None,
         }
     }

@@ -128,7 +128,6 @@ fn segments(random: &mut Random) -> Vec<Segment> {
                         version,
                         timestamp_s: 1,
                         graves: Graves::NONE,
-                        deadline: None,
                         key: &key,
                         value: &value,
                     }),
@@ -252,7 +251,6 @@ fn an_object_with_the_last_version_is_damage() {
         version: ObjectVersion(u64::MAX),
         timestamp_s: 1,
         graves: Graves::NONE,
-        deadline: None,
         key: b"k",
         value: b"v",
     };

@@ -143,8 +143,7 @@ impl SegmentWriter {
             Entry::SegmentHeader(_)
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
-            | Entry::TableStats(_)
-            | Entry::Horizon(_) => {}
+            | Entry::TableStats(_) => {}
         }
     }
 

@@ -255,7 +255,6 @@ impl Store {
                 version: ObjectVersion(version),
                 timestamp_s: now_s,
                 graves: dead.graves(),
-                deadline: None,
                 key: &key_bytes,
                 value,
             }));

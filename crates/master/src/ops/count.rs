@@ -29,7 +29,6 @@ impl Master {
         Answer::Now(Ok(CountObjectsReply {
             objects: local.table.objects(),
             bytes: local.table.object_bytes(),
-            bounded: local.table.bounded(),
         }))
     }
 }

@@ -151,7 +151,7 @@ fn stats(core: &Core, text: &mut String) {
         ("total_error_replies", errors),
         ("evicted_clients", memory.evicted),
         ("pluvio_large_replies_waited", memory.waited),
-        ("expired_keys", core.shared.status().objects_expired),
+        ("expired_keys", 0),
         ("evicted_keys", 0),
     ];
     for (name, value) in pairs {
@@ -201,10 +201,9 @@ async fn keyspace(core: &Core, text: &mut String) {
             };
             if count.objects > 0 {
                 let (number, keys) = (db.number(), count.objects);
-                let expires = count.bounded;
                 line(
                     &mut lines,
-                    format_args!("db{number}:keys={keys},expires={expires},avg_ttl=0"),
+                    format_args!("db{number}:keys={keys},expires=0,avg_ttl=0"),
                 );
             }
         }

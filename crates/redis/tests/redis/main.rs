@@ -6,7 +6,6 @@ mod bench;
 mod bits;
 mod cluster;
 mod docs;
-mod expiry;
 mod faults;
 mod held;
 mod memory;

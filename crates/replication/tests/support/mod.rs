@@ -430,7 +430,6 @@ pub fn append(
         version: ObjectVersion(version),
         timestamp_s: 1,
         graves: Graves::NONE,
-        deadline: None,
         key: key.as_bytes(),
         value: &value,
     };

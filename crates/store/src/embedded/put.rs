@@ -31,7 +31,6 @@ impl NewValue<'_> {
             version,
             timestamp_s: self.now_s,
             graves: Graves::NONE,
-            deadline: None,
             key: self.key,
             value: self.value,
         }

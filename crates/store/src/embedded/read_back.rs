@@ -141,8 +141,7 @@ fn head(bytes: &[u8]) -> Result<Head, ReadBackError> {
             | Entry::Tombstone(_)
             | Entry::SafeVersion(_)
             | Entry::TableStats(_)
-            | Entry::Completion(_)
-            | Entry::Horizon(_) => {}
+            | Entry::Completion(_) => {}
         }
     }
     let header = header.ok_or(ReadBackError::NoHeader)?;
@@ -182,8 +181,7 @@ fn replay<'a>(
                 Entry::SegmentHeader(_)
                 | Entry::LogDigest(_)
                 | Entry::TableStats(_)
-                | Entry::Completion(_)
-                | Entry::Horizon(_) => continue,
+                | Entry::Completion(_) => continue,
             };
             *next = version.next().max(*next);
             let known = newest.entry((table, key)).or_insert((version, value));

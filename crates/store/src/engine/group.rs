@@ -64,7 +64,6 @@ impl Staged<'_> {
             version: self.version,
             timestamp_s: self.write.now_s,
             graves: self.burial.graves(),
-            deadline: self.write.deadline,
             key: self.write.key,
             value: &self.value,
         }
@@ -182,9 +181,6 @@ impl Engine {
             let marked = Some(write.marked(entry, false));
             applied.push(Applied { outcome, marked });
         }
-        if self.expiry.take_new() {
-            self.tend_horizon(first.log);
-        }
         // No bucket is locked from here on: settling a slot locks its bucket.
         let mut flow = ControlFlow::Continue(());
         for applied in applied {
@@ -226,11 +222,8 @@ impl Engine {
         let current = old.as_ref().map(|(_, object)| Current {
             version: object.version,
             value: object.value,
-            deadline: object.deadline,
         });
-        let now = self.time_for(mutation, current);
-        let is_gone = current.is_some_and(|current| current.is_gone(now));
-        let Verdict::Put(value, deadline, output) = judge(mutation, current, now) else {
+        let Verdict::Put(value, output) = judge(mutation, current) else {
             return None;
         };
         if output.bulk_len() > 0 || value.len() > self.kind.value_max() {
@@ -243,8 +236,7 @@ impl Engine {
             key,
             now_s: site.now_s,
             bucket,
-            old: old.map(|(old, _)| Old { is_gone, ..old }),
-            deadline,
+            old: old.map(|(old, _)| old),
             guard,
         };
         self.staged(write, value, output)
@@ -283,8 +275,6 @@ impl Engine {
             object_bytes: key.len() + object.value.len(),
             version: object.version,
             graves: object.graves,
-            deadline: object.deadline,
-            is_gone: false,
         };
         Some(Some((old, object)))
     }
@@ -306,7 +296,7 @@ impl Engine {
         let version = self.next_version(&write);
         let outcome = Outcome::Written {
             version,
-            replaced: write.told_version(),
+            replaced: write.replaced_version(),
             output,
         };
         Some(Staged {

@@ -23,7 +23,7 @@ impl Engine {
         self.append_volatile(write, version, value, value.len())?;
         let outcome = Outcome::Written {
             version,
-            replaced: write.told_version(),
+            replaced: write.replaced_version(),
             output,
         };
         Ok(self.done(outcome, execution))
@@ -42,7 +42,6 @@ impl Engine {
             version,
             timestamp_s: write.now_s,
             graves: Graves::NONE,
-            deadline: write.deadline,
             key: write.key,
             value,
         };

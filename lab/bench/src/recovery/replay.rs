@@ -132,7 +132,6 @@ impl Load {
                 version: ObjectVersion(load.objects + 1),
                 timestamp_s: 1,
                 graves: Graves::NONE,
-                deadline: None,
                 key: &key,
                 value: &source[from..from + value_size],
             };

@@ -391,8 +391,7 @@ impl<'c> Scanner<'c> {
             Entry::SegmentHeader(_)
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
-            | Entry::TableStats(_)
-            | Entry::Horizon(_) => None,
+            | Entry::TableStats(_) => None,
         }
     }
 }
