@@ -131,7 +131,7 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
         }
     };
     // An open frame that says it was synced may be that of a process that ended between a write
-    // and its sync. What a recovery is told of it now is to be there later, too (COORD-13).
+    // and its sync. A recovery that is told of these bytes now has to find them later (COORD-13).
     let checked = match checked {
         Ok(()) if !header.closed && state.boot == 0 => file.sync().await.map_err(|e| e.to_string()),
         checked => checked,

@@ -12,7 +12,7 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 const FREED_BYTES_MIN: u64 = 16 << 20;
 
 /// Gives freed memory back whenever the connections hold much less than they did, and once more at
-/// the next look: a connection counts its buffers no more a moment before they are free. Runs as
+/// the next look. A connection counts its buffers no more a moment before they are free. Runs as
 /// long as the process.
 pub async fn keep_small(clock: Arc<dyn Clock>, tasks: Arc<dyn Tasks>, memory: Arc<ClientMemory>) {
     let mut peak = 0;

@@ -147,7 +147,7 @@ impl Rig {
         Self::new(seed).with_servers(servers, replicas)
     }
 
-    /// As [`Rig::of`]. What a recovery master has replayed is not read before it is durable.
+    /// As [`Rig::of`]. Nobody reads from a recovery master before its replicas are there.
     pub fn of_late_reads(seed: u64, servers: usize, replicas: u32) -> Self {
         let mut options = CoordinatorOptions::default();
         options.serve_early = false;

@@ -551,7 +551,7 @@ fn one_replica_that_lost_power_is_believed_and_does_not_say_what_others_have() {
     let map = reconstruct(&both, &Epochs::new(), None).unwrap();
     assert_eq!(segments(&map), [(2, vec![1]), (3, vec![2])], "the longest");
     assert_eq!(map.ends, None);
-    // What was read is gone, and so could have been what was acknowledged.
+    // The bytes that were read are gone, and so could have been acknowledged ones.
     let alone = [backup(1, vec![replica(2), short])];
     let lost = reconstruct(&alone, &Epochs::new(), Some(&ends(3, 150)));
     assert!(lost.unwrap_err().lost_ends());
