@@ -10,7 +10,8 @@ use pluvio_format::{
     AtPlace, CertificatePlace, FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError,
     FrameHeader, SegmentKind, newest_frame_header,
 };
-use pluvio_units::{ClusterId, LogId, ReplicationEpoch};
+use pluvio_units::{ClusterId, LogId, ReplicationEpoch, ServerId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Of a frame's file no more is read than the bytes of this number of segments. With a certificate
@@ -74,7 +75,43 @@ pub(crate) async fn scan(
     for path in leftovers {
         env.disk.remove(&path).await?;
     }
+    sync_last_closed(env, &found.frames, counters).await?;
     Ok(found)
+}
+
+/// Syncs the head of each log that was closed last. A process that ends between the header that
+/// closes a frame and its sync leaves a frame that a loss of power opens again. A recovery that was
+/// told that it is closed takes a later head for the end of the log, and has to find it closed in
+/// all its attempts (COORD-13). Heads before it are synced: no later head gets data before.
+async fn sync_last_closed(
+    env: &Env,
+    frames: &[Arc<Frame>],
+    counters: &Counters,
+) -> Result<(), BackupError> {
+    let mut last: BTreeMap<(ServerId, LogId), &Arc<Frame>> = BTreeMap::new();
+    for frame in frames {
+        let state = frame.state();
+        let is_usable = matches!(state.stage, Stage::Usable);
+        if is_usable && state.closed && state.boot == 0 && state.kind == SegmentKind::Head {
+            let newest = last.entry((frame.key.master, state.log)).or_insert(frame);
+            if newest.key < frame.key {
+                *newest = frame;
+            }
+        }
+    }
+    for frame in last.into_values() {
+        let path = frame.key.path();
+        let file = env.disk.open(&path, OpenMode::Existing).await?;
+        if let Err(error) = file.sync().await {
+            let mut state = frame.state();
+            let why = error.to_string();
+            tracing::warn!(path, why, "a damaged frame");
+            count(&counters.damaged, 1);
+            state.stage = Stage::Damaged(why);
+            frame.set(state);
+        }
+    }
+    Ok(())
 }
 
 enum Looked {

@@ -78,7 +78,7 @@ impl From<ClientError> for Failure {
                     ", and no leader that it knows of answers; give --coordinator the addresses of all coordinators, with commas"
                 }
                 Some(_) => "; see `pluvio status`",
-                None => "; is the cluster running, and is --coordinator right?",
+                None => "; is the cluster running, and is --coordinator right? See `pluvio status`",
             },
             ErrorKind::NoSuchTable => "; see `pluvio table list`",
             ErrorKind::Protocol => "; use the version of pluvio that the cluster has",

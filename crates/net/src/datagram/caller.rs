@@ -11,8 +11,9 @@ use pluvio_env::{Frame, Moment};
 
 /// Pause before a hello is repeated the first time. Each next pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest of these pauses.
-const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+/// Longest of these pauses. The handshake takes two answered hellos. Where a fifth of all datagrams
+/// is lost both ways, it must not fail within the time that a session has to open.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the peer answered to a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
