@@ -112,7 +112,8 @@ fn check_identity(entry: &Entry<'_>, frame: &FrameHeader) -> Result<(), Damage> 
         | Entry::LogDigest(_)
         | Entry::SafeVersion(_)
         | Entry::TableStats(_)
-        | Entry::Completion(_) => Err(Damage("does not begin with a segment header".to_owned())),
+        | Entry::Completion(_)
+        | Entry::Horizon(_) => Err(Damage("does not begin with a segment header".to_owned())),
     }
 }
 
@@ -155,7 +156,7 @@ pub(crate) fn sort(
                         put(partition, bytes);
                     }
                 }
-                Entry::SafeVersion(_) => {
+                Entry::SafeVersion(_) | Entry::Horizon(_) => {
                     (0..router.partitions()).for_each(|p| put(p, bytes.clone()))
                 }
                 Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {}
@@ -250,7 +251,8 @@ pub(crate) fn head_info(
                 | Entry::SafeVersion(_)
                 | Entry::Object(_)
                 | Entry::Tombstone(_)
-                | Entry::Completion(_) => {}
+                | Entry::Completion(_)
+                | Entry::Horizon(_) => {}
             }
         }
         if let (Some(digest), Some(stats)) = (&digest, &stats) {

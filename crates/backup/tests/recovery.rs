@@ -64,6 +64,7 @@ fn get(
 /// record.
 fn read(reply: &GetRecoveryDataReply) -> (BTreeSet<Vec<u8>>, usize, usize) {
     let (mut keys, mut tombstones, mut safe, mut entries) = (BTreeSet::new(), 0, 0, 0);
+    let mut horizons = 0;
     let (mut hashes, mut completions) = (BTreeSet::new(), BTreeSet::new());
     let mut rest = &reply.data[..];
     while !rest.is_empty() {
@@ -77,6 +78,7 @@ fn read(reply: &GetRecoveryDataReply) -> (BTreeSet<Vec<u8>>, usize, usize) {
             }
             Entry::Tombstone(_) => tombstones += 1,
             Entry::SafeVersion(_) => safe += 1,
+            Entry::Horizon(_) => horizons += 1,
             Entry::Completion(completion) => assert!(completions.insert(completion.hash)),
             Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => {
                 panic!("of no use to a recovery master")
@@ -84,6 +86,7 @@ fn read(reply: &GetRecoveryDataReply) -> (BTreeSet<Vec<u8>>, usize, usize) {
         }
     }
     assert_eq!(entries, reply.entries);
+    assert_eq!(horizons, safe, "both go to all");
     assert_eq!(completions, hashes, "a record goes where its object goes");
     (keys, tombstones, safe)
 }

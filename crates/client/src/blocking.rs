@@ -6,10 +6,10 @@
 
 use crate::error::ClientError;
 use crate::{
-    BitStep, BitsReply, ClusterStatus, CountObjectsReply, DeleteReply, EnumeratedObject, Get,
-    IncrementReply, LengthReply, MigrateTabletReply, MigrationStatus, Mutation, Number, Object,
-    Outcome, Output, Projection, RejectRules, ServerList, Table, TableInfo, WhichTablet,
-    WriteReply,
+    BitStep, BitsReply, ClusterStatus, CountObjectsReply, Deadline, DeleteReply, EnumeratedObject,
+    Get, IncrementReply, LengthReply, Lifetime, MigrateTabletReply, MigrationStatus, Mutation,
+    Number, Object, Outcome, Output, Projection, RejectRules, ServerList, Table, TableInfo,
+    TouchIf, WhichTablet, WriteReply,
 };
 use bytes::Bytes;
 use pluvio_env::Frame;
@@ -439,6 +439,49 @@ impl<B: BlockOn> Client<B> {
     pub fn add_decimal(&self, table: &Table, key: &[u8], by: &str) -> Result<Bytes, ClientError> {
         let (table, key, by) = (table.clone(), key.to_vec(), by.to_owned());
         call!(self, client => client.add_decimal(&table, &key, &by).await)
+    }
+
+    /// See [`crate::Client::write_for`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_for(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: Bytes,
+        lifetime: Lifetime,
+    ) -> Result<WriteReply, ClientError> {
+        let (table, key) = (table.clone(), key.to_vec());
+        call!(self, client => client.write_for(&table, &key, value, lifetime).await)
+    }
+
+    /// See [`crate::Client::touch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn touch(
+        &self,
+        table: &Table,
+        key: &[u8],
+        lifetime: Lifetime,
+        when: TouchIf,
+    ) -> Result<bool, ClientError> {
+        let (table, key) = (table.clone(), key.to_vec());
+        call!(self, client => client.touch(&table, &key, lifetime, when).await)
+    }
+
+    /// See [`crate::Client::deadline`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn deadline(
+        &self,
+        table: &Table,
+        key: &[u8],
+    ) -> Result<Option<Option<Deadline>>, ClientError> {
+        let (table, key) = (table.clone(), key.to_vec());
+        call!(self, client => client.deadline(&table, &key).await)
     }
 
     /// See [`crate::Client::append`].

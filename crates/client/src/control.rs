@@ -279,6 +279,7 @@ impl Client {
                     Ok(part) => {
                         total.objects += part.objects;
                         total.bytes += part.bytes;
+                        total.bounded += part.bounded;
                     }
                     Err(error) => {
                         let again = self.after_failure(error, false, &mut attempts)?;

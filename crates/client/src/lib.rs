@@ -83,10 +83,11 @@ pub use objects::{
 pub use options::{ClientOptions, OnDelay, Parts};
 pub use table::{KnownTablet, Table};
 
+pub use pluvio_units::Deadline;
 pub use pluvio_wire::{
     Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind,
     ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get,
-    MigrateTabletReply, MigrationStatus, Mutation, Opcode, Outcome, Output, Payload, Projection,
-    ProjectionKind, RejectRules, RetryReason, ServerInfo, ServerList, ServerStatus, Span,
-    TableInfo, Unfit, WhichTablet,
+    Lifetime, MigrateTabletReply, MigrationStatus, Mutation, Opcode, Outcome, Output, Payload,
+    Projection, ProjectionKind, RejectRules, RetryReason, ServerInfo, ServerList, ServerStatus,
+    Span, TableInfo, TouchIf, Unfit, WhichTablet,
 };

@@ -6,10 +6,10 @@ use crate::error::ClientError;
 use crate::request::{OneGet, OneMutation};
 use crate::table::Table;
 use bytes::Bytes;
-use pluvio_units::{ObjectVersion, OperationId};
+use pluvio_units::{Deadline, ObjectVersion, OperationId};
 use pluvio_wire::{
-    Addend, BitStep, Change, FatalKind, Get, Mutation, Outcome, Output, Projection, RejectRules,
-    Unfit, check_get, check_mutation,
+    Addend, BitStep, Change, FatalKind, Get, Lifetime, Mutation, Outcome, Output, Projection,
+    RejectRules, TouchIf, Unfit, check_get, check_mutation,
 };
 use std::sync::Arc;
 
@@ -187,6 +187,65 @@ impl Client {
         value: Bytes,
     ) -> Result<WriteReply, ClientError> {
         self.write_if(table, key, value, RejectRules::NONE).await
+    }
+
+    /// Writes an object that expires. The deadline is judged by the clock of the object's owner.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn write_for(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: Bytes,
+        lifetime: Lifetime,
+    ) -> Result<WriteReply, ClientError> {
+        let change = Change::Put((&value).into());
+        let put = Mutation {
+            lifetime,
+            ..Mutation::new(table.id(), key, change)
+        };
+        written(done(&change, self.mutate(table, put).await?)?)
+    }
+
+    /// Gives an object another lifetime, if its deadline fulfils the condition; gives whether it
+    /// got it. One that is over at once deletes the object.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn touch(
+        &self,
+        table: &Table,
+        key: &[u8],
+        lifetime: Lifetime,
+        when: TouchIf,
+    ) -> Result<bool, ClientError> {
+        let change = Change::Touch(when);
+        let touch = Mutation {
+            lifetime,
+            ..Mutation::new(table.id(), key, change)
+        };
+        match done(&change, self.mutate(table, touch).await?)? {
+            Outcome::Written { .. } | Outcome::Deleted { .. } => Ok(true),
+            Outcome::Unchanged { .. } => Ok(false),
+            other => Err(misunderstood(&other)),
+        }
+    }
+
+    /// The deadline of an object; `None` when there is no object, `Some(None)` when it does not
+    /// expire.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn deadline(
+        &self,
+        table: &Table,
+        key: &[u8],
+    ) -> Result<Option<Option<Deadline>>, ClientError> {
+        match self.project(table, key, Projection::Deadline).await? {
+            Some(Output::Integer(ms)) => Ok(Some(u64::try_from(ms).ok().and_then(Deadline::new))),
+            Some(_) | None => Ok(None),
+        }
     }
 
     /// Writes an object if it has exactly this version; version 0 means that it does not exist.

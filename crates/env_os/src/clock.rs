@@ -42,6 +42,10 @@ impl Clock for OsClock {
         read(ClockId::RealtimeCoarse).as_secs()
     }
 
+    fn unix_time(&self) -> Duration {
+        read(ClockId::Realtime)
+    }
+
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         // A timer belongs to the event loop it is made on, wherever it is polled.
         if current_core().is_some() {

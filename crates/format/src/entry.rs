@@ -3,10 +3,10 @@
 //! ```text
 //!  kind 1 B          length         crc 4 B            body
 //! ┌──────────────┬──────────────┬──────────────────┬───────────────────────┐
-//! │ c g 0 kkkkk  │ varint 1-4 B │ CRC-32C, LE      │ as the kind says      │
+//! │ c g d kkkkk  │ varint 1-4 B │ CRC-32C, LE      │ as the kind says      │
 //! └──────────────┴──────────────┴──────────────────┴───────────────────────┘
 //!   c = the next entry belongs to the same group; g = an object's body begins with its graves;
-//!   the CRC covers kind, length and body
+//!   d = then its deadline follows; the CRC covers kind, length and body
 //! ```
 
 use crate::completion::Completion;
@@ -19,8 +19,8 @@ use crate::{FORMAT_VERSION, FORMAT_VERSION_MIN};
 use bytes::Bytes;
 use core::fmt;
 use pluvio_units::{
-    ClusterId, KEY_MAX, LogId, ObjectVersion, SEGMENT_BYTES, SegmentId, ServerId, TableId,
-    VALUE_MAX, crc32c,
+    ClusterId, Deadline, KEY_MAX, LogId, ObjectVersion, SEGMENT_BYTES, SegmentId, ServerId,
+    TableId, UnixMs, VALUE_MAX, crc32c,
 };
 
 /// Most entries of one group. An overwrite needs two; a transaction's prepare in one segment some
@@ -30,10 +30,12 @@ pub const GROUP_MAX: usize = 256;
 const GROUP_CONTINUES: u8 = 0x80;
 /// The body of an object begins with its [`Graves`].
 const HAS_GRAVES: u8 = 0x40;
+/// Next in the body of an object comes its deadline.
+const HAS_DEADLINE: u8 = 0x20;
 const KIND_MASK: u8 = 0x1f;
 const CRC_BYTES: usize = 4;
 /// Longest part of an entry before the key: kind, length (≤ 4), crc, and the fields of an object or
-/// a completion record. An object has table, version, segment, timestamp, key length and graves. A
+/// a completion record. An object has graves, deadline, table, version, timestamp and key length. A
 /// completion record without output is longer.
 const HEAD_MAX: usize = 1 + 4 + CRC_BYTES + Completion::FRONT_MAX;
 const _: () = assert!(Completion::FRONT_MAX >= 3 * 10 + 4 + 3 + Graves::BYTES_MAX);
@@ -51,6 +53,8 @@ pub struct Object<'a> {
     pub timestamp_s: u32,
     /// Segments in which dead versions of it lie that no tombstone names.
     pub graves: Graves<'a>,
+    /// When it expires, if it does.
+    pub deadline: Option<Deadline>,
     /// At most `KEY_MAX` bytes.
     pub key: &'a [u8],
     /// At most `VALUE_MAX` bytes.
@@ -138,6 +142,8 @@ pub enum Entry<'a> {
     TableStats(TableStats),
     /// See [`Completion`].
     Completion(Completion),
+    /// No deadline was judged by a later time before the next such entry.
+    Horizon(UnixMs),
 }
 
 impl Entry<'_> {
@@ -152,6 +158,7 @@ impl Entry<'_> {
             Self::SafeVersion(_) => EntryKind::SafeVersion,
             Self::TableStats(_) => EntryKind::TableStats,
             Self::Completion(_) => EntryKind::Completion,
+            Self::Horizon(_) => EntryKind::Horizon,
         }
     }
 }
@@ -228,6 +235,10 @@ impl<'a> Encoded<'a> {
                 at += put_varint(&mut small[at..], version.0);
                 Tail::Slices(&[], &[])
             }
+            Entry::Horizon(time) => {
+                at += put_varint(&mut small[at..], time.0);
+                Tail::Slices(&[], &[])
+            }
             Entry::TableStats(stats) => {
                 if !stats.is_ordered() {
                     return Err(EncodeError::Unordered(EntryKind::TableStats));
@@ -270,10 +281,16 @@ impl<'a> Encoded<'a> {
         if !object.graves.is_empty() {
             head[0] |= HAS_GRAVES;
         }
+        if object.deadline.is_some() {
+            head[0] |= HAS_DEADLINE;
+        }
         let crc_at = 1 + put_varint(&mut head[1..], body_len as u64);
         let small_at = crc_at + CRC_BYTES;
         let mut at = small_at;
         at += object.graves.put(&mut head[at..]);
+        if let Some(deadline) = object.deadline {
+            at += put_varint(&mut head[at..], deadline.ms());
+        }
         at += put_varint(&mut head[at..], object.table.0);
         at += put_varint(&mut head[at..], object.version.0);
         at += put_u32(&mut head[at..], object.timestamp_s);
@@ -389,6 +406,7 @@ impl<'a> Encoded<'a> {
     #[inline]
     fn object_body_len(object: &Object<'_>) -> usize {
         object.graves.encoded_len()
+            + object.deadline.map_or(0, |d| varint_len(d.ms()))
             + varint_len(object.table.0)
             + varint_len(object.version.0)
             + 4
@@ -438,6 +456,8 @@ pub struct ObjectLens {
     pub total_len: usize,
     /// Whether the body begins with graves.
     pub has_graves: bool,
+    /// Whether a deadline comes next in the body.
+    pub has_deadline: bool,
 }
 
 impl<'a> Object<'a> {
@@ -448,7 +468,7 @@ impl<'a> Object<'a> {
     #[inline]
     pub fn lens(bytes: &[u8]) -> Option<ObjectLens> {
         let (&first, rest) = bytes.split_first()?;
-        if first & !(GROUP_CONTINUES | HAS_GRAVES) != EntryKind::Object.code() {
+        if first & !(GROUP_CONTINUES | HAS_GRAVES | HAS_DEADLINE) != EntryKind::Object.code() {
             return None;
         }
         let (body_len, varint) = get_varint(rest).ok()?;
@@ -458,6 +478,7 @@ impl<'a> Object<'a> {
             header_len,
             total_len: header_len + body_len as usize,
             has_graves: first & HAS_GRAVES != 0,
+            has_deadline: first & HAS_DEADLINE != 0,
         })
     }
 
@@ -469,8 +490,9 @@ impl<'a> Object<'a> {
     /// is no object.
     pub fn front(bytes: &[u8]) -> Result<ObjectFront<'_>, Option<usize>> {
         let lens = Self::lens(bytes).ok_or(None)?;
-        // Only logs without replicas are read so, and there is nothing for graves in those.
-        let total_len = (!lens.has_graves).then_some(lens.total_len).ok_or(None)?;
+        // Only logs that are overwritten in place are read so. Those have neither.
+        let is_plain = !lens.has_graves && !lens.has_deadline;
+        let total_len = is_plain.then_some(lens.total_len).ok_or(None)?;
         let mut at = lens.header_len;
         let varint = |at: &mut usize| {
             let rest = bytes.get(*at..).unwrap_or(&[]);
@@ -504,11 +526,16 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Reads the object from a body, which begins with graves if the header says so. `None` when it
-    /// is malformed.
+    /// Reads the object from a body, which begins with graves and deadline if the header says so
+    /// (`lens`). `None` when it is malformed.
     #[must_use]
     #[inline]
-    pub fn of_body(body: &'a [u8], has_graves: bool) -> Option<Self> {
+    pub fn of_body(body: &'a [u8], lens: &ObjectLens) -> Option<Self> {
+        Self::of_fields(body, lens.has_graves, lens.has_deadline)
+    }
+
+    #[inline]
+    fn of_fields(body: &'a [u8], has_graves: bool, has_deadline: bool) -> Option<Self> {
         let (graves, body) = if has_graves {
             let (graves, len) = Graves::take(body)?;
             (graves, body.get(len..)?)
@@ -516,8 +543,13 @@ impl<'a> Object<'a> {
             (Graves::NONE, body)
         };
         let mut fields = Fields::new(body);
+        let deadline = match has_deadline {
+            true => Some(Deadline::new(fields.varint()?)?),
+            false => None,
+        };
         let object = Self {
             graves,
+            deadline,
             table: TableId(fields.varint()?),
             version: ObjectVersion(fields.varint()?),
             timestamp_s: fields.u32()?,
@@ -647,6 +679,8 @@ pub struct EntryHead {
     pub group_continues: bool,
     /// Whether the body of this object begins with its graves.
     pub has_graves: bool,
+    /// Whether a deadline comes next in the body of this object.
+    pub has_deadline: bool,
     /// Bytes before the body.
     pub header_len: usize,
     /// Bytes of the body.
@@ -673,8 +707,9 @@ impl EntryHead {
         let fail = |kind| ParseError::new(0, kind);
         let (&first, rest) = bytes.split_first().ok_or(fail(ParseErrorKind::Truncated))?;
         let has_graves = first & HAS_GRAVES != 0;
-        let kind = EntryKind::from_code(first & !(GROUP_CONTINUES | HAS_GRAVES))
-            .filter(|kind| !has_graves || *kind == EntryKind::Object)
+        let has_deadline = first & HAS_DEADLINE != 0;
+        let kind = EntryKind::from_code(first & KIND_MASK)
+            .filter(|kind| !(has_graves || has_deadline) || *kind == EntryKind::Object)
             .ok_or(fail(ParseErrorKind::BadKind(first)))?;
         debug_assert_eq!(kind.code() & !KIND_MASK, 0);
         let (body_len, varint) = get_varint(rest).map_err(|e| match e {
@@ -692,6 +727,7 @@ impl EntryHead {
             kind,
             group_continues: first & GROUP_CONTINUES != 0,
             has_graves,
+            has_deadline,
             header_len: 1 + varint + CRC_BYTES,
             body_len: body_len as usize,
             crc: u32::from_le_bytes(*crc),
@@ -752,7 +788,9 @@ impl<'a> Parsed<'a> {
 fn decode_body<'a>(head: &EntryHead, body: &'a [u8]) -> Option<Entry<'a>> {
     let mut fields = Fields::new(body);
     match head.kind {
-        EntryKind::Object => Object::of_body(body, head.has_graves).map(Entry::Object),
+        EntryKind::Object => {
+            Object::of_fields(body, head.has_graves, head.has_deadline).map(Entry::Object)
+        }
         EntryKind::Tombstone => {
             let table = TableId(fields.varint()?);
             let version = ObjectVersion(fields.varint()?);
@@ -773,6 +811,11 @@ fn decode_body<'a>(head: &EntryHead, body: &'a [u8]) -> Option<Entry<'a>> {
             let version = ObjectVersion(fields.varint()?);
             fields.end()?;
             Some(Entry::SafeVersion(version))
+        }
+        EntryKind::Horizon => {
+            let time = UnixMs(fields.varint()?);
+            fields.end()?;
+            Some(Entry::Horizon(time))
         }
         EntryKind::TableStats => TableStats::decode_body(body).map(Entry::TableStats),
         EntryKind::Completion => Completion::decode_body(body).map(Entry::Completion),

@@ -20,11 +20,13 @@ pub enum EntryKind {
     TableStats = 6,
     /// An operation was executed, with its result [RAMCloud §10.3].
     Completion = 7,
+    /// An upper limit for the time by which deadlines were judged.
+    Horizon = 13,
 }
 
 impl EntryKind {
     /// Every kind, in the order of the numbers on disk.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Object,
         Self::Tombstone,
         Self::SegmentHeader,
@@ -32,6 +34,7 @@ impl EntryKind {
         Self::SafeVersion,
         Self::TableStats,
         Self::Completion,
+        Self::Horizon,
     ];
 
     /// The number that stands in the kind byte.
@@ -51,6 +54,7 @@ impl EntryKind {
             5 => Some(Self::SafeVersion),
             6 => Some(Self::TableStats),
             7 => Some(Self::Completion),
+            13 => Some(Self::Horizon),
             _ => None,
         }
     }

@@ -49,9 +49,9 @@ pub use stats::{TableStat, TableStats};
 
 /// The version of everything this crate lays out. Written to every segment and frame; a reader
 /// refuses a version it does not know. Version 2 added [`Graves`], version 3 outcomes with output,
-/// version 4 [`Certificate`]s. Raised with each new kind of entry, flag, outcome or field
-/// (`docs/log-format.md`).
-pub const FORMAT_VERSION: u32 = 4;
+/// version 4 [`Certificate`]s, version 5 deadlines of objects. Raised with each new kind of entry,
+/// flag, outcome or field (`docs/log-format.md`).
+pub const FORMAT_VERSION: u32 = 5;
 
 /// The oldest version that is read: what it lays out means the same in all since.
 pub const FORMAT_VERSION_MIN: u32 = 1;

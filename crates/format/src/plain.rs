@@ -1,7 +1,7 @@
 //! The front of an object in the usual layout, read without a loop and with one comparison. Usual
-//! are one or two bytes of length, no graves, and one byte each for table, version and length of
-//! the key. A longer version costs one step more. Objects get one when they were overwritten often,
-//! or come after deletes.
+//! are one or two bytes of length, no graves, no deadline, and one byte each for table, version and
+//! length of the key. A longer version costs one step more. Objects get one when they were
+//! overwritten often, or come after deletes.
 //!
 //! ```text
 //!  0      1         1+n   5+n     6+n           6+n+m       10+n+m    11+n+m
@@ -183,7 +183,8 @@ impl PlainLayout {
         let (table, version, key_len) = (object.table.0, object.version.0, object.key.len());
         let value_max = LONG_BODY_MAX - (FRONT_MAX - 7 + 0x7f);
         let plain = (table | key_len as u64) < 0x80 && version < VERSION_END;
-        if !plain || object.value.len() > value_max || !object.graves.is_empty() {
+        let has_more = !object.graves.is_empty() || object.deadline.is_some();
+        if !plain || object.value.len() > value_max || has_more {
             return None;
         }
         // Nearly all versions: what is done for others takes twice as many instructions.
@@ -309,6 +310,7 @@ mod tests {
                     version: ObjectVersion(127),
                     timestamp_s: 1,
                     graves: Graves::NONE,
+                    deadline: None,
                     key: &key,
                     value: &value,
                 };
@@ -333,6 +335,7 @@ mod tests {
                     version: ObjectVersion(version),
                     timestamp_s: 0x8182_8384,
                     graves: Graves::NONE,
+                    deadline: None,
                     key: b"a key",
                     value: &value,
                 };
@@ -352,6 +355,7 @@ mod tests {
             version: last,
             timestamp_s: 0,
             graves: Graves::NONE,
+            deadline: None,
             key: b"a key",
             value: &[1; 20],
         };
@@ -375,6 +379,7 @@ mod tests {
                 version: ObjectVersion(version),
                 timestamp_s,
                 graves: Graves::NONE,
+                deadline: None,
                 key: &key,
                 value: &value,
             };

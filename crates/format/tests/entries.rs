@@ -9,8 +9,8 @@ use pluvio_format::{
 };
 use pluvio_mutation::{Outcome, Output, Unfit};
 use pluvio_units::{
-    ClientId, ClusterId, KEY_MAX, KeyHash, LogId, ObjectVersion, SegmentId, SequenceNumber,
-    ServerId, TableId, VALUE_MAX, crc32c,
+    ClientId, ClusterId, Deadline, KEY_MAX, KeyHash, LogId, ObjectVersion, SegmentId,
+    SequenceNumber, ServerId, TableId, UnixMs, VALUE_MAX, crc32c,
 };
 use proptest::prelude::*;
 
@@ -22,6 +22,7 @@ fn example(kind: EntryKind) -> Entry<'static> {
             version: ObjectVersion(12345),
             timestamp_s: 77,
             graves: Graves::NONE,
+            deadline: None,
             key: b"key",
             value: b"a value",
         }),
@@ -62,6 +63,7 @@ fn example(kind: EntryKind) -> Entry<'static> {
             other_bytes: 2,
             other_entries: 3,
         }),
+        EntryKind::Horizon => Entry::Horizon(UnixMs(1_764_000_000_000)),
     }
 }
 
@@ -191,21 +193,21 @@ fn segments_of_earlier_versions_are_read_and_those_of_later_ones_refused_with_ad
         let object = example(EntryKind::Object);
         lay_out(&[vec![header, digest], vec![object]]).0
     };
-    assert_eq!(FORMAT_VERSION, 4, "a new version has a place in this test");
-    for version in 1..=4 {
+    assert_eq!(FORMAT_VERSION, 5, "a new version has a place in this test");
+    for version in 1..=5 {
         let image = image(version);
         let read = SegmentIter::new(&image, SEGLET).map(|group| group.unwrap().len());
         assert_eq!(read.collect::<Vec<_>>(), [2, 1], "version {version}");
         assert_eq!(check_piece(&image, 0, SEGLET), Ok(image.len()));
     }
-    for version in [0, 5, u32::MAX] {
+    for version in [0, 6, u32::MAX] {
         let image = image(version);
         let mut read = SegmentIter::new(&image, SEGLET);
         let error = read.next().unwrap().unwrap_err();
         assert_eq!(error.kind, ParseErrorKind::BadVersion(version));
         assert!(read.next().is_none(), "nothing of it is taken");
         assert_eq!(check_piece(&image, 0, SEGLET), Err(error));
-        let words = format!("has format version {version}, this program reads 1 to 4: use ");
+        let words = format!("has format version {version}, this program reads 1 to 5: use ");
         assert!(error.to_string().contains(&words), "{error}");
     }
 }
@@ -213,13 +215,13 @@ fn segments_of_earlier_versions_are_read_and_those_of_later_ones_refused_with_ad
 /// The layout of a header may change, the place of its version does not.
 #[test]
 fn a_version_is_told_before_the_rest_of_a_segment_header_is_read() {
-    let body = [&5_u32.to_le_bytes()[..], b"of another layout"].concat();
+    let body = [&6_u32.to_le_bytes()[..], b"of another layout"].concat();
     let mut bytes = vec![EntryKind::SegmentHeader.code(), body.len() as u8];
     let crc = crc32c(&[&bytes, &body]);
     bytes.extend(crc.to_le_bytes());
     bytes.extend(body);
     let error = Parsed::read(&bytes, Check::Checksum).unwrap_err();
-    assert_eq!(error.kind, ParseErrorKind::BadVersion(5));
+    assert_eq!(error.kind, ParseErrorKind::BadVersion(6));
 }
 
 /// Bits and kinds that docs/log-format.md reserves for later versions.
@@ -228,9 +230,12 @@ fn reserved_kinds_and_bits_are_no_entries() {
     let object = Encoded::new(&example(EntryKind::Object), false)
         .unwrap()
         .to_vec();
-    let deadline = EntryKind::Object.code() | 0x20;
-    let kinds = (EntryKind::ALL.len() as u8 + 1)..0x20;
-    for kind in kinds.chain([deadline]) {
+    let deadlines = [
+        EntryKind::Tombstone.code() | 0x20,
+        EntryKind::Horizon.code() | 0x20,
+    ];
+    let kinds = (1..0x20).filter(|kind| EntryKind::from_code(*kind).is_none());
+    for kind in kinds.chain(deadlines) {
         let mut bytes = object.clone();
         bytes[0] = kind;
         let error = Parsed::read(&bytes, Check::Structure).unwrap_err();
@@ -296,6 +301,42 @@ fn every_kind_comes_back_and_no_flipped_bit_or_cut_passes() {
     }
 }
 
+#[test]
+fn a_deadline_stands_behind_the_graves_and_is_never_0() {
+    let Entry::Object(object) = example(EntryKind::Object) else {
+        unreachable!("it was asked for");
+    };
+    let plain = Encoded::new(&Entry::Object(object), false)
+        .unwrap()
+        .to_vec();
+    let deadline = Deadline::new(1_764_000_000_000);
+    let segments = [SegmentId(5), SegmentId(7)];
+    let (list, _) = GraveList::of(&segments).unwrap();
+    for graves in [Graves::NONE, list.graves()] {
+        let object = Object {
+            graves,
+            deadline,
+            ..object
+        };
+        let entry = Entry::Object(object);
+        let bytes = Encoded::new(&entry, false).unwrap().to_vec();
+        assert_eq!(bytes.len(), plain.len() + 6 + graves.encoded_len());
+        assert_eq!(bytes.len(), Encoded::object_len(&object));
+        let lens = Object::lens(&bytes).unwrap();
+        assert!(lens.has_deadline);
+        let read = Object::of_body(&bytes[lens.header_len..], &lens);
+        assert_eq!(read, Some(object));
+        assert_eq!(Object::front(&bytes), Err(None), "logs in place have none");
+        let zero = {
+            let mut bytes = bytes.clone();
+            let at = lens.header_len + graves.encoded_len();
+            bytes[at..at + 6].copy_from_slice(&[0x80, 0x80, 0x80, 0x80, 0x80, 0]);
+            bytes
+        };
+        assert!(Parsed::read(&zero, Check::Structure).is_err());
+    }
+}
+
 fn object_with_graves(graves: Graves<'_>) -> Entry<'_> {
     let Entry::Object(object) = example(EntryKind::Object) else {
         unreachable!("asked for an object");
@@ -337,7 +378,7 @@ fn objects_with_graves_come_back_and_no_flipped_bit_or_cut_passes() {
             let lens = Object::lens(&bytes).unwrap();
             assert!(lens.has_graves);
             let body = &bytes[lens.header_len..lens.total_len];
-            let object = Object::of_body(body, true).unwrap();
+            let object = Object::of_body(body, &lens).unwrap();
             assert_eq!(Entry::Object(object), entry);
             assert!(
                 Object::front(&bytes).is_err(),
@@ -370,7 +411,8 @@ fn only_objects_have_graves() {
             | EntryKind::LogDigest
             | EntryKind::SafeVersion
             | EntryKind::TableStats
-            | EntryKind::Completion => assert_eq!(error, ParseErrorKind::BadKind(bytes[0])),
+            | EntryKind::Completion
+            | EntryKind::Horizon => assert_eq!(error, ParseErrorKind::BadKind(bytes[0])),
         }
     }
 }
@@ -382,6 +424,7 @@ fn the_header_of_a_small_object_takes_at_most_16_bytes() {
         version: ObjectVersion(100),
         timestamp_s: u32::MAX,
         graves: Graves::NONE,
+        deadline: None,
         key: &[1; 30],
         value: &[2; 100],
     };
@@ -400,6 +443,7 @@ fn the_length_of_an_object_at_a_later_version_is_told() {
             version: ObjectVersion(version),
             timestamp_s: 1,
             graves: Graves::NONE,
+            deadline: None,
             key: &[1; 4],
             value: &value[..value_len],
         })
@@ -431,6 +475,7 @@ fn what_is_too_long_or_out_of_order_is_refused_and_the_longest_is_not() {
                 version: ObjectVersion(1),
                 timestamp_s: 0,
                 graves: Graves::NONE,
+                deadline: None,
                 key: &key[..key_len],
                 value: &value[..value_len],
             }),
@@ -493,6 +538,7 @@ fn object(key: &[u8]) -> Entry<'_> {
         version: ObjectVersion(1),
         timestamp_s: 5,
         graves: Graves::NONE,
+        deadline: None,
         key,
         value: b"",
     })
@@ -624,7 +670,7 @@ fn is_old_sum(entry: &Entry<'_>) -> bool {
 proptest! {
     #[test]
     fn objects_and_tombstones_round_trip(
-        table: u64, version: u64, segment: u64, timestamp_s: u32,
+        table: u64, version: u64, segment: u64, timestamp_s: u32, deadline: u64,
         graves in proptest::collection::btree_set(1u64.., 0..30),
         key in proptest::collection::vec(any::<u8>(), 0..300),
         value in proptest::collection::vec(any::<u8>(), 0..5000),
@@ -634,7 +680,10 @@ proptest! {
         let (list, left_out) = GraveList::of(&graves).unwrap();
         prop_assert!(list.graves().segments().eq(graves[left_out..].iter().copied()));
         for entry in [
-            Entry::Object(Object { table, version, timestamp_s, graves: list.graves(), key: &key, value: &value }),
+            Entry::Object(Object {
+                table, version, timestamp_s, graves: list.graves(), deadline: Deadline::new(deadline),
+                key: &key, value: &value,
+            }),
             Entry::Tombstone(Tombstone { table, version, segment, timestamp_s, key: &key }),
         ] {
             let bytes = Encoded::new(&entry, false).unwrap().to_vec();

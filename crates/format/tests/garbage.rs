@@ -11,8 +11,8 @@ use pluvio_format::{
 };
 use pluvio_mutation::{Outcome, Output};
 use pluvio_units::{
-    ClientId, ClusterId, KeyHash, LogId, ObjectVersion, ReplicationEpoch, SegmentId,
-    SequenceNumber, ServerId, TableId, crc32c,
+    ClientId, ClusterId, Deadline, KeyHash, LogId, ObjectVersion, ReplicationEpoch, SegmentId,
+    SequenceNumber, ServerId, TableId, UnixMs, crc32c,
 };
 
 const SEGLET: usize = 256;
@@ -86,7 +86,7 @@ fn entry(random: &mut Random, group_continues: bool) -> Vec<u8> {
         ObjectVersion(random.number().max(1)),
     );
     let timestamp_s = random.number() as u32;
-    let entry = match random.below(7) {
+    let entry = match random.below(8) {
         0 | 1 => Entry::Object(Object {
             table,
             version,
@@ -96,6 +96,7 @@ fn entry(random: &mut Random, group_continues: bool) -> Vec<u8> {
             } else {
                 Graves::NONE
             },
+            deadline: Deadline::new(random.number()),
             key: &key,
             value: &value,
         }),
@@ -125,6 +126,7 @@ fn entry(random: &mut Random, group_continues: bool) -> Vec<u8> {
             live_bytes: random.number(),
             live_entries: random.number(),
         }])),
+        6 => Entry::Horizon(UnixMs(random.number())),
         _ => Entry::Completion(Completion {
             client: ClientId(random.number().max(1)),
             sequence: SequenceNumber(random.number() | 1),
@@ -167,7 +169,7 @@ fn damage(random: &mut Random, image: &mut Vec<u8>) {
             return;
         }
         let at = random.below(image.len());
-        match random.below(7) {
+        match random.below(8) {
             0 => image[at] ^= 1 << random.below(8),
             1 => image[at] = [0, 1, 0x7f, 0x80, 0xff, 0x41, 0x81, 0xc1][random.below(8)],
             2 => image.truncate(at),
@@ -215,7 +217,7 @@ fn certify(image: &mut [u8], starts: &[usize]) {
 fn read_entry(bytes: &[u8]) {
     let quick = Object::lens(bytes).and_then(|lens| {
         let body = bytes.get(lens.header_len..lens.total_len)?;
-        Object::of_body(body, lens.has_graves)
+        Object::of_body(body, &lens)
     });
     if let Err(Some(more)) = Object::front(bytes) {
         assert!(
@@ -242,8 +244,8 @@ fn read_entry(bytes: &[u8]) {
         }
         if let Entry::Object(object) = parsed.entry {
             assert_eq!(quick, Some(object), "the short way reads the same");
-            if object.graves.is_empty() {
-                let front = Object::front(bytes).expect("an object without graves");
+            if object.graves.is_empty() && object.deadline.is_none() {
+                let front = Object::front(bytes).expect("an object with neither");
                 assert_eq!((front.key, front.version), (object.key, object.version));
             }
         }

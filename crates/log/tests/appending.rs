@@ -21,6 +21,7 @@ fn object<'a>(key: &'a [u8], value: &'a [u8]) -> Entry<'a> {
         version: ObjectVersion(1),
         timestamp_s: 3,
         graves: Graves::NONE,
+        deadline: None,
         key,
         value,
     })

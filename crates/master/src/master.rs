@@ -6,11 +6,11 @@ use crate::recover::{AddressBook, RecoveryOptions};
 use crate::recovery_attempts::Attempts;
 use crate::settlements::Settlements;
 use crate::tablets::{OLD_MAPS_PAUSE, Snapshot, Tablet, TabletMap, TabletPhase};
-use pluvio_env::{Env, Moment, timeout};
+use pluvio_env::{Clock, Env, Moment, timeout};
 use pluvio_log::{Appended, Awaited, Durability, Durable};
 use pluvio_mutation::Outcome;
 use pluvio_replication::Replication;
-use pluvio_store::{Applied, Engine, EngineTable};
+use pluvio_store::{Applied, DeadlineTime, Engine, EngineTable};
 use pluvio_units::{ClusterId, KeyHash, LogId, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, DropTablets, FatalKind, Header, Refusal, RetryReason, SplitTabletLocal,
@@ -90,6 +90,19 @@ impl NotAdded {
     }
 }
 
+/// The clocks that deadlines are judged by.
+struct ClusterTime(Arc<dyn Clock>);
+
+impl DeadlineTime for ClusterTime {
+    fn monotonic(&self) -> Duration {
+        self.0.now().0
+    }
+
+    fn wall(&self) -> Duration {
+        self.0.unix_time()
+    }
+}
+
 /// A key that is served here.
 pub(crate) struct Served<'s> {
     pub(crate) table: &'s Arc<EngineTable>,
@@ -148,6 +161,8 @@ impl Master {
             requests: AtomicU64::new(0),
             turns: AtomicUsize::new(0),
         });
+        let time = ClusterTime(Arc::clone(&master.env.clock));
+        master.store.expiry().start(Box::new(time));
         for log in logs {
             let me = Arc::downgrade(&master);
             let settle = move || {

@@ -39,7 +39,7 @@ use futures_util::stream;
 use futures_util::{FutureExt, StreamExt};
 use pluvio_env::{Address, BoxFuture, Moment, timeout};
 use pluvio_store::{EngineTable, Replay, ReplayLoad};
-use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId};
+use pluvio_units::{CoreId, HashRange, LogId, SegmentId, ServerId, UnixMs};
 use pluvio_wire::{
     FatalKind, GetRecoveryData, Header, PartitionReplayed, PartitionReplayedReply, Recover,
     RecoveryMasterFinished, RecoverySegment, Refusal, ReplayStats, RpcError, ServerList,
@@ -239,9 +239,10 @@ impl Master {
         let replay_us = micros(self.env.clock.now().since(started));
         let limit = attempt.request.early.then_some(STANDING_MAX);
         let limits = (&*attempt.cancellation, limit);
+        let horizon = replay.horizon();
         let reads = async {
             if attempt.request.early {
-                self.read_early(attempt.key(), tablets).await;
+                self.read_early(attempt.key(), tablets, horizon).await;
             }
         };
         let joined = self
@@ -425,7 +426,12 @@ impl Master {
     }
 
     /// Answers reads of tablets that are replayed, if the coordinator allows it.
-    async fn read_early(&self, key: AttemptKey, tablets: &[(Arc<EngineTable>, HashRange)]) {
+    async fn read_early(
+        &self,
+        key: AttemptKey,
+        tablets: &[(Arc<EngineTable>, HashRange)],
+        horizon: UnixMs,
+    ) {
         if self.is_replicated() {
             // MASTER-3.
             self.replication.opened().await;
@@ -441,6 +447,7 @@ impl Master {
         };
         self.attempts.reads(&key);
         for (table, range) in tablets {
+            self.store().expiry().stand(table.id(), *range, horizon);
             // The table may have been dropped meanwhile.
             self.tablets()
                 .set_within(table.id(), *range, TabletPhase::Standing);

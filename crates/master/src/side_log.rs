@@ -172,6 +172,7 @@ impl Master {
         (cancellation, limit): (&Cancellation, Option<Duration>),
         meanwhile: impl Future<Output = ()>,
     ) -> Result<Joined, String> {
+        let horizon = replay.horizon();
         let side = self.close(log, replay).await?;
         let give_up = limit.map(|limit| self.env.clock.now() + limit);
         let durable = async {
@@ -191,7 +192,10 @@ impl Master {
             return Err(why);
         }
         let side = self.compare(side).await?;
-        self.commit(side, tablets, cancellation, give_up).await
+        let joined = self.commit(side, tablets, cancellation, give_up).await?;
+        // The head of the commit records it, and is durable (EXPIRY-2).
+        self.store().go_on_from(horizon);
+        Ok(joined)
     }
 
     /// Leaves nothing of what was replayed and is in no digest.
@@ -215,6 +219,9 @@ impl Master {
             while !old.is_gone() {
                 self.env.clock.sleep(OLD_MAPS_PAUSE).await;
             }
+        }
+        for (table, range) in tablets {
+            self.store().expiry().stand_no_more(table.id(), *range);
         }
     }
 
@@ -334,6 +341,8 @@ impl Master {
         if accepted {
             space.release(log, &segments);
             for (table, range) in tablets {
+                // Nobody else recovers it from the crashed server any more (EXPIRY-5).
+                self.store().expiry().stand_no_more(table.id(), *range);
                 // The table may have been dropped meanwhile, or the tablet cut.
                 if !self.tablets().serve_within(table.id(), *range) {
                     self.forget(table, *range).await;

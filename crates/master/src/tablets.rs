@@ -50,6 +50,17 @@ impl TabletPhase {
             Self::Recovering | Self::Frozen | Self::Left => false,
         }
     }
+
+    /// Whether it is served elsewhere.
+    #[must_use]
+    pub fn is_left(self) -> bool {
+        match self {
+            Self::Left => true,
+            Self::Standing | Self::Serving | Self::Copying | Self::Recovering | Self::Frozen => {
+                false
+            }
+        }
+    }
 }
 
 /// One tablet.

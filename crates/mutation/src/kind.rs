@@ -64,6 +64,8 @@ kinds! {
         SetRange = 6, "set range";
         /// [`Change::Bits`](crate::Change::Bits).
         Bits = 7, "bits";
+        /// [`Change::Touch`](crate::Change::Touch).
+        Touch = 8, "touch";
     }
 }
 
@@ -85,6 +87,10 @@ kinds! {
         BitCount = 6, "bit count";
         /// [`Projection::BitPosition`](crate::Projection::BitPosition).
         BitPosition = 7, "bit position";
+        /// [`Projection::Deadline`](crate::Projection::Deadline).
+        Deadline = 8, "deadline";
+        /// [`Projection::TimeLeft`](crate::Projection::TimeLeft).
+        TimeLeft = 9, "time left";
     }
 }
 

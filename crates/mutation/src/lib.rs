@@ -10,9 +10,10 @@
 //! ```
 //!
 //! A [`Mutation`] names an object, the conditions under which it is refused, and one [`Change`].
-//! The owner of the object judges it. The [`Outcome`] is what a completion record holds, and what
-//! every reply is made from: the first one and those to retries. A read is answered by an `Outcome`
-//! too: one that changed nothing.
+//! The owner of the object judges it, by its own clock where the object has a deadline. An object
+//! whose deadline is past counts as absent. The [`Outcome`] is what a completion record holds, and
+//! what every reply is made from: the first one and those to retries. A read is answered by an
+//! `Outcome` too: one that changed nothing.
 //!
 //! Adding a change means adding a variant of [`Change`]; `docs/how-to/add-data-operation.md` lists
 //! the places.
@@ -26,9 +27,9 @@ mod kind;
 mod value;
 
 pub use compute::{NewValue, Step, change, project};
-pub use judge::{Current, Verdict, judge, look};
+pub use judge::{Current, Now, Verdict, judge, look};
 pub use kind::{ChangeKind, ProjectionKind};
 pub use value::{
-    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Mutation, Outcome, Output,
-    Payload, Projection, RejectRules, Span, Unfit,
+    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Lifetime, Mutation,
+    Outcome, Output, Payload, Projection, RejectRules, Span, TouchIf, Unfit,
 };

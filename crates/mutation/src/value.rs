@@ -2,7 +2,7 @@
 
 use crate::kind::{ChangeKind, ProjectionKind};
 use bytes::Bytes;
-use pluvio_units::{KeyHash, ObjectVersion, OperationId, TableId};
+use pluvio_units::{Deadline, KeyHash, ObjectVersion, OperationId, TableId, UnixMs};
 use std::sync::Arc;
 
 /// Most steps of one [`Change::Bits`] or [`Projection::Bits`].
@@ -199,6 +199,105 @@ impl BitStep {
     }
 }
 
+/// How long an object lives once a change has written it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lifetime {
+    /// As long as it would have without the change; a new object for ever.
+    Keep,
+    /// For ever.
+    Endless,
+    /// Until then.
+    Until(Deadline),
+    /// This number of milliseconds from when its owner judges the change. Those of a retry count
+    /// from the first time.
+    For(u64),
+}
+
+impl Lifetime {
+    /// The one that a change has unless its request says another: a put makes a new object, and
+    /// the others change one.
+    #[must_use]
+    pub fn of_change(change: &Change<'_>) -> Self {
+        match change {
+            Change::Put(_) => Self::Endless,
+            Change::Delete
+            | Change::Add(_)
+            | Change::Append(_)
+            | Change::SetRange { .. }
+            | Change::Bits(_)
+            | Change::Touch(_) => Self::Keep,
+        }
+    }
+
+    /// The deadline that an object with the deadline `current` gets.
+    #[must_use]
+    pub fn deadline(self, current: Option<Deadline>, now: UnixMs) -> Option<Deadline> {
+        match self {
+            Self::Keep => current,
+            Self::Endless => None,
+            Self::Until(deadline) => Some(deadline),
+            Self::For(ms) => Some(Deadline::after(now, ms)),
+        }
+    }
+
+    /// Whether it names a time, so that somebody has to say what time it is.
+    #[must_use]
+    pub fn is_bounded(self) -> bool {
+        match self {
+            Self::Keep | Self::Endless => false,
+            Self::Until(_) | Self::For(_) => true,
+        }
+    }
+}
+
+/// When [`Change::Touch`] changes the deadline. An object without one counts as one whose deadline
+/// is later than all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TouchIf {
+    /// Always.
+    Always,
+    /// It has none.
+    Endless,
+    /// It has one.
+    Bounded,
+    /// The new one is later.
+    Later,
+    /// The new one is earlier.
+    Earlier,
+    /// It has one, and the new one is earlier.
+    BoundedAndEarlier,
+}
+
+impl TouchIf {
+    /// All of them, by their numbers on the wire.
+    pub const ALL: [Self; 6] = [
+        Self::Always,
+        Self::Endless,
+        Self::Bounded,
+        Self::Later,
+        Self::Earlier,
+        Self::BoundedAndEarlier,
+    ];
+
+    /// Whether a deadline may be replaced by that other one.
+    #[must_use]
+    pub fn allows(self, current: Option<Deadline>, new: Option<Deadline>) -> bool {
+        let is_later = |one: Option<Deadline>, other: Option<Deadline>| match (one, other) {
+            (Some(one), Some(other)) => one > other,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        match self {
+            Self::Always => true,
+            Self::Endless => current.is_none(),
+            Self::Bounded => current.is_some(),
+            Self::Later => is_later(new, current),
+            Self::Earlier => is_later(current, new),
+            Self::BoundedAndEarlier => current.is_some() && is_later(current, new),
+        }
+    }
+}
+
 /// A change of the value of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change<'a> {
@@ -221,6 +320,9 @@ pub enum Change<'a> {
     /// Steps on fields of bits, in their order, behind zeros where it is shorter. Gives a number
     /// for each step.
     Bits(&'a [BitStep]),
+    /// The value stays; the object gets the lifetime of the mutation. One that is over at once
+    /// deletes it. Gives 1 where an object got its lifetime, else 0.
+    Touch(TouchIf),
 }
 
 impl Change<'_> {
@@ -235,6 +337,16 @@ impl Change<'_> {
             Self::Append(_) => ChangeKind::Append,
             Self::SetRange { .. } => ChangeKind::SetRange,
             Self::Bits(_) => ChangeKind::Bits,
+            Self::Touch(_) => ChangeKind::Touch,
+        }
+    }
+
+    /// Whether it can answer with the value from before.
+    #[must_use]
+    pub fn may_return_old(&self) -> bool {
+        match self {
+            Self::Put(_) | Self::Delete | Self::Touch(_) => true,
+            Self::Add(_) | Self::Append(_) | Self::SetRange { .. } | Self::Bits(_) => false,
         }
     }
 
@@ -250,8 +362,12 @@ impl Change<'_> {
             | (
                 Self::Append(_) | Self::SetRange { .. } | Self::Bits(_),
                 Outcome::Written { .. } | Outcome::Unchanged { .. } | Outcome::Refused(_),
+            )
+            | (
+                Self::Touch(_),
+                Outcome::Written { .. } | Outcome::Unchanged { .. } | Outcome::Deleted { .. },
             ) => true,
-            (Self::Put(_) | Self::Delete | Self::Add(_), _)
+            (Self::Put(_) | Self::Delete | Self::Add(_) | Self::Touch(_), _)
             | (Self::Append(_) | Self::SetRange { .. } | Self::Bits(_), _) => false,
         }
     }
@@ -263,7 +379,7 @@ impl Change<'_> {
             Self::Put(bytes) | Self::Append(bytes) | Self::SetRange { bytes, .. } => {
                 bytes.bytes().len()
             }
-            Self::Delete | Self::Add(Addend::Integer(_)) => 0,
+            Self::Delete | Self::Add(Addend::Integer(_)) | Self::Touch(_) => 0,
             Self::Add(Addend::Decimal(text)) => text.len(),
             Self::Bits(steps) => core::mem::size_of_val(*steps),
         }
@@ -285,15 +401,18 @@ pub struct Mutation<'a> {
     pub rules: RejectRules,
     /// Refuse unless the object exists with exactly this value.
     pub value_is: Option<&'a [u8]>,
-    /// Whether the outcome is to hold the value from before; for [`Change::Put`] and
-    /// [`Change::Delete`] only.
+    /// Whether the outcome is to hold the value from before, where the change allows that
+    /// ([`Change::may_return_old`]).
     pub returns_old: bool,
+    /// How long the object lives then.
+    pub lifetime: Lifetime,
     /// What to do.
     pub change: Change<'a>,
 }
 
 impl<'a> Mutation<'a> {
-    /// A mutation without conditions and without identity.
+    /// A mutation without conditions and without identity. An object that is put lives for ever,
+    /// one that is changed as long as before.
     #[must_use]
     pub fn new(table: TableId, key: &'a [u8], change: Change<'a>) -> Self {
         Self {
@@ -304,6 +423,7 @@ impl<'a> Mutation<'a> {
             rules: RejectRules::NONE,
             value_is: None,
             returns_old: false,
+            lifetime: Lifetime::of_change(&change),
             change,
         }
     }
@@ -353,6 +473,10 @@ pub enum Projection<'a> {
         /// Where to look.
         span: Span,
     },
+    /// When it expires, in milliseconds since 1970; -1 when it does not.
+    Deadline,
+    /// Milliseconds until it expires; -1 when it does not.
+    TimeLeft,
 }
 
 impl Projection<'_> {
@@ -367,6 +491,8 @@ impl Projection<'_> {
             Self::Bits(_) => ProjectionKind::Bits,
             Self::BitCount(_) => ProjectionKind::BitCount,
             Self::BitPosition { .. } => ProjectionKind::BitPosition,
+            Self::Deadline => ProjectionKind::Deadline,
+            Self::TimeLeft => ProjectionKind::TimeLeft,
         }
     }
 }
@@ -525,6 +651,33 @@ mod tests {
             ..none
         };
         assert!(equal.reject(Some(v4)) && !equal.reject(Some(v3)));
+    }
+
+    #[test]
+    fn an_endless_object_counts_as_one_with_the_latest_deadline() {
+        let at = |ms| Deadline::new(ms);
+        for (rule, current, new, allowed) in [
+            (TouchIf::Always, at(5), at(1), true),
+            (TouchIf::Endless, None, at(5), true),
+            (TouchIf::Endless, at(9), at(5), false),
+            (TouchIf::Bounded, None, at(5), false),
+            (TouchIf::Bounded, at(9), at(5), true),
+            (TouchIf::Later, at(5), at(6), true),
+            (TouchIf::Later, at(5), at(5), false),
+            (TouchIf::Later, None, at(5), false),
+            (TouchIf::Earlier, at(5), at(4), true),
+            (TouchIf::Earlier, at(5), at(5), false),
+            (TouchIf::Earlier, None, at(5), true),
+            (TouchIf::BoundedAndEarlier, None, at(5), false),
+            (TouchIf::BoundedAndEarlier, at(6), at(5), true),
+            (TouchIf::BoundedAndEarlier, at(5), at(6), false),
+        ] {
+            assert_eq!(
+                rule.allows(current, new),
+                allowed,
+                "{rule:?} {current:?} {new:?}"
+            );
+        }
     }
 
     #[test]

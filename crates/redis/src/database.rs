@@ -24,7 +24,7 @@ use pluvio_client::{
     Get, Mutation, Outcome, Parts, Projection, Table,
 };
 use pluvio_env::{Address, timeout};
-use pluvio_mutation::{Verdict, judge, look};
+use pluvio_mutation::{Now, Verdict, judge, look};
 use pluvio_units::{HashKind, HashRange, KeyHash, KeySlot, Rank, TableId};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,7 +91,7 @@ pub(crate) fn reading<'a>(key: &'a [u8], projection: Projection<'a>) -> Get<'a> 
 
 /// The outcome of a change that meets no object and makes none.
 pub(crate) fn of_nothing(mutation: &Mutation<'_>) -> Option<Outcome> {
-    match judge(mutation, None) {
+    match judge(mutation, None, Now::default()) {
         Verdict::Keep(outcome) => Some(outcome),
         Verdict::Put(..) | Verdict::Delete(_) => None,
     }
@@ -336,7 +336,7 @@ impl Databases {
         let mut tries = self.tries(database);
         loop {
             let Some(table) = tries.existing().await? else {
-                return Ok(look(&get, None));
+                return Ok(look(&get, None, Now::default()));
             };
             match self.client.get(&table, get).await {
                 Ok(outcome) => return Ok(outcome),
@@ -403,7 +403,7 @@ impl Databases {
         let mut tries = self.tries(database);
         loop {
             let Some(table) = tries.existing().await? else {
-                return Ok(gets.map(|get| look(&get, None)).collect());
+                return Ok(gets.map(|get| look(&get, None, Now::default())).collect());
             };
             let items: Vec<_> = gets.clone().map(|get| (&*table, get)).collect();
             let results = self.client.multi_get(&items).await;

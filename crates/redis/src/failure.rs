@@ -79,12 +79,21 @@ pub(crate) fn evicted(bound: usize) -> Failure {
     ))
 }
 
-/// Something about expiry.
-pub(crate) fn no_expiry(what: &str) -> Failure {
-    Failure::new(format!(
-        "ERR {what} is not supported yet: keys do not expire"
-    ))
+/// A word that EXPIRE does not know.
+pub(crate) fn unsupported_option(word: &[u8]) -> Failure {
+    Failure::new([b"ERR Unsupported option ".as_slice(), word].concat())
 }
+
+/// [`bad_expiry`] of GETEX.
+pub(crate) const BAD_EXPIRY_OF_GETEX: Failure =
+    Failure::fixed("ERR invalid expire time in 'getex' command");
+
+/// Conditions of EXPIRE that exclude each other.
+pub(crate) const NX_AND_OTHERS: Failure =
+    Failure::fixed("ERR NX and XX, GT or LT options at the same time are not compatible");
+/// See [`NX_AND_OTHERS`].
+pub(crate) const GT_AND_LT: Failure =
+    Failure::fixed("ERR GT and LT options at the same time are not compatible");
 
 /// An expiry time that Redis refuses too.
 pub(crate) fn bad_expiry(command: &str) -> Failure {

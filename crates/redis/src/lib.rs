@@ -27,7 +27,7 @@
 //! Threads: a connection stays on the core that accepted it. Cores share the list of connections,
 //! and counters that are only added up to be shown.
 //!
-//! Not here: sockets, expiry, transactions, scripts, publish and subscribe, cluster discovery.
+//! Not here: sockets, transactions, scripts, publish and subscribe, cluster discovery.
 
 mod clients;
 mod commands;

@@ -133,12 +133,12 @@ rows! {
         "connection" "1.0.0" "Gives its argument back";
     "exists" -2 data(Data::Exists), "readonly fast", "keyspace read fast", ALL "RO",
         "generic" "1.0.0" "Counts keys that exist";
-    "expire" -3 now(Now::NoExpiry), "write fast", "keyspace write fast", ONE "RW update",
-        "generic" "1.0.0" "Not supported yet: keys do not expire";
-    "expireat" -3 now(Now::NoExpiry), "write fast", "keyspace write fast", ONE "RW update",
-        "generic" "1.2.0" "Not supported yet: keys do not expire";
-    "expiretime" 2 now(Now::NoExpiry), "readonly fast", "keyspace read fast", ONE "RO access",
-        "generic" "7.0.0" "Not supported yet: keys do not expire";
+    "expire" -3 data(Data::Expire), "write fast", "keyspace write fast", ONE "RW update",
+        "generic" "1.0.0" "Lets a key expire after so many seconds";
+    "expireat" -3 data(Data::ExpireAt), "write fast", "keyspace write fast", ONE "RW update",
+        "generic" "1.2.0" "Lets a key expire at a second since 1970";
+    "expiretime" 2 data(Data::ExpireTime), "readonly fast", "keyspace read fast", ONE "RO access",
+        "generic" "7.0.0" "Gives the second since 1970 at which a key expires";
     "flushall" -1 data(Data::FlushAll), "write", "keyspace write slow dangerous", NONE "",
         "server" "1.0.0" "Deletes all keys of all databases";
     "flushdb" -1 data(Data::FlushDb), "write", "keyspace write slow dangerous", NONE "",
@@ -150,7 +150,7 @@ rows! {
     "getdel" 2 data(Data::GetDel), "write fast", "write string fast", ONE "RW access delete",
         "string" "6.2.0" "Gives a value and deletes its key";
     "getex" -2 data(Data::GetEx), "write fast", "write string fast", ONE "RW access update",
-        "string" "6.2.0" "Gives a value; its options are not supported yet";
+        "string" "6.2.0" "Gives a value, and may change when its key expires";
     "getrange" 4 data(Data::GetRange), "readonly", "read string slow", ONE "RO access",
         "string" "2.4.0" "Gives a part of a value";
     "getset" 3 data(Data::GetSet), "write denyoom fast", "write string fast", ONE "RW access update",
@@ -197,20 +197,20 @@ rows! {
         "generic" "4.0.0" "Refused: the use of keys is not counted";
     "object|help" 2 now(Now::Help), "loading stale", "keyspace slow", NONE "",
         "generic" "6.2.0" "Lists the subcommands";
-    "persist" 2 now(Now::NoExpiry), "write fast", "keyspace write fast", ONE "RW update",
-        "generic" "2.2.0" "Not supported yet: keys do not expire";
-    "pexpire" -3 now(Now::NoExpiry), "write fast", "keyspace write fast", ONE "RW update",
-        "generic" "2.6.0" "Not supported yet: keys do not expire";
-    "pexpireat" -3 now(Now::NoExpiry), "write fast", "keyspace write fast", ONE "RW update",
-        "generic" "2.6.0" "Not supported yet: keys do not expire";
-    "pexpiretime" 2 now(Now::NoExpiry), "readonly fast", "keyspace read fast", ONE "RO access",
-        "generic" "7.0.0" "Not supported yet: keys do not expire";
+    "persist" 2 data(Data::Persist), "write fast", "keyspace write fast", ONE "RW update",
+        "generic" "2.2.0" "Lets a key live for ever";
+    "pexpire" -3 data(Data::PExpire), "write fast", "keyspace write fast", ONE "RW update",
+        "generic" "2.6.0" "Lets a key expire after so many milliseconds";
+    "pexpireat" -3 data(Data::PExpireAt), "write fast", "keyspace write fast", ONE "RW update",
+        "generic" "2.6.0" "Lets a key expire at a millisecond since 1970";
+    "pexpiretime" 2 data(Data::PExpireTime), "readonly fast", "keyspace read fast", ONE "RO access",
+        "generic" "7.0.0" "Gives the millisecond since 1970 at which a key expires";
     "ping" -1 now(Now::Ping), "fast", "fast connection", NONE "",
         "connection" "1.0.0" "Answers PONG or its argument";
-    "psetex" 4 now(Now::NoExpirySet), "write denyoom", "write string slow", ONE "OW update",
-        "string" "2.6.0" "Not supported yet: keys do not expire";
-    "pttl" 2 now(Now::NoExpiry), "readonly fast", "keyspace read fast", ONE "RO access",
-        "generic" "2.6.0" "Not supported yet: keys do not expire";
+    "psetex" 4 data(Data::PSetEx), "write denyoom", "write string slow", ONE "OW update",
+        "string" "2.6.0" "Sets a value that expires after so many milliseconds";
+    "pttl" 2 data(Data::PTtl), "readonly fast", "keyspace read fast", ONE "RO access",
+        "generic" "2.6.0" "Gives the milliseconds until a key expires";
     "quit" -1 own(Own::Quit), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
         "connection" "1.0.0" "Closes this connection";
     "randomkey" 1 data(Data::RandomKey), "readonly", "keyspace read slow", NONE "",
@@ -232,11 +232,11 @@ rows! {
     "select" 2 own(Own::Select), "loading stale fast", "fast connection", NONE "",
         "connection" "1.0.0" "Chooses the database";
     "set" -3 data(Data::Set), "write denyoom", "write string slow", ONE "RW access update variable_flags",
-        "string" "1.0.0" "Sets a value; expiry options are not supported yet";
+        "string" "1.0.0" "Sets a value, which may expire";
     "setbit" 4 data(Data::SetBit), "write denyoom", "write bitmap slow", ONE "RW access update",
         "bitmap" "2.2.0" "Sets a bit of a value and gives the old one";
-    "setex" 4 now(Now::NoExpirySet), "write denyoom", "write string slow", ONE "OW update",
-        "string" "2.0.0" "Not supported yet: keys do not expire";
+    "setex" 4 data(Data::SetEx), "write denyoom", "write string slow", ONE "OW update",
+        "string" "2.0.0" "Sets a value that expires after so many seconds";
     "setnx" 3 data(Data::SetNx), "write denyoom fast", "write string fast", ONE "OW insert",
         "string" "1.0.0" "Sets a value of a key that does not exist";
     "setrange" 4 data(Data::SetRange), "write denyoom", "write string slow", ONE "RW update",
@@ -259,8 +259,8 @@ rows! {
         "server" "2.6.0" "Gives the server's clock";
     "touch" -2 data(Data::Touch), "readonly fast", "keyspace read fast", ALL "RO",
         "generic" "3.2.1" "Counts keys that exist";
-    "ttl" 2 now(Now::NoExpiry), "readonly fast", "keyspace read fast", ONE "RO access",
-        "generic" "1.0.0" "Not supported yet: keys do not expire";
+    "ttl" 2 data(Data::Ttl), "readonly fast", "keyspace read fast", ONE "RO access",
+        "generic" "1.0.0" "Gives the seconds until a key expires";
     "type" 2 data(Data::Type), "readonly fast", "keyspace read fast", ONE "RO",
         "generic" "1.0.0" "Gives the type of a value: string or none";
     "unlink" -2 data(Data::Del), "write fast", "keyspace write fast", ALL "RM delete",

@@ -417,6 +417,7 @@ fn fill(side: &mut SideLog, space: &pluvio_log::LogSpace) {
             version,
             timestamp_s: 1,
             graves: Graves::NONE,
+            deadline: None,
             key: key.as_bytes(),
             value: &value,
         };

@@ -40,6 +40,13 @@ const ENLIST_TRACE_EVERY: u32 = 20;
 /// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some
 /// thousand.
 const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
+/// Pause between looks for keys that have expired. Deadlines are judged by the millisecond, whether
+/// or not this is called; the horizon is appended some times in its lead.
+const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
+/// Keys dropped at a time, while other requests of the core wait. When there are more, the next
+/// pause is [`EXPIRE_NEXT`]: some hundred thousand keys a second and core.
+const EXPIRE_SLICE: usize = 256;
+const EXPIRE_NEXT: Duration = Duration::from_millis(1);
 /// How long a Redis client waits while servers say only that memory is full. The cleaner gets its
 /// chance. The answer comes before the two seconds after which several client libraries give up.
 const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
@@ -613,8 +620,9 @@ impl Starting {
         let mut tasks = vec![
             self.follow_list(Arc::clone(&master)),
             self.follow_standing(Arc::clone(&master)),
-            self.forget_clients(master),
+            self.forget_clients(Arc::clone(&master)),
         ];
+        tasks.extend((0..self.env.tasks.cores()).map(|core| self.expire(CoreId(core), &master)));
         let cleaner = Arc::new(store.cleaner(CleanerOptions::default()));
         let threads = cleaners(self.env.tasks.cores());
         let space = store.space();
@@ -676,6 +684,20 @@ impl Starting {
             loop {
                 clock.sleep(FORGET_CLIENTS_PAUSE).await;
                 master.forget_clients();
+            }
+        })
+    }
+
+    /// Lets the master drop what has expired, with the log of one core.
+    fn expire(&self, core: CoreId, master: &Arc<Master>) -> TaskHandle {
+        let (clock, master) = (Arc::clone(&self.env.clock), Arc::clone(master));
+        let logs = master.store().space().logs().count();
+        let log = LogId((usize::from(core.0) % logs) as u16);
+        self.env.tasks.spawn(core, "expiry", async move {
+            loop {
+                let is_more = master.expire(log, EXPIRE_SLICE);
+                let pause = if is_more { EXPIRE_NEXT } else { EXPIRE_PAUSE };
+                clock.sleep(pause).await;
             }
         })
     }

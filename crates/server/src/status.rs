@@ -51,6 +51,8 @@ impl StatusSource {
         status.index_slots = store.index_slots;
         status.objects = store.objects;
         status.object_bytes = store.object_bytes;
+        status.objects_noted = master.store().expiry().noted();
+        status.objects_expired = master.store().expiry().dropped();
         status.tablets = master.tablets().serving();
         status.segments = log.segments;
         status.segments_under_replicated = replication.segments_under_replicated;

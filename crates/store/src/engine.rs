@@ -2,6 +2,7 @@
 //! entries, and knows which must be durable before a result may be shown.
 
 mod apply;
+mod expiry;
 mod group;
 pub(crate) mod in_place;
 pub(crate) mod read;
@@ -9,10 +10,12 @@ mod replicated;
 mod volatile;
 
 pub use apply::{Applied, Site, Unsettled};
+pub use expiry::Expired;
 pub use group::Item;
 
 use crate::completions::{Admission, Completions};
 use crate::engine::read::Pending;
+use crate::expiry::Expiry;
 use crate::indexes::Indexes;
 use crate::liveness::IndexLiveness;
 use crate::options::EngineOptions;
@@ -48,6 +51,9 @@ pub enum EngineError {
     /// The store holds no objects with such hashes of this table (any more).
     #[error("the table's range with this key is not here")]
     NotHere,
+    /// Not retryable: values that are overwritten in place have no room for a deadline.
+    #[error("a store that overwrites values in place keeps no deadlines")]
+    NoDeadlines,
     /// Not retryable.
     #[error("a key of {0} bytes is over the limit of {KEY_MAX}")]
     KeyTooLong(usize),
@@ -115,6 +121,7 @@ pub struct Engine {
     pub(crate) space: Arc<LogSpace>,
     pub(crate) tables: Arc<Tables>,
     completions: Arc<Completions>,
+    pub(crate) expiry: Expiry,
     pub(crate) kind: StoreKind,
     pub(crate) marks: PendingMarks,
     index_entries_max: u64,
@@ -128,6 +135,15 @@ pub(crate) struct Tables(RwLock<BTreeMap<TableId, Arc<EngineTable>>>);
 impl Tables {
     pub(crate) fn get(&self, id: TableId) -> Option<Arc<EngineTable>> {
         self.read().get(&id).cloned()
+    }
+
+    /// The first one whose id is not before `id`.
+    pub(crate) fn first_from(&self, id: TableId) -> Option<Arc<EngineTable>> {
+        let tables = self.read();
+        tables
+            .range(id..)
+            .next()
+            .map(|(_, table)| Arc::clone(table))
     }
 
     /// All of them, by their ids.
@@ -178,6 +194,7 @@ impl Engine {
         let marks = space.pending_marks();
         Ok(Arc::new(Self {
             completions: Completions::new(Arc::clone(&space)),
+            expiry: Expiry::default(),
             kind,
             marks: marks.expect("the space is new, and this engine owns the index over it"),
             space,
@@ -345,7 +362,8 @@ impl Engine {
         guard: &EpochGuard<'_>,
     ) {
         if let Some(object) = self.object_of(entry, view, guard) {
-            let gone = Growth::by(object.key.len() + object.value.len(), view.total_len());
+            let gone = Growth::by(object.key.len() + object.value.len(), view.total_len())
+                .until(object.deadline);
             table.count(LogId(0), Growth::default().without(gone));
             self.space.mark_dead(entry, view.total_len(), guard);
         }

@@ -19,7 +19,7 @@ use core::time::Duration;
 use pluvio_format::{Completion, Encoded, Entry, Graves, Object, Tombstone};
 use pluvio_log::EntryView;
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, HashRange, ObjectVersion, Rank, SegmentId};
+use pluvio_units::{EntryRef, HashRange, ObjectVersion, Rank, SegmentId, UnixMs};
 
 /// Entries, one after the other, and where to go on.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -114,12 +114,18 @@ impl Engine {
         }
     }
 
-    /// Copies results of operations on a range, and the safe version (MIG-5).
+    /// Copies results of operations on a range, the safe version (MIG-5) and the horizon
+    /// (EXPIRY-2).
     pub fn copy_results(&self, records: &[Completion], to: &mut Vec<u8>) {
         for record in records {
             encode(&Entry::Completion(record.clone()), to);
         }
         encode(&Entry::SafeVersion(self.space.safe_version()), to);
+        // Of a frozen tablet: nobody judges these keys by a later time here.
+        let horizon = self.expiry().judged();
+        if horizon > UnixMs(0) {
+            encode(&Entry::Horizon(horizon), to);
+        }
     }
 
     /// The results of operations on a range, and what clients have acknowledged. It looks at all

@@ -1,7 +1,8 @@
 //! Tables, indexes and log joined: the storage engine of one master ([`Engine`]), and the embedded
 //! library over it ([`Store`]) for any process that wants a log-structured store inside itself.
 //!
-//! What it owns: which tables there are, the versions of objects, and the rule that an index slot
+//! What it owns: which tables there are, the versions of objects, the time by which deadlines are
+//! judged (`expiry`), and the rule that an index slot
 //! points to the newest entry of its key; the results of operations that clients may ask for again.
 //! The log owns the bytes, the index the slots.
 //!
@@ -30,6 +31,7 @@
 mod completions;
 mod embedded;
 mod engine;
+mod expiry;
 #[cfg(feature = "fault-injection")]
 mod flip;
 mod indexes;
@@ -49,7 +51,8 @@ pub use embedded::{
     Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
     StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
-pub use engine::{Applied, Engine, EngineError, EngineStats, Item, Site, Unsettled};
+pub use engine::{Applied, Engine, EngineError, EngineStats, Expired, Item, Site, Unsettled};
+pub use expiry::{DeadlineTime, Expiry, Place};
 pub use leave::Copied;
 pub use options::EngineOptions;
 pub use pluvio_env::Pace;

@@ -24,7 +24,9 @@ use pluvio_format::{
 use pluvio_index::IndexError;
 use pluvio_log::{AppendClass, Corruption, EntryView, Segment, SideLog};
 use pluvio_memory::EpochGuard;
-use pluvio_units::{EntryRef, HashRange, KeyHash, LogId, ObjectVersion, SegmentId, TableId};
+use pluvio_units::{
+    EntryRef, HashRange, KeyHash, LogId, ObjectVersion, SegmentId, TableId, UnixMs,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use survey::Survey;
@@ -66,6 +68,8 @@ pub struct Replay {
     /// Tombstones that are in the index (REPLAY-3).
     tombstones: Vec<(TableId, KeyHash, EntryRef)>,
     load: ReplayLoad,
+    /// Up to when the other master may have judged deadlines.
+    horizon: UnixMs,
     /// By which limit objects may be refused.
     objects: AppendClass,
     /// What lives in the end, if that is known beforehand.
@@ -114,7 +118,8 @@ pub(crate) fn check_version(entry: &Entry<'_>) -> Result<(), ParseErrorKind> {
         Entry::SegmentHeader(_)
         | Entry::LogDigest(_)
         | Entry::TableStats(_)
-        | Entry::Completion(_) => return Ok(()),
+        | Entry::Completion(_)
+        | Entry::Horizon(_) => return Ok(()),
     };
     if version.0 == u64::MAX {
         return Err(ParseErrorKind::BadBody(entry.kind()));
@@ -140,7 +145,8 @@ fn read_ahead<'b>(
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
             | Entry::TableStats(_)
-            | Entry::Completion(_) => None,
+            | Entry::Completion(_)
+            | Entry::Horizon(_) => None,
         };
         let table = key.and_then(|(table, key)| Some((tables.get(&table)?, key)));
         let hash = table.map_or(KeyHash(0), |(table, key)| {
@@ -183,9 +189,18 @@ impl Replay {
             tablets,
             tombstones: Vec::new(),
             load: ReplayLoad::default(),
+            horizon: UnixMs(0),
             objects: AppendClass::Normal,
             survey: None,
         })
+    }
+
+    /// Up to when the other master may have judged deadlines, as far as was replayed. Once a head
+    /// is durable that was opened from now on, and before what was replayed is served,
+    /// [`Engine::go_on_from`] must be told.
+    #[must_use]
+    pub fn horizon(&self) -> UnixMs {
+        self.horizon
     }
 
     /// Lets replicas wait until everything is replayed ([`SideLog::hold_back`]).
@@ -249,6 +264,11 @@ impl Replay {
                 Ok(())
             }
             Entry::Completion(record) => self.completion(ground, record, now),
+            Entry::Horizon(horizon) => {
+                self.horizon = self.horizon.max(*horizon);
+                self.store.space().raise_horizon(*horizon);
+                Ok(())
+            }
             Entry::SegmentHeader(_) | Entry::LogDigest(_) | Entry::TableStats(_) => Ok(()),
         }
     }
@@ -276,6 +296,8 @@ impl Replay {
             bucket.fill(room, new, false);
             drop(bucket);
             index.resize(guard, |entry| store.hash_of(table, entry, guard));
+            let place = (table.id(), hash);
+            store.expiry().renote(place, None, object.deadline);
             self.count(table, new, guard);
             return Ok(());
         };
@@ -293,6 +315,9 @@ impl Replay {
             bucket.replace(slot.entry, new, false),
             "the bucket is locked since the slot was found"
         );
+        let before = view.object().and_then(|before| before.deadline);
+        let place = (table.id(), hash);
+        store.expiry().renote(place, before, object.deadline);
         self.uncount(table, slot.entry, &view, guard);
         self.count(table, new, guard);
         Ok(())
@@ -421,7 +446,8 @@ impl Replay {
     fn count(&mut self, table: &EngineTable, entry: EntryRef, guard: &EpochGuard<'_>) {
         let view = self.store.view(entry, guard);
         if let Entry::Object(object) = view.entry() {
-            let growth = Growth::by(object.key.len() + object.value.len(), view.total_len());
+            let growth = Growth::by(object.key.len() + object.value.len(), view.total_len())
+                .until(object.deadline);
             table.count(LogId(0), growth);
         }
         self.load.objects += 1;

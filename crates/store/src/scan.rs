@@ -133,7 +133,7 @@ impl Engine {
     }
 
     /// One object of a scan, where values do not change; `None` when it is not wanted, and for
-    /// tombstones. A pending entry of either kind is noted.
+    /// tombstones and for what has expired. A pending entry of any kind is noted.
     fn scan_appended(
         &self,
         table: &EngineTable,
@@ -152,6 +152,13 @@ impl Engine {
             Entry::Tombstone(_) => return None,
             other => unreachable_kind(&other),
         };
+        let now = self.time_of(table, Some(&object));
+        if object
+            .deadline
+            .is_some_and(|deadline| deadline.is_past(now.judged))
+        {
+            return None;
+        }
         wanted.rank(table, object.key).map(|rank| ScanItem {
             rank,
             key: object.key.to_vec(),

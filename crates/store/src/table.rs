@@ -6,7 +6,7 @@ use core::hash::{BuildHasher, Hasher};
 use pluvio_format::TableStat;
 use pluvio_index::Index;
 use pluvio_log::{LogSpace, OpenHead};
-use pluvio_units::{EntryRef, HashKind, KeyHash, LogId, TableHash, TableId};
+use pluvio_units::{Deadline, EntryRef, HashKind, KeyHash, LogId, TableHash, TableId};
 use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -66,6 +66,7 @@ pub struct EngineTable {
 #[repr(align(64))]
 struct Counts {
     objects: AtomicI64,
+    bounded: AtomicI64,
     object_bytes: AtomicI64,
     log_bytes: AtomicI64,
 }
@@ -75,6 +76,8 @@ struct Counts {
 pub(crate) struct Growth {
     /// Objects.
     pub objects: i64,
+    /// Those of them that have a deadline.
+    pub bounded: i64,
     /// Bytes of keys and values.
     pub object_bytes: i64,
     /// Bytes in the log.
@@ -87,8 +90,18 @@ impl Growth {
     pub(crate) fn by(key_and_value: usize, log_bytes: u32) -> Self {
         Self {
             objects: 1,
+            bounded: 0,
             object_bytes: i64::try_from(key_and_value).expect("far below 2^63 bytes"),
             log_bytes: i64::from(log_bytes),
+        }
+    }
+
+    /// This, of an object with that deadline.
+    #[inline]
+    pub(crate) fn until(self, deadline: Option<Deadline>) -> Self {
+        Self {
+            bounded: i64::from(deadline.is_some()),
+            ..self
         }
     }
 
@@ -97,6 +110,7 @@ impl Growth {
     pub(crate) fn without(self, other: Self) -> Self {
         Self {
             objects: self.objects - other.objects,
+            bounded: self.bounded - other.bounded,
             object_bytes: self.object_bytes - other.object_bytes,
             log_bytes: self.log_bytes - other.log_bytes,
         }
@@ -147,6 +161,12 @@ impl EngineTable {
         self.sum(|c| &c.objects)
     }
 
+    /// Number of objects that have a deadline.
+    #[must_use]
+    pub fn bounded(&self) -> u64 {
+        self.sum(|c| &c.bounded)
+    }
+
     /// Bytes of keys and values of those objects.
     #[must_use]
     pub fn object_bytes(&self) -> u64 {
@@ -195,6 +215,7 @@ impl EngineTable {
             }
         };
         add(&counts.objects, growth.objects);
+        add(&counts.bounded, growth.bounded);
         add(&counts.object_bytes, growth.object_bytes);
         add(&counts.log_bytes, growth.log_bytes);
     }
@@ -207,6 +228,7 @@ impl EngineTable {
             // In two steps: nobody else stores to these.
             counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
         };
+        debug_assert_eq!(growth.bounded, 0, "an embedded store has no deadlines");
         add(&counts.objects, growth.objects);
         add(&counts.object_bytes, growth.object_bytes);
         add(&counts.log_bytes, growth.log_bytes);

@@ -248,6 +248,7 @@ fn an_aborted_replay_leaves_nothing() {
         version: ObjectVersion(3),
         timestamp_s: 1,
         graves: pluvio_format::Graves::NONE,
+        deadline: None,
         key: b"k",
         value: b"v",
     });
@@ -274,6 +275,7 @@ fn a_version_behind_which_there_is_none_is_refused() {
         version: last,
         timestamp_s: 1,
         graves: pluvio_format::Graves::NONE,
+        deadline: None,
         key: b"k",
         value: b"v",
     });
@@ -311,6 +313,7 @@ fn a_log_larger_than_memory_is_replayed_after_a_survey() {
             version: ObjectVersion(version),
             timestamp_s: 1,
             graves: pluvio_format::Graves::NONE,
+            deadline: None,
             key: &key.to_le_bytes(),
             value: &value,
         });

@@ -128,6 +128,7 @@ fn segments(random: &mut Random) -> Vec<Segment> {
                         version,
                         timestamp_s: 1,
                         graves: Graves::NONE,
+                        deadline: None,
                         key: &key,
                         value: &value,
                     }),
@@ -251,6 +252,7 @@ fn an_object_with_the_last_version_is_damage() {
         version: ObjectVersion(u64::MAX),
         timestamp_s: 1,
         graves: Graves::NONE,
+        deadline: None,
         key: b"k",
         value: b"v",
     };

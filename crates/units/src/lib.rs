@@ -10,6 +10,7 @@
 //! - [`Pace`]: the log, the embedded store and the event loops drive work in steps. The log knows
 //!   no crate with threads or I/O (rule C).
 
+mod deadline;
 mod hash;
 mod ids;
 mod limits;
@@ -22,6 +23,7 @@ mod slots;
 mod waits;
 mod xxh3;
 
+pub use deadline::{Deadline, UnixMs};
 pub use hash::{FixedMap, FixedSet, FixedState, HashRange, KeyHash, crc32c};
 pub use ids::{
     ClientId, ClusterId, CoreId, LogId, MetadataVersion, MigrationId, ObjectVersion, RecoveryId,

@@ -485,6 +485,10 @@ pub struct ServerStatus {
     pub objects: u64,
     /// Keys' and values' bytes of those objects.
     pub object_bytes: u64,
+    /// Keys that are noted because they have a deadline, about.
+    pub objects_noted: u64,
+    /// Objects dropped since the start because their deadlines were past.
+    pub objects_expired: u64,
     /// Tablets it serves.
     pub tablets: u64,
     /// Segments in its log.

@@ -170,6 +170,9 @@ pub struct CountObjectsReply {
     pub objects: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
+    /// How many of them have a deadline.
+    #[serde(default)]
+    pub bounded: u64,
 }
 impl Fields for CountObjectsReply {}
 

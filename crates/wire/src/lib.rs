@@ -47,8 +47,9 @@ pub use opcode::{
     BackupOp, Class, CoordinatorOp, DataOp, MasterOp, Opcode, Role, RoleOp, ServerOp,
 };
 pub use pluvio_mutation::{
-    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind, Get, Mutation,
-    Outcome, Output, Payload, Projection, ProjectionKind, RejectRules, Span, Unfit,
+    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind, Get, Lifetime,
+    Mutation, Outcome, Output, Payload, Projection, ProjectionKind, RejectRules, Span, TouchIf,
+    Unfit,
 };
 pub use recovery::*;
 pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};
@@ -56,7 +57,7 @@ pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
 
 /// Version of the protocol between processes. Processes with another one are refused at enlistment.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
 /// Most items of one read or mutation of objects; clients split larger batches.
 pub const MULTI_ITEMS_MAX: usize = 1024;
 /// Most payload bytes of one request or reply that carries objects; clients split larger batches.

@@ -18,8 +18,9 @@
 //!    8  version_not_equal  u64                 Get, Mutate
 //!   16  version_less       u64                 Get, Mutate
 //!   32  value_is           length u32 (bulk)   Mutate
-//!   64  returns_old                            Mutate: put and delete
+//!   64  returns_old                            Mutate: put, delete and touch
 //!  128  sequence           u64, never 0        Mutate
+//!  256  lifetime           tag u8 | ms u64     Mutate
 //!
 //! kind of Mutate       fixed fields
 //!   1  put             length u32 (bulk)
@@ -29,6 +30,7 @@
 //!   5  append          length u32 (bulk)
 //!   6  set range       offset u64 | length u32 (bulk)
 //!   7  bits            count u16 | step …
+//!   8  touch           condition u8
 //!
 //! kind of Get          fixed fields
 //!   1  value
@@ -38,6 +40,13 @@
 //!   5  bits            count u16 | step …
 //!   6  bit count       span
 //!   7  bit position    span
+//!   8  deadline
+//!   9  time left
+//!
+//! lifetime   0 keep, 1 endless, both with 0 ms; 2 until, ms since 1970; 3 for, ms from now. Without
+//!            the flag a put is endless, and other changes keep it
+//! condition  of a touch: 0 none; 1 it has no deadline; 2 it has one; 3 the new one is later;
+//!            4 the new one is earlier; 5 both 2 and 4
 //!
 //! step  | action u8 | width u8 | offset u64 | operand i64 |
 //!       action: bits 0-1 get, set, add; 2 signed; 3-4 wrap, saturate, fail; the operand of get is 0

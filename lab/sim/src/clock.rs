@@ -72,6 +72,11 @@ impl Clock for SimClock {
         self.unix.load(Ordering::Relaxed).saturating_add(passed)
     }
 
+    fn unix_time(&self) -> Duration {
+        let zero = Duration::from_secs(self.unix.load(Ordering::Relaxed));
+        zero.saturating_add(Duration::from_nanos(self.shared.now()))
+    }
+
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(Sleep {
             shared: Arc::clone(&self.shared),

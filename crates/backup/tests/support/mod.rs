@@ -13,7 +13,7 @@ use pluvio_mutation::Outcome;
 use pluvio_sim::{ProcessId, Sim, SimOptions};
 use pluvio_units::{
     ClientId, ClusterId, CoreId, KeyHash, LogId, ObjectVersion, ReplicationEpoch, SegmentId,
-    SequenceNumber, ServerId, ServerListVersion, TableId,
+    SequenceNumber, ServerId, ServerListVersion, TableId, UnixMs,
 };
 use pluvio_wire::{
     Refusal, ReplicaInfo, ServerInfo, ServerList, ServerState, StartRecovery, WriteReplica,
@@ -203,7 +203,9 @@ impl Image {
                     live_entries: 10,
                 };
                 let stats = Entry::TableStats(TableStats::of(vec![stat]));
-                image.push(&[header, digest, stats, Entry::SafeVersion(ObjectVersion(5))]);
+                let safe_version = Entry::SafeVersion(ObjectVersion(5));
+                let horizon = Entry::Horizon(UnixMs(7));
+                image.push(&[header, digest, stats, safe_version, horizon]);
             }
             SegmentKind::Side => image.push(&[header]),
         }
@@ -214,6 +216,7 @@ impl Image {
                 version: ObjectVersion(9),
                 timestamp_s: 1,
                 graves: Graves::NONE,
+                deadline: None,
                 key: key.as_bytes(),
                 value: &[i as u8; 50],
             };

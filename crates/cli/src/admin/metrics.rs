@@ -125,6 +125,16 @@ impl Metrics {
             "Bytes of their keys and values.",
             s.object_bytes,
         );
+        self.gauge(
+            "objects_noted",
+            "Keys noted because they have a deadline, about.",
+            s.objects_noted,
+        );
+        self.counter(
+            "objects_expired",
+            "Objects dropped because their deadlines were past.",
+            s.objects_expired,
+        );
         self.gauge("tablets", "Tablets this server serves.", s.tablets);
         self.gauge("segments", "Segments in the log.", s.segments);
         self.gauge(

@@ -18,6 +18,7 @@ mod data_sets;
 mod documents;
 mod durability;
 mod every_step;
+mod expiry;
 mod full;
 mod handover;
 mod import_export;

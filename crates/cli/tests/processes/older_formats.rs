@@ -4,10 +4,7 @@
 use crate::support::cluster::{Cluster, files_below};
 use crate::support::{Reply, Setup};
 use flate2::read::GzDecoder;
-use pluvio_format::{
-    Entry, FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FrameHeader, SegmentIter, SegmentKind,
-    newest_frame_header,
-};
+use pluvio_format::{Entry, FRAME_SLOT_BYTES, FrameHeader, SegmentIter, SegmentKind, read_frame};
 use pluvio_mutation::{Outcome, Output};
 use pluvio_units::SEGLET_BYTES;
 use serde_json::Value;
@@ -36,6 +33,11 @@ fn a_data_directory_of_format_version_2_is_read_and_written() {
 #[test]
 fn a_data_directory_of_format_version_3_is_read_and_written() {
     opens("format-3.tar.gz", 3);
+}
+
+#[test]
+fn a_data_directory_of_format_version_4_is_read_and_written() {
+    opens("format-4.tar.gz", 4);
 }
 
 /// Starts today's program on what an earlier one has left, compares all of it, and changes it.
@@ -104,11 +106,11 @@ fn holds_all_that_the_version_has(data: &Path, version: u32) {
     let files = files_below(data).into_iter();
     for frame in files.filter(|file| file.parent().unwrap().ends_with("frames")) {
         let bytes = fs::read(&frame).unwrap();
-        let header = newest_frame_header(&bytes).unwrap();
+        let (header, segment) = read_frame(&bytes).unwrap();
         let slot = header.slot() * FRAME_SLOT_BYTES;
         let written = u32::from_le_bytes(bytes[slot + 8..slot + 12].try_into().unwrap());
         assert_eq!(written, version, "{}", frame.display());
-        held.count(&header, &bytes[FRAME_DATA_OFFSET..]);
+        held.count(&header, &segment);
     }
     let Held {
         graves,
@@ -156,7 +158,8 @@ impl Held {
             Entry::SegmentHeader(_)
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => {}
+            | Entry::TableStats(_)
+            | Entry::Horizon(_) => {}
         }
     }
 }

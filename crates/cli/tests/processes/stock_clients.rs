@@ -126,7 +126,9 @@ mod needs_redis_cli {
         assert_eq!(text(1, &["EXISTS", "n"]), "0\n", "another database");
         assert!(text(0, &["INFO", "server"]).contains("redis_version:7.2"));
         assert!(text(0, &["GETX", "a"]).contains("unknown command"));
-        assert!(text(0, &["EXPIRE", "greeting", "10"]).contains("not supported yet"));
+        assert_eq!(text(0, &["EXPIRE", "greeting", "100"]), "1\n");
+        assert_eq!(text(2, &["TTL", "greeting"]), "100\n");
+        assert_eq!(text(1, &["PERSIST", "greeting"]), "1\n");
         assert_eq!(text(0, &["DBSIZE"]), "1\n");
         // A session, as typed.
         let session =
@@ -194,11 +196,15 @@ try:
     raise SystemExit("an unknown command was taken")
 except redis.ResponseError as e:
     assert "unknown command" in str(e), e
-try:
-    r.set("k", "v", ex=10)
-    raise SystemExit("an expiry was taken")
-except redis.ResponseError as e:
-    assert "not supported yet" in str(e), e
+assert r.set("e", "v", ex=10) and 9 <= r.ttl("e") <= 10 and 9000 < r.pttl("e") <= 10000
+assert r.getex("e", persist=True) == b"v" and r.ttl("e") == -1 and r.ttl("nothing") == -2
+assert r.expire("e", 100, nx=True) and not r.expire("e", 50, gt=True)
+at = r.pexpiretime("e")
+assert r.set("e", "w", keepttl=True) and r.pexpiretime("e") == at and r.persist("e")
+assert r.setex("s", 1, "v") and r.psetex("t", 100, "v") and r.delete("e") == 1
+held = client(2).lock("lock", timeout=0.3)
+assert held.acquire(blocking=False) and not client(1).lock("lock").acquire(blocking=False)
+assert client(0).lock("lock", timeout=1).acquire(blocking_timeout=5)
 r.incr("n")
 try:
     r.incr("k")

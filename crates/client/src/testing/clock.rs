@@ -11,12 +11,20 @@ use std::task::Wake;
 
 pub(super) struct FakeClock(pub(super) FakeCluster);
 
+/// The wall clock when the other one shows `now`.
+pub(super) fn unix_time(now: Duration) -> Duration {
+    Duration::from_secs(1_700_000_000) + now
+}
+
 impl Clock for FakeClock {
     fn now(&self) -> Moment {
         Moment(self.0.state().now)
     }
     fn unix_seconds(&self) -> u64 {
-        1_700_000_000 + self.0.state().now.as_secs()
+        self.unix_time().as_secs()
+    }
+    fn unix_time(&self) -> Duration {
+        unix_time(self.0.state().now)
     }
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         let until = self.0.state().now + duration;

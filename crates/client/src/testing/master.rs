@@ -3,12 +3,13 @@
 //! They compute with [`judge`] and [`look`], as the engine of a real master does.
 
 use super::State;
+use super::clock::unix_time;
 use bytes::Bytes;
 use pluvio_env::Frame;
-use pluvio_mutation::{Current, Get, Mutation, Outcome, Verdict, judge, look};
+use pluvio_mutation::{Current, Get, Mutation, Now, Outcome, Verdict, judge, look};
 use pluvio_units::{
     HashRange, KeyHash, LogId, LogPosition, ObjectVersion, OperationId, Rank, SequenceNumber,
-    ServerId, ServerListVersion, TableId,
+    ServerId, ServerListVersion, TableId, UnixMs,
 };
 use pluvio_wire::{
     AwaitDurable, CountObjects, CountObjectsReply, DataOp, Enumerate, EnumerateReply,
@@ -170,11 +171,17 @@ impl State {
     }
 
     fn object(&self, table: TableId, place: &(KeyHash, Vec<u8>)) -> Option<Current<'_>> {
-        let (version, value) = self.tables.get(&table)?.objects.get(place)?;
+        let (version, value, deadline) = self.tables.get(&table)?.objects.get(place)?;
         Some(Current {
             version: *version,
             value,
+            deadline: *deadline,
         })
+    }
+
+    /// The time that deadlines are judged by.
+    fn unix_ms(&self) -> Now {
+        UnixMs(unix_time(self.now).as_millis() as u64).into()
     }
 
     /// Reads objects. As real servers: what comes when the reply is full is to come again.
@@ -193,7 +200,10 @@ impl State {
                 return Err(Refusal::retry(Duration::ZERO, RetryReason::Busy));
             }
             let hash = self.hash_here(server, h, (get.table, get.key), get.hash)?;
-            let outcome = look(&get, self.object(get.table, &(hash, get.key.to_vec())));
+            let outcome = {
+                let object = self.object(get.table, &(hash, get.key.to_vec()));
+                look(&get, object, self.unix_ms())
+            };
             bytes += outcome.output().bulk_len();
             Ok(outcome)
         });
@@ -252,20 +262,22 @@ impl State {
     }
 
     fn apply(&mut self, mutation: &Mutation<'_>, place: (KeyHash, Vec<u8>)) -> Outcome {
+        let now = self.unix_ms();
         let current = self.object(mutation.table, &place);
-        let replaced = current.map_or(ObjectVersion(0), |current| current.version);
-        let verdict = judge(mutation, current);
+        let replaced = current.filter(|current| !current.is_gone(now));
+        let replaced = replaced.map_or(ObjectVersion(0), |current| current.version);
+        let verdict = judge(mutation, current, now);
         let table = self
             .tables
             .get_mut(&mutation.table)
             .expect("its tablet was just found");
         match verdict {
             Verdict::Keep(outcome) => outcome,
-            Verdict::Put(value, output) => {
+            Verdict::Put(value, deadline, output) => {
                 table.version_last = table.version_last.next();
                 let version = table.version_last;
                 let value = Bytes::copy_from_slice(&value);
-                table.objects.insert(place, (version, value));
+                table.objects.insert(place, (version, value, deadline));
                 Outcome::Written {
                     version,
                     replaced,
@@ -295,19 +307,21 @@ impl State {
         let tablet = self.tablet(r.table, r.from).expect("it is here");
         let last = tablet.range.last.min(r.to);
         let range = HashRange::new(r.from, last);
+        let now = self.unix_ms();
         let table = &self.tables[&r.table];
         let kind = table.hash.kind;
         let mut found: Vec<_> = table
             .objects
             .iter()
             .filter(|((hash, _), _)| range.contains(*hash) && kind.rank(*hash) >= r.rank)
+            .filter(|(_, (_, _, deadline))| deadline.is_none_or(|at| !at.is_past(now.judged)))
             .map(|((hash, key), object)| (kind.rank(*hash), key, object))
             .collect();
         found.sort_by_key(|(rank, key, _)| (*rank, *key));
         let mut objects: Vec<EnumeratedObject> = Vec::new();
         let mut next = None;
         let mut last_group = None;
-        for (rank, key, (version, value)) in found {
+        for (rank, key, (version, value, _)) in found {
             let group = rank.0 >> kind.group_bits();
             if objects.len() >= r.items as usize && last_group != Some(group) {
                 next = Some(Rank(group << kind.group_bits()));
@@ -341,10 +355,15 @@ impl State {
         if !table.tablets.iter().any(|tablet| tablet.owner == s) {
             return Err(Refusal::Refresh);
         }
+        let now = self.unix_ms();
         let mut total = CountObjectsReply::default();
-        for ((hash, key), (_, value)) in &table.objects {
+        for ((hash, key), (_, value, deadline)) in &table.objects {
+            if deadline.is_some_and(|at| at.is_past(now.judged)) {
+                continue;
+            }
             if self.tablet(r.table, *hash).is_some_and(|t| t.owner == s) {
                 total.objects += 1;
+                total.bounded += u64::from(deadline.is_some());
                 total.bytes += (key.len() + value.len()) as u64;
             }
         }

@@ -31,8 +31,8 @@ use pluvio_env::{
     Service, StreamService,
 };
 use pluvio_units::{
-    ClientId, ClusterId, HashKind, HashRange, KeyHash, ObjectVersion, OperationId, SequenceNumber,
-    ServerId, TableHash, TableId,
+    ClientId, ClusterId, Deadline, HashKind, HashRange, KeyHash, ObjectVersion, OperationId,
+    SequenceNumber, ServerId, TableHash, TableId,
 };
 use pluvio_wire::{Opcode, Refusal, Role, TabletInfo, TabletState};
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ pub struct Sent {
 #[derive(Clone)]
 pub struct FakeCluster(Arc<Mutex<State>>);
 
-type Objects = BTreeMap<(KeyHash, Vec<u8>), (ObjectVersion, Bytes)>;
+type Objects = BTreeMap<(KeyHash, Vec<u8>), (ObjectVersion, Bytes, Option<Deadline>)>;
 
 struct State {
     now: Duration,

@@ -3,8 +3,8 @@
 use super::{Shape, cluster, shape};
 use crate::testing::{FakeCluster, Fault};
 use crate::{
-    Addend, BitAction, BitStep, Change, ChangeKind, Client, Key, Mutation, Object, Opcode, Output,
-    Projection, RejectRules, RetryReason, Table,
+    Addend, BitAction, BitStep, Change, ChangeKind, Client, Key, Lifetime, Mutation, Object,
+    Opcode, Output, Projection, RejectRules, RetryReason, Table, TouchIf,
 };
 use bytes::Bytes;
 use core::time::Duration;
@@ -55,8 +55,12 @@ enum What {
     Append(Bytes),
     SetRange(u64, Bytes),
     SetBits([BitStep; 2]),
+    /// Gives it a lifetime that is over at once, or one that is over after all tests.
+    Touch(bool),
 }
 
+/// Nothing with this lifetime expires in a test.
+const FOR_LONG_MS: u64 = 1 << 50;
 /// Keys below this one hold numbers, the others bytes.
 const NUMBERS: u64 = 20;
 
@@ -77,7 +81,8 @@ impl Op {
         let key = number.to_string().into_bytes();
         let digits = |rng: &FakeCluster| Bytes::from(rng.below(1000).to_string());
         let some_halves = |rng: &FakeCluster| 3 - rng.below(7).cast_signed();
-        let what = match (rng.below(7), number < NUMBERS) {
+        let what = match (rng.below(8), number < NUMBERS) {
+            (7, _) => What::Touch(rng.below(2) == 0),
             (0 | 1, _) => What::Put(digits(rng)),
             (2, _) => What::Delete,
             (3 | 4, true) => What::Add(rng.below(9).cast_signed() - 4),
@@ -92,7 +97,7 @@ impl Op {
                 What::SetBits([bit(rng.below(80)), bit(rng.below(80))])
             }
         };
-        let bare = matches!(what, What::Put(_) | What::Delete);
+        let bare = matches!(what, What::Put(_) | What::Delete | What::Touch(..));
         let value_is = (bare && rng.below(3) == 0).then(|| match model.get(&key) {
             Some(value) if rng.below(3) > 0 => value.clone(),
             _ => digits(rng),
@@ -122,8 +127,15 @@ impl Op {
                 bytes: bytes.into(),
             },
             What::SetBits(steps) => Change::Bits(steps),
+            What::Touch(_) => Change::Touch(TouchIf::Always),
         };
+        let usual = Lifetime::of_change(&change);
         Mutation {
+            lifetime: match self.what {
+                What::Touch(is_over) if is_over => Lifetime::For(0),
+                What::Touch(_) => Lifetime::For(FOR_LONG_MS),
+                _ => usual,
+            },
             value_is: self.value_is.as_deref(),
             returns_old: self.returns_old,
             rules: self.rules,
@@ -142,6 +154,10 @@ impl Op {
         let absent = before.is_none();
         if is_other || (self.rules.exists && !absent) || (self.rules.does_not_exist && absent) {
             return ("rejected", old);
+        }
+        if let (What::Touch(_), None) = (&self.what, &before) {
+            let none = Output::Integer(0);
+            return ("unchanged", if self.returns_old { old } else { none });
         }
         let (after, output) = match self.compute(before.as_deref()) {
             Some((after, output)) => (after, output),
@@ -181,6 +197,8 @@ impl Op {
         Some(match &self.what {
             What::Put(bytes) => (Some(bytes.clone()), Output::Nothing),
             What::Delete => (None, Output::Nothing),
+            What::Touch(true) => (None, Output::Integer(1)),
+            What::Touch(false) => (Some(value.into()), Output::Integer(1)),
             What::Add(by) => {
                 if value.contains(&b'.') {
                     return None;

@@ -37,6 +37,10 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Moment;
     /// Seconds since 1970 by the wall clock. May jump; nothing correct may depend on it.
     fn unix_seconds(&self) -> u64;
+    /// The time since 1970 by the wall clock, as exactly as this clock knows it. May jump.
+    fn unix_time(&self) -> Duration {
+        Duration::from_secs(self.unix_seconds())
+    }
     /// Ends when `duration` has passed on the monotonic clock.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 }

@@ -1,12 +1,14 @@
-//! What every head begins with: segment header, log digest, table statistics, safe version.
+//! What every head begins with: segment header, log digest, table statistics, safe version, and the
+//! horizon of deadlines if there is one.
 //!
-//! Owns the safe version and the source of the statistics. The digests it writes are given to it.
+//! Owns the safe version, the horizon and the source of the statistics. The digests it writes are
+//! given to it.
 
 use super::log_state::LogState;
 use crate::segments::Storage;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_format::{Encoded, Entry, LogDigest, SegmentKind, TableStats};
-use pluvio_units::{ObjectVersion, SegmentId};
+use pluvio_units::{ObjectVersion, SegmentId, UnixMs};
 use std::sync::OnceLock;
 
 /// Tells the sizes of the tables; see
@@ -16,6 +18,8 @@ pub type TableStatsSource = Box<dyn Fn() -> TableStats + Send + Sync>;
 /// See the module.
 pub(crate) struct FirstGroup {
     safe_version: AtomicU64,
+    /// 0: no deadline was ever judged.
+    horizon: AtomicU64,
     table_stats: OnceLock<TableStatsSource>,
 }
 
@@ -23,6 +27,7 @@ impl Default for FirstGroup {
     fn default() -> Self {
         Self {
             safe_version: AtomicU64::new(1),
+            horizon: AtomicU64::new(0),
             table_stats: OnceLock::new(),
         }
     }
@@ -41,6 +46,14 @@ impl FirstGroup {
         if self.safe_version.load(Ordering::Acquire) < to.0 {
             self.safe_version.fetch_max(to.0, Ordering::AcqRel);
         }
+    }
+
+    pub(crate) fn horizon(&self) -> UnixMs {
+        UnixMs(self.horizon.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn raise_horizon(&self, to: UnixMs) {
+        self.horizon.fetch_max(to.0, Ordering::AcqRel);
     }
 
     /// Sets the party that tells the table statistics; only the first call counts.
@@ -70,12 +83,17 @@ impl FirstGroup {
             logs_of_master: storage.options.logs,
             segments: listed,
         };
-        vec![
+        let mut entries = vec![
             storage.segment_header(log.id, SegmentKind::Head, id, created_s),
             Entry::LogDigest(digest),
             Entry::TableStats(stats),
             Entry::SafeVersion(self.safe_version()),
-        ]
+        ];
+        let horizon = self.horizon();
+        if horizon > UnixMs(0) {
+            entries.push(Entry::Horizon(horizon));
+        }
+        entries
     }
 
     /// Bytes of the group of a head whose digest lists these segments, or a few more.
@@ -87,7 +105,10 @@ impl FirstGroup {
         stats: &TableStats,
     ) -> usize {
         let id = SegmentId(u64::MAX >> 1);
-        let entries = self.entries(storage, log, (id, u32::MAX), listed, stats.clone());
+        let mut entries = self.entries(storage, log, (id, u32::MAX), listed, stats.clone());
+        // The first horizon may come, or grow, before the group is written.
+        entries.retain(|entry| !matches!(entry, Entry::Horizon(_)));
+        entries.push(Entry::Horizon(UnixMs(u64::MAX)));
         let lens = entries.iter().map(|entry| {
             let encoded = Encoded::new(entry, true).expect("ids ascend and all is in bounds");
             encoded.len()

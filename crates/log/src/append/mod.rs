@@ -144,6 +144,7 @@ pub(crate) fn timestamp(entry: &Entry<'_>) -> u32 {
         Entry::LogDigest(_)
         | Entry::SafeVersion(_)
         | Entry::TableStats(_)
-        | Entry::Completion(_) => 0,
+        | Entry::Completion(_)
+        | Entry::Horizon(_) => 0,
     }
 }

@@ -345,6 +345,7 @@ mod tests {
             version: pluvio_units::ObjectVersion(1),
             timestamp_s: 1,
             graves: pluvio_format::Graves::NONE,
+            deadline: None,
             key: b"key",
             value: &value,
         });

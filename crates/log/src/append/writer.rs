@@ -143,7 +143,8 @@ impl SegmentWriter {
             Entry::SegmentHeader(_)
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => {}
+            | Entry::TableStats(_)
+            | Entry::Horizon(_) => {}
         }
     }
 

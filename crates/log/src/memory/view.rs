@@ -76,7 +76,7 @@ impl EntryView<'_> {
     #[must_use]
     pub fn object(&self) -> Option<Object<'_>> {
         let lens = Object::lens(self.bytes())?;
-        Object::of_body(&self.bytes()[lens.header_len..], lens.has_graves)
+        Object::of_body(&self.bytes()[lens.header_len..], &lens)
     }
 
     /// The key of an object or a tombstone; empty for other kinds.
@@ -90,7 +90,8 @@ impl EntryView<'_> {
                 | Entry::LogDigest(_)
                 | Entry::SafeVersion(_)
                 | Entry::TableStats(_)
-                | Entry::Completion(_),
+                | Entry::Completion(_)
+                | Entry::Horizon(_),
             )
             | Err(_) => &[],
         }
@@ -337,7 +338,7 @@ impl<'g> Entries<'g> {
         }
         // SAFETY: as in `view`.
         let bytes = unsafe { self.0.raw().bytes(seglet, within, total_len, guard) };
-        let object = Object::of_body(&bytes[lens.header_len..], lens.has_graves)?;
+        let object = Object::of_body(&bytes[lens.header_len..], &lens)?;
         Some((object, total_len as u32))
     }
 
@@ -561,6 +562,7 @@ mod tests {
             version: ObjectVersion(1),
             timestamp_s: 1,
             graves: Graves::NONE,
+            deadline: None,
             key: b"key",
             value: &[7; 50],
         });

@@ -23,7 +23,7 @@ use crate::stats::{CleanerStats, LogStats};
 use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_format::{Entry, Object};
 use pluvio_memory::{EpochGuard, RegionError};
-use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES};
+use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, UnixMs};
 use std::sync::{Arc, OnceLock};
 
 /// See the module.
@@ -115,6 +115,18 @@ impl LogSpace {
     #[inline]
     pub fn raise_safe_version(&self, to: ObjectVersion) {
         self.heads.first_group.raise_safe_version(to);
+    }
+
+    /// No deadline is judged by a later time, unless this is raised before. 0 where none ever was.
+    /// Written to every head.
+    #[must_use]
+    pub fn horizon(&self) -> UnixMs {
+        self.heads.first_group.horizon()
+    }
+
+    /// Raises the horizon to at least `to`. Heads that are opened from now on record it.
+    pub fn raise_horizon(&self, to: UnixMs) {
+        self.heads.first_group.raise_horizon(to);
     }
 
     /// Sets the source of the table statistics for new heads; only the first call counts. It is

@@ -255,6 +255,7 @@ impl Store {
                 version: ObjectVersion(version),
                 timestamp_s: now_s,
                 graves: dead.graves(),
+                deadline: None,
                 key: &key_bytes,
                 value,
             }));

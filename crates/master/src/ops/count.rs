@@ -29,6 +29,7 @@ impl Master {
         Answer::Now(Ok(CountObjectsReply {
             objects: local.table.objects(),
             bytes: local.table.object_bytes(),
+            bounded: local.table.bounded(),
         }))
     }
 }

@@ -397,6 +397,7 @@ pub(crate) fn refusal_of(error: &EngineError) -> Refusal {
         }
         EngineError::Stalled => Refusal::retry(BACKUPS_RETRY, RetryReason::NoSpace),
         EngineError::NotHere => Refusal::Refresh,
+        EngineError::NoDeadlines => Refusal::fatal(FatalKind::Other, error.to_string()),
         EngineError::KeyTooLong(_) => Refusal::fatal(FatalKind::KeyTooLong, error.to_string()),
         EngineError::ValueTooLong(..) => Refusal::fatal(FatalKind::ValueTooLong, error.to_string()),
     }

@@ -14,7 +14,7 @@
 //!
 //! Pure functions; any thread.
 //!
-//! Not here: conditions, versions, old values as answers, the write itself.
+//! Not here: conditions, versions, deadlines, old values as answers, the write itself.
 
 mod bits;
 mod decimal;
@@ -70,6 +70,11 @@ pub fn change<'m>(change: &Change<'m>, current: Option<&[u8]>) -> Result<Step<'m
         Change::Append(bytes) => append(current, bytes.bytes()),
         Change::SetRange { offset, bytes } => set_range(current, offset, bytes.bytes()),
         Change::Bits(steps) => bits::change(steps, current),
+        // Deadlines are judged elsewhere.
+        Change::Touch(_) => Ok(match current {
+            Some(value) => Step::Put(NewValue::Built(value.to_vec()), Output::Nothing),
+            None => Step::Keep(Output::Nothing),
+        }),
     }
 }
 
@@ -83,6 +88,8 @@ pub fn project(projection: &Projection<'_>, value: &[u8]) -> Output {
         Projection::Bits(steps) => bits::read(steps, value),
         Projection::BitCount(span) => Output::Integer(span::count(span, value)),
         Projection::BitPosition { bit, span } => Output::Integer(span::position(bit, span, value)),
+        // They are no part of the value.
+        Projection::Deadline | Projection::TimeLeft => Output::Nothing,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::kind::{ChangeKind, ProjectionKind};
-use crate::value::{BitAction, BitOverflow, BitStep, Payload, Span};
+use crate::value::{BitAction, BitOverflow, BitStep, Payload, Span, TouchIf};
 use proptest::prelude::*;
 
 fn built(value: &[u8], output: Output) -> Result<Step<'static>, Unfit> {
@@ -207,6 +207,7 @@ proptest! {
             ChangeKind::Append => Change::Append(bytes),
             ChangeKind::SetRange => Change::SetRange { offset, bytes },
             ChangeKind::Bits => Change::Bits(&steps),
+            ChangeKind::Touch => Change::Touch(TouchIf::Always),
         }) {
             for value in [current.as_deref(), Some(text.as_bytes())] {
                 let step = change(&asked, value);
@@ -225,6 +226,8 @@ proptest! {
             ProjectionKind::Bits => Projection::Bits(&steps),
             ProjectionKind::BitCount => Projection::BitCount(span),
             ProjectionKind::BitPosition => Projection::BitPosition { bit: bits, span },
+            ProjectionKind::Deadline => Projection::Deadline,
+            ProjectionKind::TimeLeft => Projection::TimeLeft,
         }) {
             project(&wanted, &more);
         }

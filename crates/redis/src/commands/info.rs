@@ -151,7 +151,7 @@ fn stats(core: &Core, text: &mut String) {
         ("total_error_replies", errors),
         ("evicted_clients", memory.evicted),
         ("pluvio_large_replies_waited", memory.waited),
-        ("expired_keys", 0),
+        ("expired_keys", core.shared.status().objects_expired),
         ("evicted_keys", 0),
     ];
     for (name, value) in pairs {
@@ -201,9 +201,10 @@ async fn keyspace(core: &Core, text: &mut String) {
             };
             if count.objects > 0 {
                 let (number, keys) = (db.number(), count.objects);
+                let expires = count.bounded;
                 line(
                     &mut lines,
-                    format_args!("db{number}:keys={keys},expires=0,avg_ttl=0"),
+                    format_args!("db{number}:keys={keys},expires={expires},avg_ttl=0"),
                 );
             }
         }

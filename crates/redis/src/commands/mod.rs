@@ -9,6 +9,7 @@ mod client;
 mod cluster;
 mod config;
 mod describe;
+mod expiry;
 mod handshake;
 mod help;
 mod info;
@@ -63,10 +64,6 @@ pub enum Now {
     ClusterFlag,
     ClusterHelp,
     ClusterKeySlot,
-    /// A command about expiry.
-    NoExpiry,
-    /// SETEX and PSETEX.
-    NoExpirySet,
 }
 
 /// A command that looks at or changes its connection.
@@ -110,6 +107,9 @@ pub enum Data {
     Del,
     DelIfEq,
     Exists,
+    Expire,
+    ExpireAt,
+    ExpireTime,
     FlushAll,
     FlushDb,
     Get,
@@ -129,16 +129,24 @@ pub enum Data {
     MemoryUsage,
     ObjectEncoding,
     ObjectFreq,
+    PExpire,
+    PExpireAt,
+    PExpireTime,
+    PSetEx,
+    PTtl,
+    Persist,
     RandomKey,
     Rename,
     RenameNx,
     Scan,
     Set,
     SetBit,
+    SetEx,
     SetNx,
     SetRange,
     StrLen,
     Touch,
+    Ttl,
     Type,
 }
 
@@ -187,8 +195,6 @@ pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> C
         Now::ClusterFlag => cluster::flag(core),
         Now::ClusterHelp => cluster::flag(core).map(|_| help::lines(name)),
         Now::ClusterKeySlot => cluster::key_slot(core, command),
-        Now::NoExpiry => Err(crate::failure::no_expiry(&name.to_uppercase())),
-        Now::NoExpirySet => Err(strings::no_expiry_set(name, command)),
     }
 }
 
@@ -328,7 +334,6 @@ async fn run_other(
         Data::Exists | Data::Touch => keys::exist(core, db, command).await,
         Data::FlushAll => keys::flush_all(core, command).await,
         Data::FlushDb => keys::flush_db(core, db, command).await,
-        Data::GetEx => strings::get_with_expiry(core, db, command).await,
         Data::Info => info::info(core, command).await,
         Data::Keys => scan::keys(core, share, db, command).await,
         Data::MGet => keys::get_all(core, share, db, command).await,
@@ -349,19 +354,31 @@ async fn run_other(
         | Data::Decr
         | Data::DecrBy
         | Data::DelIfEq
+        | Data::Expire
+        | Data::ExpireAt
+        | Data::ExpireTime
         | Data::Get
         | Data::GetBit
         | Data::GetDel
+        | Data::GetEx
         | Data::GetRange
         | Data::GetSet
         | Data::Incr
         | Data::IncrBy
         | Data::IncrByFloat
+        | Data::PExpire
+        | Data::PExpireAt
+        | Data::PExpireTime
+        | Data::PSetEx
+        | Data::PTtl
+        | Data::Persist
         | Data::Set
         | Data::SetBit
+        | Data::SetEx
         | Data::SetNx
         | Data::SetRange
         | Data::StrLen
+        | Data::Ttl
         | Data::Type => unreachable!("{what:?} is a command on one key"),
     }
 }

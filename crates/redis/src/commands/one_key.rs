@@ -4,15 +4,16 @@
 //! once where the key is here, and hold its outcome until that is durable. Where it has to wait,
 //! the same value is asked by a future ([`run_one`]).
 
-use super::{Data, bits, is_rejected, is_there, strings};
+use super::expiry::Unit;
+use super::{Data, bits, expiry, is_rejected, is_there, strings};
 use crate::database::{DatabaseId, of_nothing, reading};
 use crate::failure::of_unfit;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use bytes::Bytes;
-use pluvio_client::{BitStep, Change, Get, Mutation, Outcome, Projection};
-use pluvio_mutation::look;
+use pluvio_client::{BitStep, Change, Get, Mutation, Outcome, Output, Projection};
+use pluvio_mutation::{Now, look};
 use pluvio_units::ObjectVersion;
 use smallvec::SmallVec;
 
@@ -45,7 +46,7 @@ impl<'c> Request<'c> {
     /// The outcome where there is no object, unless it makes one.
     pub(crate) fn of_nothing(&self) -> Option<Outcome> {
         match self {
-            Self::Get(get) => Some(look(get, None)),
+            Self::Get(get) => Some(look(get, None, Now::default())),
             Self::Mutate(mutation) => of_nothing(mutation),
         }
     }
@@ -121,6 +122,15 @@ pub(crate) enum Shape {
     IsDeleted,
     /// 1, or 0 when there is no object.
     IsThere,
+    /// Nil, or this error where there is an object.
+    Wrong(&'static Failure),
+    /// 1, or 0 when the deadline stayed as it was.
+    IsTouched,
+    /// The number of milliseconds, or of seconds; -2 when there is no object.
+    Time {
+        /// Whether seconds are told.
+        seconds: bool,
+    },
     /// The type of the value.
     Type,
     /// A list without anything, whatever came of it.
@@ -150,6 +160,17 @@ impl Shape {
             Self::IsDone => Reply::flag(!is_rejected(&outcome)),
             Self::IsDeleted => Reply::flag(is_deleted(&outcome)),
             Self::IsThere => Reply::flag(is_there(&outcome)),
+            Self::Wrong(failure) if is_there(&outcome) => Reply::Error(failure.clone()),
+            Self::Wrong(_) => Reply::Nil,
+            Self::IsTouched => Reply::flag(!matches!(outcome, Outcome::Unchanged { .. })),
+            Self::Time { seconds } => match outcome.into_output() {
+                // Redis rounds to the nearest second.
+                Output::Integer(ms) if seconds && ms >= 0 => {
+                    Reply::Integer(ms.saturating_add(500) / 1000)
+                }
+                Output::Integer(ms) => Reply::Integer(ms),
+                Output::Nothing | Output::Bytes(_) | Output::Integers(_) => Reply::Integer(-2),
+            },
             Self::Type => Reply::Status(if is_there(&outcome) { "string" } else { "none" }),
             Self::EmptyList => Reply::Array(Vec::new()),
         }
@@ -190,11 +211,22 @@ pub(crate) fn one_key<'c>(
     let key = command.get(1);
     Some(match what {
         Data::Get => Ok(OneKey::read(key, Projection::Value)),
-        Data::GetEx if command.len() == 2 => Ok(OneKey::read(key, Projection::Value)),
+        Data::GetEx => expiry::get(command),
         Data::StrLen => Ok(OneKey::read(key, Projection::Length)),
         Data::GetRange => strings::get_range(command),
         Data::Set => strings::set(command, scratch),
         Data::SetNx => Ok(strings::set_new(command, scratch)),
+        Data::SetEx => expiry::set(command, scratch, Unit::EX),
+        Data::PSetEx => expiry::set(command, scratch, Unit::PX),
+        Data::Expire => expiry::expire(command, Unit::EX),
+        Data::PExpire => expiry::expire(command, Unit::PX),
+        Data::ExpireAt => expiry::expire(command, Unit::EXAT),
+        Data::PExpireAt => expiry::expire(command, Unit::PXAT),
+        Data::Persist => Ok(expiry::persist(command)),
+        Data::Ttl => Ok(expiry::time(key, Projection::TimeLeft, true)),
+        Data::PTtl => Ok(expiry::time(key, Projection::TimeLeft, false)),
+        Data::ExpireTime => Ok(expiry::time(key, Projection::Deadline, true)),
+        Data::PExpireTime => Ok(expiry::time(key, Projection::Deadline, false)),
         Data::GetSet => Ok(strings::get_and_set(command, scratch)),
         Data::GetDel => Ok(strings::get_and_delete(command)),
         Data::DelIfEq => Ok(strings::delete_if_equal(command)),
@@ -225,7 +257,6 @@ pub(crate) fn one_key<'c>(
         | Data::Exists
         | Data::FlushAll
         | Data::FlushDb
-        | Data::GetEx
         | Data::Info
         | Data::Keys
         | Data::MGet

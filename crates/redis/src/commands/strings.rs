@@ -1,17 +1,22 @@
 //! Commands on one value. Each is one read or one change at the owner of its key ([`OneKey`]).
 
-use super::CommandResult;
+use super::expiry::Unit;
 use super::one_key::{OneKey, Scratch, Shape};
-use crate::database::{DatabaseId, mutation};
+use crate::database::mutation;
 use crate::failure;
 use crate::number::integer;
 use crate::parser::Command;
-use crate::reply::{Failure, Reply};
-use crate::shared::Core;
-use pluvio_client::{Addend, Change, DECIMAL_BYTES_MAX, Mutation, Projection, RejectRules, Span};
+use crate::reply::Failure;
+use pluvio_client::{
+    Addend, Change, DECIMAL_BYTES_MAX, Lifetime, Mutation, Projection, RejectRules, Span,
+};
 
 /// A change that puts the part at `at` into the key.
-fn putting<'c>(command: &'c Command, at: usize, scratch: &'c mut Scratch) -> Mutation<'c> {
+pub(super) fn putting<'c>(
+    command: &'c Command,
+    at: usize,
+    scratch: &'c mut Scratch,
+) -> Mutation<'c> {
     scratch.value = command.share(at);
     mutation(command.get(1), Change::Put((&scratch.value).into()))
 }
@@ -25,27 +30,31 @@ pub(super) fn set_new<'c>(command: &'c Command, scratch: &'c mut Scratch) -> One
 }
 
 /// The options of SET.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct SetOptions {
     if_missing: bool,
     if_there: bool,
     /// Where the value that is expected stands.
     if_equal: Option<usize>,
     get: bool,
-    keep_expiry: bool,
-    expiry: Option<&'static str>,
+    lifetime: Lifetime,
 }
 
-/// Reads the options of SET as Redis does, expiry times included, so that what Redis takes for a
-/// mistake is one here too.
+/// Reads the options of SET as Redis does, so that what Redis takes for a mistake is one here too.
 fn set_options(command: &Command) -> Result<SetOptions, Failure> {
-    let mut options = SetOptions::default();
+    let mut options = SetOptions {
+        if_missing: false,
+        if_there: false,
+        if_equal: None,
+        get: false,
+        lifetime: Lifetime::Endless,
+    };
     let mut time = None;
     let mut at = 3;
     while at < command.len() {
-        let expiry = EXPIRY_OPTIONS.into_iter().find(|word| command.is(at, word));
+        let expiry = Unit::at(command, at);
         let conditional = options.if_missing || options.if_there || options.if_equal.is_some();
-        let expires = options.expiry.is_some() || options.keep_expiry;
+        let expires = time.is_some() || options.lifetime != Lifetime::Endless;
         let has_next = at + 1 < command.len();
         if command.is(at, "NX") && !options.if_there && options.if_equal.is_none() {
             options.if_missing = true;
@@ -53,49 +62,26 @@ fn set_options(command: &Command) -> Result<SetOptions, Failure> {
             options.if_there = true;
         } else if command.is(at, "GET") {
             options.get = true;
-        } else if command.is(at, "KEEPTTL") && options.expiry.is_none() {
-            options.keep_expiry = true;
+        } else if command.is(at, "KEEPTTL") && time.is_none() {
+            options.lifetime = Lifetime::Keep;
         } else if command.is(at, "IFEQ") && !conditional && has_next {
             at += 1;
             options.if_equal = Some(at);
-        } else if let Some(word) = expiry
+        } else if let Some(unit) = expiry
             && !expires
             && has_next
         {
             at += 1;
-            options.expiry = Some(word);
-            time = Some(command.get(at));
+            time = Some((unit, at));
         } else {
             return Err(failure::SYNTAX);
         }
         at += 1;
     }
-    if let (Some(word), Some(time)) = (options.expiry, time) {
-        check_expiry("set", word, time)?;
+    if let Some((unit, at)) = time {
+        options.lifetime = unit.positive("set", command.get(at))?;
     }
     Ok(options)
-}
-
-const EXPIRY_OPTIONS: [&str; 4] = ["EX", "PX", "EXAT", "PXAT"];
-
-/// Checks an expiry time as Redis does.
-fn check_expiry(command: &str, unit: &str, time: &[u8]) -> Result<(), Failure> {
-    let time = integer(time).ok_or(failure::NOT_INTEGER)?;
-    let seconds = matches!(unit, "EX" | "EXAT");
-    let too_late = (seconds && time > i64::MAX / 1000) || (unit == "PX" && time > i64::MAX / 2);
-    if time <= 0 || too_late {
-        return Err(failure::bad_expiry(command));
-    }
-    Ok(())
-}
-
-/// SETEX and PSETEX.
-pub(super) fn no_expiry_set(name: &str, command: &Command) -> Failure {
-    let unit = if name == "setex" { "EX" } else { "PX" };
-    match check_expiry(name, unit, command.get(2)) {
-        Err(failure) => failure,
-        Ok(()) => failure::no_expiry(&name.to_uppercase()),
-    }
 }
 
 pub(super) fn set<'c>(
@@ -106,9 +92,6 @@ pub(super) fn set<'c>(
         return Ok(OneKey::change(putting(command, 2, scratch)).shaped(Shape::Ok));
     }
     let options = set_options(command)?;
-    if let Some(word) = options.expiry {
-        return Err(failure::no_expiry(&format!("SET with {word}")));
-    }
     let put = Mutation {
         rules: RejectRules {
             exists: options.if_missing,
@@ -117,6 +100,7 @@ pub(super) fn set<'c>(
         },
         value_is: options.if_equal.map(|at| command.get(at)),
         returns_old: options.get,
+        lifetime: options.lifetime,
         ..putting(command, 2, scratch)
     };
     Ok(OneKey::change(put).shaped(Shape::Set { old: options.get }))
@@ -142,28 +126,6 @@ pub(super) fn delete_if_equal(command: &Command) -> OneKey<'_> {
         ..mutation(command.get(1), Change::Delete)
     };
     OneKey::change(delete).shaped(Shape::IsDone)
-}
-
-/// GETEX with options.
-pub(super) async fn get_with_expiry(
-    core: &Core,
-    db: DatabaseId,
-    command: &Command,
-) -> CommandResult {
-    let word = if command.len() == 3 && command.is(2, "PERSIST") {
-        "PERSIST"
-    } else {
-        let word = EXPIRY_OPTIONS.into_iter().find(|word| command.is(2, word));
-        word.filter(|_| command.len() == 4).ok_or(failure::SYNTAX)?
-    };
-    // Redis looks at the time only when there is something to expire.
-    if !super::exists(core, db, command.get(1)).await? {
-        return Ok(Reply::Nil);
-    }
-    if word != "PERSIST" {
-        check_expiry("getex", word, command.get(3))?;
-    }
-    Err(failure::no_expiry(&format!("GETEX with {word}")))
 }
 
 pub(super) fn append<'c>(command: &'c Command, scratch: &'c mut Scratch) -> OneKey<'c> {
@@ -252,6 +214,6 @@ mod tests {
             assert_eq!(got, Err(failure::bad_expiry("set")), "{time}");
         }
         let all = options("SET k v get Nx keepttl").unwrap();
-        assert!(all.get && all.if_missing && all.keep_expiry && all.expiry.is_none());
+        assert!(all.get && all.if_missing && all.lifetime == Lifetime::Keep);
     }
 }

@@ -6,6 +6,7 @@ mod bench;
 mod bits;
 mod cluster;
 mod docs;
+mod expiry;
 mod faults;
 mod held;
 mod memory;

@@ -143,6 +143,39 @@ fn on_bits(dice: &mut Dice, key: Vec<u8>) -> Parts {
     parts
 }
 
+/// Seconds far away, so that nothing expires while replies are compared; and times that are past
+/// wherever the clock stands.
+const SECONDS: [&str; 4] = ["9999999991", "9999999992", "9999999993", "1"];
+
+/// A command on when a key expires, by times that do not depend on the clock.
+fn on_deadlines(dice: &mut Dice, key: Vec<u8>, value: Vec<u8>) -> Parts {
+    let name = |text: &str| text.as_bytes().to_vec();
+    let seconds = name(dice.one(&SECONDS));
+    let far = name(dice.one(&SECONDS[..3]));
+    match dice.below(10) {
+        0 => vec![name("SET"), key, value, name("EXAT"), far],
+        1 => vec![name("SET"), key, value, name("KEEPTTL"), name("GET")],
+        2 => vec![name("GETEX"), key, name("EXAT"), far],
+        3 => vec![name("GETEX"), key, name("PERSIST")],
+        4 => vec![name("PERSIST"), key],
+        5 => vec![name("EXPIRETIME"), key],
+        6 => vec![name("PEXPIRETIME"), key],
+        7 => vec![name("PEXPIREAT"), key, [&far[..], b"123"].concat()],
+        8 => vec![
+            name(dice.one(&["EXPIRE", "PEXPIRE"])),
+            key,
+            name(dice.one(&["-1", "0", "x"])),
+        ],
+        _ => {
+            let mut parts = vec![name("EXPIREAT"), key, seconds];
+            for _ in 0..dice.below(3) {
+                parts.push(name(dice.one(&["NX", "XX", "GT", "LT", "lt", "FOO"])));
+            }
+            parts
+        }
+    }
+}
+
 /// A command, often right, sometimes wrong.
 pub fn command(dice: &mut Dice) -> Parts {
     let key = dice.one(&KEYS).as_bytes().to_vec();
@@ -153,7 +186,7 @@ pub fn command(dice: &mut Dice) -> Parts {
     let second = dice.one(&SMALL).as_bytes().to_vec();
     let float = dice.one(&FLOATS).as_bytes().to_vec();
     let name = |text: &str| text.as_bytes().to_vec();
-    let mut parts = match dice.below(46) {
+    let mut parts = match dice.below(54) {
         0..4 => vec![name("SET"), key, value],
         4 => {
             let option = ["NX", "XX", "GET", "KEEPTTL", "nx", "FOO", "EX"];
@@ -200,6 +233,7 @@ pub fn command(dice: &mut Dice) -> Parts {
             value,
         ],
         37..43 => return on_bits(dice, key),
+        43..51 => on_deadlines(dice, key, value),
         _ => vec![name("GET"), key],
     };
     // Sometimes the number of arguments is wrong.

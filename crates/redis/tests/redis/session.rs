@@ -61,18 +61,6 @@ fn what_is_not_supported_says_so() {
     let mut bench = Bench::new();
     let mut c = bench.connect();
     c.say("SET k v");
-    for (command, what) in [
-        ("SET k v EX 10", "SET with EX"),
-        ("SET k v PXAT 10", "SET with PXAT"),
-        ("GETEX k PERSIST", "GETEX with PERSIST"),
-        ("EXPIRE k 10", "EXPIRE"),
-        ("TTL k", "TTL"),
-        ("SETEX k 10 v", "SETEX"),
-        ("PSETEX k 10 v", "PSETEX"),
-    ] {
-        let expected = format!("-ERR {what} is not supported yet: keys do not expire\r\n");
-        assert_eq!(c.say(command), expected, "{command}");
-    }
     for command in ["MSETNX a 1 b 2", "RENAME k l", "RENAMENX k l"] {
         assert!(c.say(command).contains("could not be atomic"), "{command}");
     }

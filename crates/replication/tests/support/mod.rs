@@ -430,6 +430,7 @@ pub fn append(
         version: ObjectVersion(version),
         timestamp_s: 1,
         graves: Graves::NONE,
+        deadline: None,
         key: key.as_bytes(),
         value: &value,
     };

@@ -130,6 +130,9 @@ impl StoreError {
             EngineError::OtherLog | EngineError::Stalled => {
                 unreachable!("an embedded store takes any log, and none of its logs has replicas")
             }
+            EngineError::NoDeadlines => {
+                unreachable!("an embedded store is not asked for deadlines")
+            }
             EngineError::KeyTooLong(len) => Self::KeyTooLong(len, KEY_MAX),
             EngineError::ValueTooLong(len, max) => Self::ValueTooLong(len, max),
         }

@@ -31,6 +31,7 @@ impl NewValue<'_> {
             version,
             timestamp_s: self.now_s,
             graves: Graves::NONE,
+            deadline: None,
             key: self.key,
             value: self.value,
         }

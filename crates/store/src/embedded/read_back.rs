@@ -141,7 +141,8 @@ fn head(bytes: &[u8]) -> Result<Head, ReadBackError> {
             | Entry::Tombstone(_)
             | Entry::SafeVersion(_)
             | Entry::TableStats(_)
-            | Entry::Completion(_) => {}
+            | Entry::Completion(_)
+            | Entry::Horizon(_) => {}
         }
     }
     let header = header.ok_or(ReadBackError::NoHeader)?;
@@ -181,7 +182,8 @@ fn replay<'a>(
                 Entry::SegmentHeader(_)
                 | Entry::LogDigest(_)
                 | Entry::TableStats(_)
-                | Entry::Completion(_) => continue,
+                | Entry::Completion(_)
+                | Entry::Horizon(_) => continue,
             };
             *next = version.next().max(*next);
             let known = newest.entry((table, key)).or_insert((version, value));

@@ -3,7 +3,8 @@
 //! 1. Lock the bucket of the key, and look at what its slot refers to.
 //! 2. Refuse where the log may not be appended to: a pending entry of the key is in another log, or
 //!    the log is stalled.
-//! 3. Judge: the rules, and what the change makes of the value ([`judge`]).
+//! 3. Judge: the rules, and what the change makes of the value ([`judge`]). An object counts as
+//!    absent when its deadline is past.
 //! 4. Make room for the outcome, if it is kept for retries and holds a value (COMP-7). A delete
 //!    raises the safe version, before it appends.
 //! 5. Append the new entry and the record of the operation in one group, and let the slot point to
@@ -22,8 +23,8 @@ use pluvio_format::{Entry, Graves};
 use pluvio_index::{BucketGuard, Room};
 use pluvio_log::{Appended, Awaited, Durable};
 use pluvio_memory::EpochGuard;
-use pluvio_mutation::{Current, Mutation, Outcome, Output, Verdict, judge};
-use pluvio_units::{EntryRef, KEY_MAX, KeyHash, LogId, ObjectVersion};
+use pluvio_mutation::{Current, Mutation, Now, Outcome, Output, Verdict, judge};
+use pluvio_units::{Deadline, EntryRef, KEY_MAX, KeyHash, LogId, ObjectVersion};
 
 /// Where a mutation is applied.
 #[derive(Clone, Copy)]
@@ -96,6 +97,10 @@ pub(crate) struct Old<'o> {
     pub(crate) version: ObjectVersion,
     /// Where dead versions of it lie.
     pub(crate) graves: Graves<'o>,
+    /// When it expires, if it does.
+    pub(crate) deadline: Option<Deadline>,
+    /// Whether its deadline is past, so that nobody is told of it.
+    pub(crate) is_gone: bool,
 }
 
 /// A write under way: the place, the locked bucket, and the entry of the key.
@@ -108,6 +113,8 @@ pub(crate) struct Write<'w, 'b> {
     pub(crate) bucket: BucketGuard<'b>,
     /// What the slot of the key refers to: an object, or a tombstone that is not durable yet.
     pub(crate) old: Option<Old<'w>>,
+    /// The deadline of the object that is written.
+    pub(crate) deadline: Option<Deadline>,
     pub(crate) guard: &'w EpochGuard<'w>,
 }
 
@@ -122,6 +129,12 @@ impl<'w, 'b> Write<'w, 'b> {
     /// The version of the object that is there; 0 when there is none.
     pub(crate) fn replaced_version(&self) -> ObjectVersion {
         self.replaced().map_or(ObjectVersion(0), |old| old.version)
+    }
+
+    /// The version that was there as clients know it; 0 also when it has expired.
+    pub(crate) fn told_version(&self) -> ObjectVersion {
+        let told = self.replaced().filter(|old| !old.is_gone);
+        told.map_or(ObjectVersion(0), |old| old.version)
     }
 
     /// Room for a slot, if the key has none. Taken before the append, which cannot be taken back:
@@ -193,7 +206,9 @@ impl Engine {
         let current = object.as_ref().map(|object| Current {
             version: object.version,
             value: object.value,
+            deadline: object.deadline,
         });
+        let now = self.time_for(mutation, current);
         let pending = found.and_then(|(slot, seen)| self.pending(slot, seen.total_len(), &guard));
         if site.only_this_log && pending.is_some_and(|pending| pending.log != site.log) {
             return Err(EngineError::OtherLog);
@@ -209,6 +224,8 @@ impl Engine {
             object_bytes: current.map_or(0, |c| key.len() + c.value.len()),
             version: current.map_or(ObjectVersion(0), |c| c.version),
             graves: object.as_ref().map_or(Graves::NONE, |object| object.graves),
+            deadline: current.and_then(|current| current.deadline),
+            is_gone: current.is_some_and(|current| current.is_gone(now)),
         });
         let mut write = Write {
             log,
@@ -218,14 +235,17 @@ impl Engine {
             now_s: site.now_s,
             bucket,
             old,
+            deadline: None,
             guard: &guard,
         };
-        let applied = match judge(mutation, current) {
+        let applied = match judge(mutation, current, now) {
             Verdict::Keep(outcome) => {
                 reserve(&mut execution, outcome.output())?;
                 return self.keep(&write, outcome, pending, execution);
             }
-            Verdict::Put(value, output) => {
+            Verdict::Put(value, deadline, output) => {
+                self.check_deadline(deadline)?;
+                write.deadline = deadline;
                 reserve(&mut execution, &output)?;
                 self.put(&mut write, &value, output, execution)?
             }
@@ -236,7 +256,27 @@ impl Engine {
         };
         drop(write);
         index.resize(&guard, |entry| self.hash_of(table, entry, &guard));
+        if self.expiry.take_new() {
+            self.tend_horizon(site.log);
+        }
         Ok(applied)
+    }
+
+    /// The time by which a mutation of this object is judged; 0 where it does not matter.
+    #[inline]
+    pub(super) fn time_for(&self, mutation: &Mutation<'_>, current: Option<Current<'_>>) -> Now {
+        let is_volatile = current.is_some_and(|current| current.deadline.is_some());
+        match is_volatile || mutation.lifetime.is_bounded() {
+            true => self.time(),
+            false => Now::default(),
+        }
+    }
+
+    fn check_deadline(&self, deadline: Option<Deadline>) -> Result<(), EngineError> {
+        match self.kind {
+            StoreKind::InPlace if deadline.is_some() => Err(EngineError::NoDeadlines),
+            StoreKind::InPlace | StoreKind::Replicated | StoreKind::Volatile => Ok(()),
+        }
     }
 
     fn put(
@@ -257,7 +297,7 @@ impl Engine {
         }
     }
 
-    fn delete(
+    pub(super) fn delete(
         &self,
         write: &mut Write<'_, '_>,
         output: Output,
@@ -323,13 +363,16 @@ impl Engine {
     }
 
     /// Counts an object that was written, and the one that it replaces as dead: the index points to
-    /// that one no more.
+    /// that one no more. Notes when the object expires.
     pub(crate) fn count_written(&self, write: &Write<'_, '_>, value_len: usize, entry_len: u32) {
-        let mut growth = Growth::by(write.key.len() + value_len, entry_len);
+        let mut growth = Growth::by(write.key.len() + value_len, entry_len).until(write.deadline);
         if let Some(old) = write.replaced() {
             growth = growth.without(self.count_dead(write, old));
         }
         write.table.count(write.log, growth);
+        let old = write.replaced().and_then(|old| old.deadline);
+        let place = (write.table.id(), write.hash);
+        self.expiry.renote(place, old, write.deadline);
     }
 
     /// The log counts an object as dead that the index does not point to any more. Gives what the
@@ -339,7 +382,7 @@ impl Engine {
         let guard = write.guard;
         self.space
             .mark_dead_by(write.log, old.entry, old.len, guard);
-        Growth::by(old.object_bytes, old.len)
+        Growth::by(old.object_bytes, old.len).until(old.deadline)
     }
 
     /// Takes the pending mark off the slot that a mutation left marked; the slot of a tombstone is

@@ -64,6 +64,7 @@ impl Staged<'_> {
             version: self.version,
             timestamp_s: self.write.now_s,
             graves: self.burial.graves(),
+            deadline: self.write.deadline,
             key: self.write.key,
             value: &self.value,
         }
@@ -181,6 +182,9 @@ impl Engine {
             let marked = Some(write.marked(entry, false));
             applied.push(Applied { outcome, marked });
         }
+        if self.expiry.take_new() {
+            self.tend_horizon(first.log);
+        }
         // No bucket is locked from here on: settling a slot locks its bucket.
         let mut flow = ControlFlow::Continue(());
         for applied in applied {
@@ -222,8 +226,11 @@ impl Engine {
         let current = old.as_ref().map(|(_, object)| Current {
             version: object.version,
             value: object.value,
+            deadline: object.deadline,
         });
-        let Verdict::Put(value, output) = judge(mutation, current) else {
+        let now = self.time_for(mutation, current);
+        let is_gone = current.is_some_and(|current| current.is_gone(now));
+        let Verdict::Put(value, deadline, output) = judge(mutation, current, now) else {
             return None;
         };
         if output.bulk_len() > 0 || value.len() > self.kind.value_max() {
@@ -236,7 +243,8 @@ impl Engine {
             key,
             now_s: site.now_s,
             bucket,
-            old: old.map(|(old, _)| old),
+            old: old.map(|(old, _)| Old { is_gone, ..old }),
+            deadline,
             guard,
         };
         self.staged(write, value, output)
@@ -275,6 +283,8 @@ impl Engine {
             object_bytes: key.len() + object.value.len(),
             version: object.version,
             graves: object.graves,
+            deadline: object.deadline,
+            is_gone: false,
         };
         Some(Some((old, object)))
     }
@@ -296,7 +306,7 @@ impl Engine {
         let version = self.next_version(&write);
         let outcome = Outcome::Written {
             version,
-            replaced: write.replaced_version(),
+            replaced: write.told_version(),
             output,
         };
         Some(Staged {

@@ -28,7 +28,7 @@ use pluvio_format::{EntryKind, Object, ParseErrorKind};
 use pluvio_index::{BucketGuard, Index};
 use pluvio_log::{Awaited, Corruption, EntryView, Fatal, LogSpace, Overwritable, VALUE_HEAD_BYTES};
 use pluvio_memory::EpochGuard;
-use pluvio_mutation::{Current, Get, Outcome, Output, look};
+use pluvio_mutation::{Current, Get, Now, Outcome, Output, look};
 use pluvio_units::{EntryRef, KeyHash, LogId, ObjectVersion};
 
 /// Largest buffer that a thread keeps for its next read.
@@ -141,8 +141,12 @@ impl Engine {
         let outcome = with_buffer(|value| {
             let guard = self.space.pin();
             let version = self.copy_slow(table, hash, get.key, value, &guard);
-            let current = version.map(|version| Current { version, value });
-            look(get, current)
+            let current = version.map(|version| Current {
+                version,
+                value,
+                deadline: None,
+            });
+            look(get, current, Now::default())
         });
         Awaited::Now(self.marks.unmarked(outcome))
     }

@@ -9,7 +9,7 @@ use pluvio_format::{Entry, Object};
 use pluvio_index::{Index, Slot};
 use pluvio_log::{Awaited, Durable, EntryView};
 use pluvio_memory::EpochGuard;
-use pluvio_mutation::{Current, Get, Outcome, look};
+use pluvio_mutation::{Current, Get, Now, Outcome, look};
 use pluvio_units::{EntryRef, KeyHash, LogId, LogPosition};
 
 /// The end of an entry that is not known to be durable.
@@ -81,14 +81,15 @@ impl Engine {
         let index = table.indexes.of(hash);
         let found = index.and_then(|index| self.lookup(&index, hash, get.key, &guard));
         let Some((slot, seen)) = found else {
-            return Awaited::Now(self.marks.unmarked(look(get, None)));
+            return Awaited::Now(self.marks.unmarked(look(get, None, Now::default())));
         };
         let object = seen.object();
         let current = object.as_ref().map(|object| Current {
             version: object.version,
             value: object.value,
+            deadline: object.deadline,
         });
-        let outcome = look(get, current);
+        let outcome = look(get, current, self.time_of(table, object.as_ref()));
         if !slot.pending {
             return Awaited::Now(self.marks.unmarked(outcome));
         }
@@ -121,11 +122,23 @@ impl Engine {
             return None;
         }
         let object = seen.object();
+        let now = self.time_of(table, object.as_ref());
         let current = object.as_ref().map(|object| Current {
             version: object.version,
             value: object.value,
+            deadline: object.deadline,
         });
+        let current = current.filter(|current| !current.is_gone(now));
         Some(self.marks.unmarked(show(current)))
+    }
+
+    /// The time by which an object is judged; 0 where it does not matter.
+    #[inline]
+    pub(crate) fn time_of(&self, table: &EngineTable, object: Option<&Object<'_>>) -> Now {
+        match object {
+            Some(object) if object.deadline.is_some() => self.time_at(table, object.key),
+            Some(_) | None => Now::default(),
+        }
     }
 
     /// Asks for the memory of keys that are read or changed next: first for their index buckets,

@@ -72,7 +72,7 @@ impl Engine {
         let version = self.next_version(write);
         let outcome = Outcome::Written {
             version,
-            replaced: write.replaced_version(),
+            replaced: write.told_version(),
             output,
         };
         let object = Object {
@@ -80,6 +80,7 @@ impl Engine {
             version,
             timestamp_s: write.now_s,
             graves: Graves::NONE,
+            deadline: write.deadline,
             key: write.key,
             value,
         };

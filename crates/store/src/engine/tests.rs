@@ -63,6 +63,7 @@ fn recovered(key: u64) -> Vec<u8> {
             version,
             timestamp_s,
             graves: Graves::NONE,
+            deadline: None,
             key: &bytes,
             value: b"value",
         })

@@ -23,7 +23,7 @@ impl Engine {
         self.append_volatile(write, version, value, value.len())?;
         let outcome = Outcome::Written {
             version,
-            replaced: write.replaced_version(),
+            replaced: write.told_version(),
             output,
         };
         Ok(self.done(outcome, execution))
@@ -42,6 +42,7 @@ impl Engine {
             version,
             timestamp_s: write.now_s,
             graves: Graves::NONE,
+            deadline: write.deadline,
             key: write.key,
             value,
         };

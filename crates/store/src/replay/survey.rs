@@ -49,7 +49,8 @@ impl Survey {
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
             | Entry::TableStats(_)
-            | Entry::Completion(_) => return Ok(()),
+            | Entry::Completion(_)
+            | Entry::Horizon(_) => return Ok(()),
         };
         let found = Newest {
             version,
@@ -122,6 +123,7 @@ mod tests {
             version: ObjectVersion(version),
             timestamp_s: 1,
             graves: Graves::NONE,
+            deadline: None,
             key,
             value: b"value",
         });

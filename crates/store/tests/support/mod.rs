@@ -112,6 +112,7 @@ pub fn entries_of(image: &[u8]) -> Vec<u8> {
                 Entry::Object(_)
                 | Entry::Tombstone(_)
                 | Entry::SafeVersion(_)
+                | Entry::Horizon(_)
                 | Entry::Completion(_) => {
                     let one = pluvio_format::Encoded::new(&entry, false).unwrap();
                     bytes.extend_from_slice(&one.to_vec());

@@ -20,11 +20,11 @@ pub fn check_mutation(mutation: &Mutation<'_>) -> Result<(), Refusal> {
             Change::Put(value) | Change::Append(value) => check_value(value.bytes()),
             Change::SetRange { bytes, .. } => check_value(bytes.bytes()),
             Change::Bits(steps) => check_steps(steps),
-            Change::Delete | Change::Add(_) => Ok(()),
+            Change::Delete | Change::Add(_) | Change::Touch(_) => Ok(()),
         })?;
-    if mutation.returns_old && !matches!(change, Change::Put(_) | Change::Delete) {
+    if mutation.returns_old && !change.may_return_old() {
         return Err(Refusal::malformed(
-            "only a put or a delete can give the value from before",
+            "only a put, a delete or a touch can give the value from before",
         ));
     }
     match change {
@@ -44,7 +44,8 @@ pub fn check_mutation(mutation: &Mutation<'_>) -> Result<(), Refusal> {
         | Change::Add(_)
         | Change::Append(_)
         | Change::SetRange { .. }
-        | Change::Bits(_) => Ok(()),
+        | Change::Bits(_)
+        | Change::Touch(_) => Ok(()),
     }
 }
 
@@ -72,7 +73,9 @@ pub fn check_get(get: &Get<'_>) -> Result<(), Refusal> {
         | Projection::Length
         | Projection::Range(_)
         | Projection::BitCount(_)
-        | Projection::BitPosition { .. } => Ok(()),
+        | Projection::BitPosition { .. }
+        | Projection::Deadline
+        | Projection::TimeLeft => Ok(()),
     }
 }
 

@@ -5,10 +5,10 @@ use super::{DECIMAL_BYTES_MAX, unknown};
 use crate::limits::check_key;
 use crate::refusal::{FatalKind, Refusal};
 use crate::{
-    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind, Get, Mutation,
-    Projection, ProjectionKind, RejectRules, Span,
+    Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind, Get, Lifetime,
+    Mutation, Projection, ProjectionKind, RejectRules, Span, TouchIf,
 };
-use pluvio_units::{ObjectVersion, OperationId, SequenceNumber, TableId};
+use pluvio_units::{Deadline, ObjectVersion, OperationId, SequenceNumber, TableId};
 
 const EXISTS: u16 = 1;
 const DOES_NOT_EXIST: u16 = 2;
@@ -18,8 +18,16 @@ const VERSION_LESS: u16 = 16;
 const VALUE_IS: u16 = 32;
 const RETURNS_OLD: u16 = 64;
 const SEQUENCE: u16 = 128;
+const LIFETIME: u16 = 256;
 const GET_FLAGS: u16 = 31;
-const MUTATE_FLAGS: u16 = 255;
+const MUTATE_FLAGS: u16 = 511;
+
+const KEEP: u8 = 0;
+const ENDLESS: u8 = 1;
+const UNTIL: u8 = 2;
+const FOR: u8 = 3;
+/// Tag and milliseconds.
+const LIFETIME_BYTES: usize = 9;
 
 const SPAN_END: u8 = 1;
 const SPAN_BITS: u8 = 2;
@@ -111,7 +119,13 @@ fn rules(from: &mut Reader<'_>, flags: u16) -> Result<RejectRules, Refusal> {
 fn optional_len(flags: u16) -> usize {
     let words = VERSION_EQUAL | VERSION_NOT_EQUAL | VERSION_LESS | SEQUENCE;
     let words = (flags & words).count_ones() as usize;
-    8 * words + if flags & VALUE_IS == 0 { 0 } else { 4 }
+    let length = if flags & VALUE_IS == 0 { 0 } else { 4 };
+    let lifetime = if flags & LIFETIME == 0 {
+        0
+    } else {
+        LIFETIME_BYTES
+    };
+    8 * words + length + lifetime
 }
 
 fn key<'a>(from: &mut Reader<'a>, length: usize) -> Result<&'a [u8], Refusal> {
@@ -204,6 +218,44 @@ fn steps<'a>(
     })
 }
 
+/// Whether its lifetime goes without saying.
+fn has_usual_lifetime(mutation: &Mutation<'_>) -> bool {
+    mutation.lifetime == Lifetime::of_change(&mutation.change)
+}
+
+fn put_lifetime(meta: &mut Vec<u8>, lifetime: Lifetime) {
+    let (tag, ms) = match lifetime {
+        Lifetime::Keep => (KEEP, 0),
+        Lifetime::Endless => (ENDLESS, 0),
+        Lifetime::Until(deadline) => (UNTIL, deadline.ms()),
+        Lifetime::For(ms) => (FOR, ms),
+    };
+    meta.push(tag);
+    put(meta, &ms.to_le_bytes());
+}
+
+fn lifetime(from: &mut Reader<'_>) -> Result<Lifetime, Refusal> {
+    let (tag, ms) = (from.u8()?, from.u64()?);
+    match tag {
+        KEEP | ENDLESS if ms != 0 => Err(Refusal::malformed("a lifetime without an end has one")),
+        KEEP => Ok(Lifetime::Keep),
+        ENDLESS => Ok(Lifetime::Endless),
+        UNTIL => {
+            let deadline = Deadline::new(ms);
+            let refused = || Refusal::malformed(format!("there is no deadline at {ms} ms"));
+            deadline.map(Lifetime::Until).ok_or_else(refused)
+        }
+        FOR => Ok(Lifetime::For(ms)),
+        _ => Err(unknown("lifetime", tag.into(), "keep, endless, until, for")),
+    }
+}
+
+fn touch_if(code: u8) -> Result<TouchIf, Refusal> {
+    let rule = TouchIf::ALL.get(usize::from(code)).copied();
+    let known = || unknown("condition on a deadline", code.into(), "0 to 5");
+    rule.ok_or_else(known)
+}
+
 fn mutation_flags(mutation: &Mutation<'_>, implied: SequenceNumber) -> u16 {
     let sequence = mutation.id.sequence;
     let has_sequence = sequence != SequenceNumber(0) && sequence != implied;
@@ -212,6 +264,7 @@ fn mutation_flags(mutation: &Mutation<'_>, implied: SequenceNumber) -> u16 {
         (mutation.value_is.is_some(), VALUE_IS),
         (mutation.returns_old, RETURNS_OLD),
         (has_sequence, SEQUENCE),
+        (!has_usual_lifetime(mutation), LIFETIME),
     ] {
         flags |= if set { flag } else { 0 };
     }
@@ -227,6 +280,7 @@ pub(super) fn mutation_len(mutation: &Mutation<'_>, implied: SequenceNumber) -> 
         Change::Add(Addend::Decimal(text)) => 2 + usize::from(short_len(text.len())),
         Change::SetRange { .. } => 12,
         Change::Bits(steps) => steps_len(steps),
+        Change::Touch(_) => 1,
     };
     FRONT + optional_len(mutation_flags(mutation, implied)) + fixed + mutation.key.len()
 }
@@ -253,6 +307,9 @@ pub(super) fn put_mutation<'a>(
     if flags & SEQUENCE != 0 {
         put(meta, &mutation.id.sequence.0.to_le_bytes());
     }
+    if flags & LIFETIME != 0 {
+        put_lifetime(meta, mutation.lifetime);
+    }
     match mutation.change {
         Change::Delete => {}
         Change::Put(bytes) | Change::Append(bytes) => put(meta, &bulk.push(bytes)),
@@ -267,6 +324,10 @@ pub(super) fn put_mutation<'a>(
             put(meta, &bulk.push(bytes));
         }
         Change::Bits(steps) => put_steps(meta, steps),
+        Change::Touch(rule) => {
+            let code = TouchIf::ALL.iter().position(|known| *known == rule);
+            meta.push(code.map_or(0, |code| code as u8));
+        }
     }
     put(meta, mutation.key);
 }
@@ -297,11 +358,19 @@ pub(super) fn mutation<'a>(
     if has(SEQUENCE) && id.sequence == SequenceNumber(0) {
         return Err(Refusal::malformed("operations count from 1, not from 0"));
     }
+    let lifetime = match has(LIFETIME) {
+        true => Some(lifetime(from)?),
+        false => None,
+    };
     let change = change(front.kind, from, bulk, steps)?;
+    let usual = Lifetime::of_change(&change);
+    if lifetime == Some(usual) {
+        return Err(Refusal::malformed("a lifetime that goes without saying"));
+    }
     let returns_old = has(RETURNS_OLD);
-    if returns_old && !matches!(change, Change::Put(_) | Change::Delete) {
+    if returns_old && !change.may_return_old() {
         return Err(Refusal::malformed(
-            "only a put or a delete can give the value from before",
+            "only a put, a delete or a touch can give the value from before",
         ));
     }
     Ok(Mutation {
@@ -312,6 +381,7 @@ pub(super) fn mutation<'a>(
         rules,
         value_is,
         returns_old,
+        lifetime: lifetime.unwrap_or(usual),
         change,
     })
 }
@@ -346,6 +416,7 @@ fn change<'a>(
             Change::SetRange { offset, bytes }
         }
         ChangeKind::Bits => Change::Bits(steps(from, steps_of, false)?),
+        ChangeKind::Touch => Change::Touch(touch_if(from.u8()?)?),
     })
 }
 
@@ -409,7 +480,11 @@ fn span(from: &mut Reader<'_>, known_flags: u8) -> Result<(Span, bool), Refusal>
 /// Bytes that [`put_get`] adds to `meta`.
 pub(super) fn get_len(get: &Get<'_>) -> usize {
     let fixed = match &get.projection {
-        Projection::Value | Projection::Nothing | Projection::Length => 0,
+        Projection::Value
+        | Projection::Nothing
+        | Projection::Length
+        | Projection::Deadline
+        | Projection::TimeLeft => 0,
         Projection::Range(span)
         | Projection::BitCount(span)
         | Projection::BitPosition { span, .. } => span_len(span),
@@ -424,7 +499,11 @@ pub(super) fn put_get(meta: &mut Vec<u8>, get: &Get<'_>) {
     put_front(meta, kind, rules_flags(&get.rules), get.key, get.table);
     put_rules(meta, &get.rules);
     match &get.projection {
-        Projection::Value | Projection::Nothing | Projection::Length => {}
+        Projection::Value
+        | Projection::Nothing
+        | Projection::Length
+        | Projection::Deadline
+        | Projection::TimeLeft => {}
         Projection::Range(span) | Projection::BitCount(span) => put_span(meta, span, false),
         Projection::BitPosition { bit, span } => put_span(meta, span, *bit),
         Projection::Bits(steps) => put_steps(meta, steps),
@@ -457,6 +536,8 @@ pub(super) fn get<'a>(
             let (span, bit) = span(from, SPAN_END | SPAN_BITS | SPAN_BIT)?;
             Projection::BitPosition { bit, span }
         }
+        ProjectionKind::Deadline => Projection::Deadline,
+        ProjectionKind::TimeLeft => Projection::TimeLeft,
     };
     Ok(Get {
         table: front.table,

@@ -2,7 +2,7 @@
 
 use crate::{SEQUENCE, header};
 use core::time::Duration;
-use pluvio_units::{ObjectVersion, OperationId, SequenceNumber, TableId};
+use pluvio_units::{Deadline, ObjectVersion, OperationId, SequenceNumber, TableId};
 use pluvio_wire::*;
 use proptest::collection::vec;
 use proptest::option;
@@ -18,6 +18,7 @@ enum Kind {
     Append(Vec<u8>),
     SetRange(u64, Vec<u8>),
     Bits(Vec<BitStep>),
+    Touch(TouchIf),
 }
 
 /// A mutation that owns what it is made of.
@@ -29,6 +30,7 @@ pub struct Owned {
     rules: RejectRules,
     value_is: Option<Vec<u8>>,
     returns_old: bool,
+    lifetime: Option<Lifetime>,
     kind: Kind,
 }
 
@@ -45,7 +47,9 @@ impl Owned {
                 bytes: bytes[..].into(),
             },
             Kind::Bits(steps) => Change::Bits(steps),
+            Kind::Touch(rule) => Change::Touch(*rule),
         };
+        let usual = Lifetime::of_change(&change);
         Mutation {
             id: OperationId {
                 sequence: SequenceNumber(self.sequence),
@@ -53,7 +57,8 @@ impl Owned {
             },
             rules: self.rules,
             value_is: self.value_is.as_deref(),
-            returns_old: self.returns_old && matches!(self.kind, Kind::Put(_) | Kind::Delete),
+            returns_old: self.returns_old && change.may_return_old(),
+            lifetime: self.lifetime.unwrap_or(usual),
             ..Mutation::new(TableId(self.table), &self.key, change)
         }
     }
@@ -68,6 +73,8 @@ enum Wanted {
     Bits(Vec<BitStep>),
     BitCount(Span),
     BitPosition(bool, Span),
+    Deadline,
+    TimeLeft,
 }
 
 #[derive(Clone, Debug)]
@@ -89,6 +96,8 @@ impl OwnedGet {
                 bit: *bit,
                 span: *span,
             },
+            Wanted::Deadline => Projection::Deadline,
+            Wanted::TimeLeft => Projection::TimeLeft,
         };
         Get {
             rules: self.2,
@@ -147,7 +156,17 @@ fn change(kind: ChangeKind) -> BoxedStrategy<Kind> {
             .prop_map(|(at, bytes)| Kind::SetRange(at, bytes))
             .boxed(),
         ChangeKind::Bits => steps(0..3).prop_map(Kind::Bits).boxed(),
+        ChangeKind::Touch => select(&TouchIf::ALL[..]).prop_map(Kind::Touch).boxed(),
     }
+}
+
+fn lifetime() -> impl Strategy<Value = Lifetime> {
+    prop_oneof![
+        Just(Lifetime::Keep),
+        Just(Lifetime::Endless),
+        (1..u64::MAX / 2).prop_map(|ms| Lifetime::Until(Deadline::new(ms).expect("it is not 0"))),
+        any::<u64>().prop_map(Lifetime::For),
+    ]
 }
 
 pub fn mutations() -> impl Strategy<Value = Vec<Owned>> {
@@ -159,16 +178,18 @@ pub fn mutations() -> impl Strategy<Value = Vec<Owned>> {
         rules(),
         option::of(bytes(30)),
         any::<bool>(),
+        option::of(lifetime()),
         kind,
     );
     let item = item.prop_map(
-        |(sequence, table, key, rules, value_is, returns_old, kind)| Owned {
+        |(sequence, table, key, rules, value_is, returns_old, lifetime, kind)| Owned {
             sequence,
             table,
             key,
             rules,
             value_is,
             returns_old,
+            lifetime,
             kind,
         },
     );
@@ -188,6 +209,8 @@ fn projection(kind: ProjectionKind) -> BoxedStrategy<Wanted> {
         ProjectionKind::BitPosition => (any::<bool>(), span)
             .prop_map(|(bit, span)| Wanted::BitPosition(bit, span))
             .boxed(),
+        ProjectionKind::Deadline => Just(Wanted::Deadline).boxed(),
+        ProjectionKind::TimeLeft => Just(Wanted::TimeLeft).boxed(),
     }
 }
 

@@ -264,10 +264,26 @@ fn what_is_not_known_is_refused_in_words() {
             assert!(said.contains(word), "{said}");
         }
     };
-    let kind = refused(&put(b"v"), |meta| meta[ITEMS] = 8);
-    unknown(kind, &["kind of change: 8 ", "1 put, 2 delete", "7 bits"]);
-    let flag = refused(&put(b"v"), |meta| meta[ITEMS + 2] = 1);
-    unknown(flag, &["256 ", "within 255"]);
+    let kind = refused(&put(b"v"), |meta| meta[ITEMS] = 9);
+    unknown(kind, &["kind of change: 9 ", "1 put, 2 delete", "8 touch"]);
+    let flag = refused(&put(b"v"), |meta| meta[ITEMS + 2] = 2);
+    unknown(flag, &["512 ", "within 511"]);
+    let forever = Mutation {
+        lifetime: Lifetime::Endless,
+        ..Mutation::new(TableId(1), b"", Change::Touch(TouchIf::Always))
+    };
+    unknown(
+        refused(&forever, |meta| meta[ITEMS + 15] = 4),
+        &["lifetime: 4 "],
+    );
+    unknown(
+        refused(&forever, |meta| meta[ITEMS + 24] = 6),
+        &["condition on a deadline: 6 "],
+    );
+    let usual = refused(&forever, |meta| meta[ITEMS + 15] = 0);
+    assert_eq!(usual.fatal_kind(), Some(FatalKind::Malformed));
+    let no_deadline = refused(&forever, |meta| meta[ITEMS + 15] = 2);
+    assert_eq!(no_deadline.fatal_kind(), Some(FatalKind::Malformed));
     let flag = refused(&put(b"v"), |meta| meta[ITEMS - 1] = 12);
     unknown(flag, &["flag of a request: 12 "]);
 

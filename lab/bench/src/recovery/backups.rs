@@ -179,6 +179,7 @@ mod tests {
             version: ObjectVersion(1),
             timestamp_s: 1,
             graves: Graves::NONE,
+            deadline: None,
             key: b"key",
             value: &[7; 1000],
         });

@@ -132,6 +132,7 @@ impl Load {
                 version: ObjectVersion(load.objects + 1),
                 timestamp_s: 1,
                 graves: Graves::NONE,
+                deadline: None,
                 key: &key,
                 value: &source[from..from + value_size],
             };

@@ -54,6 +54,7 @@ fn entry_bytes(value: u32, version: ObjectVersion) -> f64 {
         version,
         timestamp_s: 0,
         graves: Graves::NONE,
+        deadline: None,
         key: &[0; KEY as usize],
         value: &value,
     };

@@ -9,8 +9,14 @@ use super::linear::{End, Operation};
 use super::register::Object;
 use crate::history::{Answer, Exchange};
 use bytes::Bytes;
-use pluvio_mutation::{Current, NewValue, Outcome, Verdict, judge, look};
-use pluvio_units::ObjectVersion;
+use pluvio_mutation::{Current, NewValue, Now, Outcome, Verdict, judge, look};
+use pluvio_units::{ObjectVersion, UnixMs};
+
+/// Objects of these histories have no deadlines: it does not matter what time it is.
+const NO_TIME: Now = Now {
+    judged: UnixMs(0),
+    shown: UnixMs(0),
+};
 
 /// An object whose bytes are known.
 pub type ValueObject = Object<Bytes>;
@@ -57,13 +63,13 @@ impl Exchange {
         };
         let current = current(&met);
         if let Some(get) = self.request.get(b"") {
-            return (look(&get, current) == *outcome).then_some(met);
+            return (look(&get, current, NO_TIME) == *outcome).then_some(met);
         }
         let mutation = self.request.mutation(b"")?;
-        match (judge(&mutation, current), outcome) {
+        match (judge(&mutation, current, NO_TIME), outcome) {
             (Verdict::Keep(kept), outcome) => (kept == *outcome).then_some(met),
             (
-                Verdict::Put(value, gives),
+                Verdict::Put(value, _, gives),
                 Outcome::Written {
                     version, output, ..
                 },
@@ -82,8 +88,8 @@ impl Exchange {
     fn after_unknown(&self, object: &ValueObject) -> Option<ValueObject> {
         let met = object.held(Some(self.request.condition()))?;
         let mutation = self.request.mutation(b"")?;
-        match judge(&mutation, current(&met)) {
-            Verdict::Put(value, _) => Some(met.put_blindly(shared(value))),
+        match judge(&mutation, current(&met), NO_TIME) {
+            Verdict::Put(value, _, _) => Some(met.put_blindly(shared(value))),
             Verdict::Delete(_) => Some(met.deleted()),
             Verdict::Keep(_) => None,
         }
@@ -94,6 +100,7 @@ fn current(object: &ValueObject) -> Option<Current<'_>> {
     object.content.as_ref().map(|value| Current {
         version: ObjectVersion(object.version),
         value,
+        deadline: None,
     })
 }
 

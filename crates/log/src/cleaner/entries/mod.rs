@@ -391,7 +391,8 @@ impl<'c> Scanner<'c> {
             Entry::SegmentHeader(_)
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
-            | Entry::TableStats(_) => None,
+            | Entry::TableStats(_)
+            | Entry::Horizon(_) => None,
         }
     }
 }

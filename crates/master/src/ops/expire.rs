@@ -1,0 +1,78 @@
+//! Dropping objects whose deadlines are past: the way by which their memory comes back.
+//!
+//! 1. The store takes the keys that are due.
+//! 2. The tablet of the key must be served here, as for every change. A copy that is being made of
+//!    the tablet takes note. A key of a tablet that is not served yet is due again later.
+//! 3. The store drops the object by a delete. Nobody waits for that.
+//!
+//! Not here: what reads see. They judge deadlines themselves.
+
+use crate::master::{Master, Served};
+use pluvio_store::{Expired, Place, Site};
+use pluvio_units::LogId;
+
+impl Master {
+    /// Drops up to `most` expired objects; gives whether there may be more now. To be called again
+    /// and again by each core, with its log: it also lets the time of deadlines go on.
+    pub fn expire(&self, log: LogId, most: usize) -> bool {
+        let store = self.store();
+        if !store.expiry().is_used() {
+            return false;
+        }
+        store.tend_horizon(log);
+        store.walk_for_deadlines();
+        // Nothing is dropped by one that may not answer: others may have its tablets.
+        if !self.may_serve() || self.writes_possible().is_err() {
+            return false;
+        }
+        let due = store.due(most);
+        let is_more = due.len() == most;
+        let mut is_going_on = true;
+        for place in due {
+            // Where one has no room now, the others wait a second, too.
+            if !(is_going_on && self.drop_at(log, place)) {
+                is_going_on = false;
+                store.due_again(place);
+            }
+        }
+        is_more && is_going_on
+    }
+
+    /// Drops what has expired under this hash; false when that is to be tried again later.
+    fn drop_at(&self, log: LogId, (table, hash): Place) -> bool {
+        let snapshot = self.tablets().snapshot();
+        let local = snapshot.get(&table);
+        let Some(tablet) = local.and_then(|local| local.tablet_of(hash)) else {
+            return true;
+        };
+        let Ok(Served { table, hash, phase }) = self.serving(&snapshot, table, Some(hash)) else {
+            return tablet.phase.is_left();
+        };
+        if Self::must_take_changes(phase).is_err() {
+            return false;
+        }
+        let Ok(copying) = self.leaving.of(phase, table, hash) else {
+            return false;
+        };
+        let site = Site {
+            log,
+            table,
+            hash,
+            now_s: self.now_s(),
+            only_this_log: false,
+        };
+        loop {
+            let dropped = self.store().drop_expired(&site, |key, applied| {
+                if let Some(leaving) = &copying {
+                    leaving.note(key, applied.outcome());
+                }
+            });
+            match dropped {
+                // Its slot is settled when it is durable; nobody is told.
+                Ok(Expired::Dropped(applied)) => drop(self.told(table, applied)),
+                Ok(Expired::Nothing) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+}

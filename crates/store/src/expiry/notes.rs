@@ -1,0 +1,168 @@
+//! Which keys expire when: a note for each key with a deadline, by seconds.
+//!
+//! A key has a note for a second not later than its deadline's. When that second is over, the key
+//! is looked at: it is dropped, noted again, or was changed meanwhile. So a deadline that moves
+//! away needs no new note.
+//!
+//! Bounded by [`NOTES_MAX`]. Keys that find no room are found by walks through the indexes, for as
+//! long as there are more ([`Notes::is_beyond`]).
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use pluvio_units::{Deadline, KeyHash, TableId, UnixMs};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A key that expires.
+pub type Place = (TableId, KeyHash);
+
+/// Most notes, of 16 bytes and somewhat more each: a master that has more volatile keys finds the
+/// rest by walking.
+const NOTES_MAX: usize = 8 << 20;
+const NONE: u64 = u64::MAX;
+
+#[derive(Default)]
+struct Inner {
+    /// By the first second that is not before the deadline.
+    seconds: BTreeMap<u64, Vec<Place>>,
+    count: usize,
+}
+
+/// See the module.
+pub(crate) struct Notes {
+    inner: Mutex<Inner>,
+    most: usize,
+    /// The first second that has notes.
+    first: AtomicU64,
+    beyond: AtomicBool,
+}
+
+impl Default for Notes {
+    fn default() -> Self {
+        Self::with_room(NOTES_MAX)
+    }
+}
+
+fn second_of(deadline: Deadline) -> u64 {
+    deadline.ms().div_ceil(1000)
+}
+
+impl Notes {
+    pub(crate) fn with_room(most: usize) -> Self {
+        Self {
+            inner: Mutex::default(),
+            most,
+            first: AtomicU64::new(NONE),
+            beyond: AtomicBool::new(false),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self, place: Place, deadline: Deadline) {
+        let mut inner = self.inner();
+        if inner.count >= self.most {
+            self.beyond.store(true, Ordering::Release);
+            return;
+        }
+        let second = second_of(deadline);
+        inner.seconds.entry(second).or_default().push(place);
+        inner.count += 1;
+        self.first.fetch_min(second, Ordering::AcqRel);
+    }
+
+    /// Whether there is a key to be looked at.
+    pub(crate) fn is_due(&self, now: UnixMs) -> bool {
+        let first = self.first.load(Ordering::Acquire);
+        first != NONE && first <= now.0 / 1000
+    }
+
+    /// Takes up to `most` keys whose seconds are over.
+    pub(crate) fn take(&self, now: UnixMs, most: usize) -> Vec<Place> {
+        let mut taken = Vec::new();
+        if !self.is_due(now) {
+            return taken;
+        }
+        let mut inner = self.inner();
+        while taken.len() < most
+            && let Some(mut notes) = inner.seconds.first_entry()
+            && *notes.key() <= now.0 / 1000
+        {
+            let rest = notes.get().len().saturating_sub(most - taken.len());
+            taken.extend(notes.get_mut().drain(rest..));
+            if rest == 0 {
+                notes.remove();
+            }
+        }
+        inner.count -= taken.len();
+        let first = inner.seconds.first_key_value().map_or(NONE, |(s, _)| *s);
+        self.first.store(first, Ordering::Release);
+        taken
+    }
+
+    /// Notes now.
+    pub(crate) fn count(&self) -> usize {
+        self.inner().count
+    }
+
+    /// Whether keys may be without a note.
+    pub(crate) fn is_beyond(&self) -> bool {
+        self.beyond.load(Ordering::Acquire)
+    }
+
+    /// Adds a key that is due, also where there is no room.
+    pub(crate) fn add_due(&self, place: Place) {
+        let mut inner = self.inner();
+        inner.seconds.entry(0).or_default().push(place);
+        inner.count += 1;
+        self.first.store(0, Ordering::Release);
+    }
+
+    /// Whether this number of keys has room, with some to spare.
+    pub(crate) fn has_room_for(&self, keys: usize) -> bool {
+        keys < self.most / 2
+    }
+
+    /// Forgets all notes: somebody makes them anew.
+    pub(crate) fn clear(&self) {
+        let mut inner = self.inner();
+        *inner = Inner::default();
+        self.first.store(NONE, Ordering::Release);
+        self.beyond.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(hash: u64) -> Place {
+        (TableId(1), KeyHash(hash))
+    }
+
+    #[test]
+    fn a_key_is_due_when_its_second_is_over() {
+        let notes = Notes::default();
+        for (hash, ms) in [(1, 1_000), (2, 1_001), (3, 2_000), (4, 9_000)] {
+            notes.add(place(hash), Deadline::new(ms).unwrap());
+        }
+        assert!(!notes.is_due(UnixMs(999)) && notes.is_due(UnixMs(1_000)));
+        assert_eq!(notes.take(UnixMs(1_999), 10), [place(1)]);
+        assert!(!notes.is_due(UnixMs(1_999)));
+        assert_eq!(notes.take(UnixMs(2_000), 1).len(), 1);
+        assert_eq!(notes.take(UnixMs(5_000), 10).len(), 1);
+        assert_eq!(notes.count(), 1);
+        assert_eq!(notes.take(UnixMs(u64::MAX), 10), [place(4)]);
+        assert_eq!(notes.take(UnixMs(u64::MAX), 10), []);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_told() {
+        let notes = Notes::with_room(1);
+        notes.add(place(1), Deadline::MAX);
+        assert!(!notes.is_beyond());
+        notes.add(place(2), Deadline::MAX);
+        assert!(notes.is_beyond() && notes.count() == 1);
+    }
+}
