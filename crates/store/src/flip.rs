@@ -12,8 +12,9 @@ const LOOK_BYTES: usize = 1 << 20;
 const CHECKSUM_BITS: u32 = 32;
 
 /// Bits of a kind byte that make another kind of an object's than there is, or padding: whoever
-/// meets it sees that.
-const NO_KIND_BITS: [u32; 4] = [0, 3, 4, 5];
+/// meets it sees that. The bits for graves and a deadline are not among them: they change what the
+/// body means.
+const NO_KIND_BITS: [u32; 3] = [0, 3, 4];
 /// The bit of a kind byte that says that the group goes on.
 const GROUP_BIT: u32 = 7;
 

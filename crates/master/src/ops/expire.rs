@@ -11,15 +11,26 @@ use crate::master::{Master, Served};
 use pluvio_store::{Expired, Place, Site};
 use pluvio_units::LogId;
 
+/// What became of the keys under one hash.
+enum Dropped {
+    /// Nothing is past there any more, or it is not ours.
+    All,
+    /// Their tablet takes no changes now. Others may.
+    NotServed,
+    /// The log takes nothing now.
+    NoRoom,
+}
+
 impl Master {
     /// Drops up to `most` expired objects; gives whether there may be more now. To be called again
     /// and again by each core, with its log: it also lets the time of deadlines go on.
     pub fn expire(&self, log: LogId, most: usize) -> bool {
         let store = self.store();
+        // The clock follows the wall clock before there is any deadline, too.
+        store.tend_horizon(log);
         if !store.expiry().is_used() {
             return false;
         }
-        store.tend_horizon(log);
         store.walk_for_deadlines();
         // Nothing is dropped by one that may not answer: others may have its tablets.
         if !self.may_serve() || self.writes_possible().is_err() {
@@ -27,32 +38,40 @@ impl Master {
         }
         let due = store.due(most);
         let is_more = due.len() == most;
-        let mut is_going_on = true;
+        let mut has_room = true;
         for place in due {
             // Where one has no room now, the others wait a second, too.
-            if !(is_going_on && self.drop_at(log, place)) {
-                is_going_on = false;
-                store.due_again(place);
+            let dropped = has_room.then(|| self.drop_at(log, place));
+            match dropped {
+                Some(Dropped::All) => {}
+                Some(Dropped::NotServed) => store.due_again(place),
+                Some(Dropped::NoRoom) | None => {
+                    has_room = false;
+                    store.due_again(place);
+                }
             }
         }
-        is_more && is_going_on
+        is_more && has_room
     }
 
-    /// Drops what has expired under this hash; false when that is to be tried again later.
-    fn drop_at(&self, log: LogId, (table, hash): Place) -> bool {
+    /// Drops what has expired under this hash.
+    fn drop_at(&self, log: LogId, (table, hash): Place) -> Dropped {
         let snapshot = self.tablets().snapshot();
         let local = snapshot.get(&table);
         let Some(tablet) = local.and_then(|local| local.tablet_of(hash)) else {
-            return true;
+            return Dropped::All;
         };
         let Ok(Served { table, hash, phase }) = self.serving(&snapshot, table, Some(hash)) else {
-            return tablet.phase.is_left();
+            return match tablet.phase.is_left() {
+                true => Dropped::All,
+                false => Dropped::NotServed,
+            };
         };
         if Self::must_take_changes(phase).is_err() {
-            return false;
+            return Dropped::NotServed;
         }
         let Ok(copying) = self.leaving.of(phase, table, hash) else {
-            return false;
+            return Dropped::NotServed;
         };
         let site = Site {
             log,
@@ -70,8 +89,8 @@ impl Master {
             match dropped {
                 // Its slot is settled when it is durable; nobody is told.
                 Ok(Expired::Dropped(applied)) => drop(self.told(table, applied)),
-                Ok(Expired::Nothing) => return true,
-                Err(_) => return false,
+                Ok(Expired::Nothing) => return Dropped::All,
+                Err(_) => return Dropped::NoRoom,
             }
         }
     }

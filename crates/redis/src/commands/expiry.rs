@@ -13,9 +13,9 @@ use pluvio_client::{Change, Deadline, Lifetime, Mutation, Projection, TouchIf};
 static NOT_INTEGER: Failure = failure::NOT_INTEGER;
 static BAD_EXPIRY: Failure = failure::BAD_EXPIRY_OF_GETEX;
 
-/// The longest relative time: Redis adds it to the time since 1970, and refuses what has no number
-/// then. Some 280 years are left for that time.
-const LONGEST_MS: u64 = i64::MAX.unsigned_abs() - (1 << 43);
+/// The longest relative time. Redis adds it to the milliseconds since 1970, and refuses what has no
+/// number then; this is the time of the year 2025. What is longer in a later year is cut there.
+const LONGEST_MS: u64 = i64::MAX.unsigned_abs() - 1_735_689_600_000;
 
 /// The meaning of a number that says when a key expires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,19 +156,24 @@ pub(super) fn time<'c>(key: &'c [u8], projection: Projection<'c>, seconds: bool)
 /// GETEX.
 pub(super) fn get(command: &Command) -> Result<OneKey<'_>, Failure> {
     let key = command.get(1);
-    let lifetime = match (command.len(), Unit::at(command, 2)) {
+    let unit = Unit::at(command, 2);
+    // One option may be given again; the last one counts.
+    let is_repeated = |pair: usize| Unit::at(command, pair) == unit;
+    let lifetime = match (command.len(), unit) {
         (2, _) => return Ok(OneKey::read(key, Projection::Value)),
-        (3, _) if command.is(2, "PERSIST") => Lifetime::Endless,
-        (4, Some(unit)) => match unit.positive("getex", command.get(3)) {
-            Ok(lifetime) => lifetime,
-            // Redis looks at the time only when there is something to expire.
-            Err(failure) => {
-                let is_number = failure != failure::NOT_INTEGER;
-                let wrong = if is_number { &BAD_EXPIRY } else { &NOT_INTEGER };
-                let read = OneKey::read(key, Projection::Nothing);
-                return Ok(read.shaped(Shape::Wrong(wrong)));
+        (_, None) if (2..command.len()).all(|at| command.is(at, "PERSIST")) => Lifetime::Endless,
+        (len @ 4.., Some(unit)) if len % 2 == 0 && (4..len).step_by(2).all(is_repeated) => {
+            match unit.positive("getex", command.get(len - 1)) {
+                Ok(lifetime) => lifetime,
+                // Redis looks at the time only when there is something to expire.
+                Err(failure) => {
+                    let is_number = failure != failure::NOT_INTEGER;
+                    let wrong = if is_number { &BAD_EXPIRY } else { &NOT_INTEGER };
+                    let read = OneKey::read(key, Projection::Nothing);
+                    return Ok(read.shaped(Shape::Wrong(wrong)));
+                }
             }
-        },
+        }
         _ => return Err(failure::SYNTAX),
     };
     Ok(OneKey::change(Mutation {

@@ -54,7 +54,8 @@ fn set_options(command: &Command) -> Result<SetOptions, Failure> {
     while at < command.len() {
         let expiry = Unit::at(command, at);
         let conditional = options.if_missing || options.if_there || options.if_equal.is_some();
-        let expires = time.is_some() || options.lifetime != Lifetime::Endless;
+        // The same unit may be given again; the last number counts.
+        let is_other = |unit| time.is_some_and(|(known, _)| known != unit);
         let has_next = at + 1 < command.len();
         if command.is(at, "NX") && !options.if_there && options.if_equal.is_none() {
             options.if_missing = true;
@@ -68,7 +69,8 @@ fn set_options(command: &Command) -> Result<SetOptions, Failure> {
             at += 1;
             options.if_equal = Some(at);
         } else if let Some(unit) = expiry
-            && !expires
+            && !is_other(unit)
+            && options.lifetime != Lifetime::Keep
             && has_next
         {
             at += 1;

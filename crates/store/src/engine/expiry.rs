@@ -189,7 +189,7 @@ impl Engine {
             if deadline.is_past(now) {
                 notes.add_due(place);
             } else if walk.notes {
-                notes.add(place, deadline);
+                notes.add(place, deadline, now);
             }
         }
         last

@@ -166,6 +166,8 @@ impl Expiry {
     pub(crate) fn go_on_from(&self, horizon: UnixMs) {
         self.used.store(true, Ordering::Release);
         self.clock.not_before(horizon);
+        // The clock may show less again when it follows the wall clock.
+        self.clock.judge(horizon);
         self.reach(horizon);
     }
 
@@ -186,7 +188,7 @@ impl Expiry {
         if !self.is_used() && !self.used.swap(true, Ordering::AcqRel) {
             self.is_new.store(true, Ordering::Release);
         }
-        self.notes.add(place, deadline);
+        self.notes.add(place, deadline, self.clock.shown());
     }
 
     /// A key that had the deadline `old`, whose note is still there, has another one.

@@ -4,6 +4,10 @@
 //! is looked at: it is dropped, noted again, or was changed meanwhile. So a deadline that moves
 //! away needs no new note.
 //!
+//! A deadline that is far away is noted for a second up to 1/16 of the time earlier, so that notes
+//! share a few hundred seconds and cost little more than their 16 bytes. Such a key is noted again,
+//! once for each factor of 16.
+//!
 //! Bounded by [`NOTES_MAX`]. Keys that find no room are found by walks through the indexes, for as
 //! long as there are more ([`Notes::is_beyond`]).
 
@@ -42,8 +46,13 @@ impl Default for Notes {
     }
 }
 
-fn second_of(deadline: Deadline) -> u64 {
-    deadline.ms().div_ceil(1000)
+/// The second in which a key is looked at: the first one that is not before its deadline, or
+/// earlier by up to 1/16 of the time until then.
+fn second_of(deadline: Deadline, now: UnixMs) -> u64 {
+    let second = deadline.ms().div_ceil(1000);
+    let away = second.saturating_sub(now.0 / 1000);
+    let granule = 1 << (away / 16).checked_ilog2().unwrap_or(0);
+    second - second % granule
 }
 
 impl Notes {
@@ -60,13 +69,13 @@ impl Notes {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add(&self, place: Place, deadline: Deadline) {
+    pub(crate) fn add(&self, place: Place, deadline: Deadline, now: UnixMs) {
         let mut inner = self.inner();
         if inner.count >= self.most {
             self.beyond.store(true, Ordering::Release);
             return;
         }
-        let second = second_of(deadline);
+        let second = second_of(deadline, now);
         inner.seconds.entry(second).or_default().push(place);
         inner.count += 1;
         self.first.fetch_min(second, Ordering::AcqRel);
@@ -127,9 +136,12 @@ impl Notes {
     /// Forgets all notes: somebody makes them anew.
     pub(crate) fn clear(&self) {
         let mut inner = self.inner();
-        *inner = Inner::default();
+        let old = std::mem::take(&mut *inner);
         self.first.store(NONE, Ordering::Release);
         self.beyond.store(false, Ordering::Release);
+        // Freed without the lock.
+        drop(inner);
+        drop(old);
     }
 }
 
@@ -145,7 +157,7 @@ mod tests {
     fn a_key_is_due_when_its_second_is_over() {
         let notes = Notes::default();
         for (hash, ms) in [(1, 1_000), (2, 1_001), (3, 2_000), (4, 9_000)] {
-            notes.add(place(hash), Deadline::new(ms).unwrap());
+            notes.add(place(hash), Deadline::new(ms).unwrap(), UnixMs(1));
         }
         assert!(!notes.is_due(UnixMs(999)) && notes.is_due(UnixMs(1_000)));
         assert_eq!(notes.take(UnixMs(1_999), 10), [place(1)]);
@@ -158,11 +170,25 @@ mod tests {
     }
 
     #[test]
+    fn deadlines_far_away_share_seconds_that_are_before_them() {
+        let (notes, now) = (Notes::default(), UnixMs(1_700_000_000_000));
+        for away_s in 0..100_000_u64 {
+            let deadline = Deadline::after(now, away_s * 1_000 + 1);
+            let (second, exact) = (second_of(deadline, now), deadline.ms().div_ceil(1_000));
+            assert!(second > now.0 / 1_000 && second <= exact, "{away_s}");
+            assert!(exact - second <= away_s / 16, "{away_s}");
+            notes.add(place(away_s), deadline, now);
+        }
+        let seconds = notes.inner().seconds.len();
+        assert!(seconds < 400, "{seconds}");
+    }
+
+    #[test]
     fn what_finds_no_room_is_told() {
         let notes = Notes::with_room(1);
-        notes.add(place(1), Deadline::MAX);
+        notes.add(place(1), Deadline::MAX, UnixMs(1));
         assert!(!notes.is_beyond());
-        notes.add(place(2), Deadline::MAX);
+        notes.add(place(2), Deadline::MAX, UnixMs(1));
         assert!(notes.is_beyond() && notes.count() == 1);
     }
 }
