@@ -79,10 +79,10 @@ pub(crate) async fn scan(
     Ok(found)
 }
 
-/// Syncs the head of each log that was closed last. A process that ends between the header that
-/// closes a frame and its sync leaves a frame that a loss of power opens again. A recovery that was
-/// told that it is closed takes a later head for the end of the log, and has to find it closed in
-/// all its attempts (COORD-13). Heads before it are synced: no later head gets data before.
+/// Syncs the head of each log that was closed last. A process may have ended between the header
+/// that closes a frame and its sync. A loss of power opens such a frame again. A recovery that was
+/// told that it is closed takes a later head for the end of the log. All its attempts have to find
+/// it closed (COORD-13). Heads before it are synced: no later head gets data before.
 async fn sync_last_closed(
     env: &Env,
     frames: &[Arc<Frame>],
