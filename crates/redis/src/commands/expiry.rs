@@ -13,8 +13,8 @@ use pluvio_client::{Change, Deadline, Lifetime, Mutation, Projection, TouchIf};
 static NOT_INTEGER: Failure = failure::NOT_INTEGER;
 static BAD_EXPIRY: Failure = failure::BAD_EXPIRY_OF_GETEX;
 
-/// The longest relative time. Redis adds it to the milliseconds since 1970, and refuses what has no
-/// number then; this is the time of the year 2025. What is longer in a later year is cut there.
+/// The longest relative time. Redis adds it to the milliseconds since 1970, and refuses a sum that
+/// has no number. This limit is that of the year 2025; later sums are cut to the latest deadline.
 const LONGEST_MS: u64 = i64::MAX.unsigned_abs() - 1_735_689_600_000;
 
 /// The meaning of a number that says when a key expires.

@@ -4,9 +4,9 @@
 //! is looked at: it is dropped, noted again, or was changed meanwhile. So a deadline that moves
 //! away needs no new note.
 //!
-//! A deadline that is far away is noted for a second up to 1/16 of the time earlier, so that notes
-//! share a few hundred seconds and cost little more than their 16 bytes. Such a key is noted again,
-//! once for each factor of 16.
+//! A deadline that is far away is noted for a second up to 1/16 of the time earlier. So notes share
+//! a few hundred seconds, and cost little more than their 16 bytes. Such a key is noted again, once
+//! for each factor of 16.
 //!
 //! Bounded by [`NOTES_MAX`]. Keys that find no room are found by walks through the indexes, for as
 //! long as there are more ([`Notes::is_beyond`]).

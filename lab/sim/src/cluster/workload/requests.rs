@@ -225,7 +225,7 @@ mod tests {
         for kind in kinds.iter().cycle().take(2000) {
             drawn.push(request(&mut draw, *kind, &target));
         }
-        // What deadlines are about is drawn by the scenario of expiry, which knows what time it is.
+        // The scenario of expiry draws requests about deadlines: it knows what time it is.
         let touch = [ChangeKind::Touch];
         let times = [ProjectionKind::Deadline, ProjectionKind::TimeLeft];
         for kind in ChangeKind::ALL.iter().filter(|kind| !touch.contains(kind)) {
