@@ -75,19 +75,28 @@ pub(crate) async fn scan(
     for path in leftovers {
         env.disk.remove(&path).await?;
     }
-    sync_last_closed(env, &found.frames, counters).await?;
+    sync_found(env, &found.frames, counters).await?;
     Ok(found)
 }
 
-/// Syncs the head of each log that was closed last. A process may have ended between the header
-/// that closes a frame and its sync. A loss of power opens such a frame again. A recovery that was
-/// told that it is closed takes a later head for the end of the log. All its attempts have to find
-/// it closed (COORD-13). Heads before it are synced: no later head gets data before.
-async fn sync_last_closed(
+/// Syncs the names of the frames, and the head of each log that was closed last. A process may have
+/// ended between a write and its sync. A loss of power undoes such a write: a new frame vanishes,
+/// and a closed one is open again. A recovery that was told of frames has to find them alike in all
+/// its attempts (COORD-13).
+///
+/// - A head that is open again ends its log too early. Heads before the last one are synced: no
+///   later head gets data before.
+/// - Open frames are synced when they are read ([`look`]).
+/// - Side segments count once a digest lists them. They are synced by then.
+async fn sync_found(
     env: &Env,
     frames: &[Arc<Frame>],
     counters: &Counters,
 ) -> Result<(), BackupError> {
+    if frames.is_empty() {
+        return Ok(());
+    }
+    env.disk.sync_directory(DIRECTORY).await?;
     let mut last: BTreeMap<(ServerId, LogId), &Arc<Frame>> = BTreeMap::new();
     for frame in frames {
         let state = frame.state();

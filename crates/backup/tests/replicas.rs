@@ -128,6 +128,46 @@ fn a_power_loss_keeps_every_synced_write() {
     assert!(fell_back > 10, "the test reaches writes that were cut off");
 }
 
+/// A process ends at any moment of a head's life, also between a write and its sync. A recovery
+/// begins with the replicas that the next process lists, and has to find them until it ends.
+// shows: COORD-13
+#[test]
+fn replicas_that_were_listed_once_survive_a_loss_of_power() {
+    let listed = |node: &Node| {
+        let found = replicas(node, &node.start());
+        let brief = found.iter().map(|r| (r.segment.0, r.closed, r.length));
+        brief.collect::<Vec<_>>()
+    };
+    let (mut open, mut closed) = (0, 0);
+    for seed in 0..150 {
+        let mut node = Node::new(seed);
+        let backup = node.start();
+        let image = Image::new(2, Head, 2);
+        node.sim.spawn(node.process, "writer", async move {
+            for group in 0..2 {
+                let request = WriteReplica {
+                    close: group == 1,
+                    ..image.request(2, Head, group, group + 1)
+                };
+                backup
+                    .write_replica(CORE, request)
+                    .await
+                    .expect("is written");
+            }
+        });
+        node.sim.run_for(Duration::from_micros(10 * seed));
+        node.sim.crash(node.process);
+        node.restart();
+        let before = listed(&node);
+        node.sim.power_loss(node.process);
+        node.restart();
+        assert_eq!(listed(&node), before, "seed {seed}");
+        open += before.iter().filter(|(_, closed, _)| !closed).count();
+        closed += before.iter().filter(|(_, closed, _)| *closed).count();
+    }
+    assert!(open > 10 && closed > 10, "{open} open, {closed} closed");
+}
+
 // shows: BACKUP-1
 #[test]
 fn a_full_disk_changes_nothing_that_counts() {

@@ -408,6 +408,20 @@ fn recover(images: Vec<Vec<u8>>, hands: &Hands) -> (Arc<Engine>, Arc<EngineTable
     (store, table, replicas)
 }
 
+/// Nothing is read meanwhile, and the clock comes nearer to the wall clock before anything is.
+// shows: EXPIRY-2
+#[test]
+fn a_new_owner_judges_by_no_time_before_the_horizon_although_its_clock_is_led_back() {
+    let hands = Hands::at(START_MS);
+    let (store, _) = open(Durability::Replicated, &hands);
+    hands.pass(100_000);
+    let horizon = UnixMs(hands.now().0 + 10_000);
+    store.space().raise_horizon(horizon);
+    store.go_on_from(horizon);
+    store.tend_horizon(LogId(0));
+    assert!(store.now() >= horizon, "{}", store.now());
+}
+
 // shows: EXPIRY-1, EXPIRY-2, EXPIRY-3, EXPIRY-4
 #[test]
 fn what_was_seen_as_gone_stays_gone_with_a_cleaner_and_the_next_owners() {
