@@ -46,7 +46,7 @@ impl Held {
     /// Bytes that the outcome holds.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.outcome.output().bulk_len()
+        self.outcome.bulk_len()
     }
 }
 

@@ -199,6 +199,9 @@ impl Client {
             let result = if let Some(answer) = first.take() {
                 self.finish_local::<R>(answer, &mut attempts).await?
             } else if let Some(tablet) = map.locate(hash) {
+                if ticket.is_none() {
+                    request.check(tablet.owner)?;
+                }
                 if let Some(master) = self.local(tablet.owner) {
                     let limit = attempts.remaining();
                     let mut header = Self::local_header(table.cluster(), tablet.owner, limit);

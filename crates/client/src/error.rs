@@ -85,9 +85,10 @@ impl ClientError {
             Self::MaybeExecuted(_) => ErrorKind::MaybeExecuted,
             Self::Refused { kind, .. } => match kind {
                 FatalKind::NoSuchTable => ErrorKind::NoSuchTable,
-                FatalKind::KeyTooLong | FatalKind::ValueTooLong | FatalKind::BadTableName => {
-                    ErrorKind::BadArgument
-                }
+                FatalKind::KeyTooLong
+                | FatalKind::ValueTooLong
+                | FatalKind::TransactionTooLarge
+                | FatalKind::BadTableName => ErrorKind::BadArgument,
                 FatalKind::NotANumber | FatalKind::Overflow => ErrorKind::BadNumber,
                 _ => ErrorKind::Refused,
             },

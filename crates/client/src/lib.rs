@@ -47,7 +47,8 @@
 //! Threads: everything is `Send + Sync`. Servers give each core its own clone
 //! ([`Client::on_core`]); others need not care.
 //!
-//! Not here: connections (the `Network` keeps them), transactions, caching of values.
+//! Not here: connections (the `Network` keeps them), transactions of several servers, caching of
+//! values.
 
 mod at_once;
 mod batch;
@@ -69,6 +70,7 @@ mod table;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod transaction;
 mod window;
 
 pub use at_once::{AtOnce, Held, HeldWait};
@@ -82,12 +84,14 @@ pub use objects::{
 };
 pub use options::{ClientOptions, OnDelay, Parts};
 pub use table::{KnownTablet, Table};
+pub use transaction::{Commit, Transacted, Transaction};
 
 pub use pluvio_units::Deadline;
 pub use pluvio_wire::{
     Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind,
     ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get,
-    Lifetime, MigrateTabletReply, MigrationStatus, Mutation, Opcode, Outcome, Output, Payload,
-    Projection, ProjectionKind, RejectRules, RetryReason, ServerInfo, ServerList, ServerStatus,
-    Span, TableInfo, TouchIf, Unfit, WhichTablet,
+    Lifetime, MigrateTabletReply, MigrationStatus, Mutation, Opcode, Operation, Outcome, Output,
+    Payload, Projection, ProjectionKind, RejectRules, RetryReason, ServerInfo, ServerList,
+    ServerStatus, Span, TRANSACTION_STEPS_MAX, TableInfo, TouchIf, TransactionStep, Unfit,
+    WhichTablet,
 };

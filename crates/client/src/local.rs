@@ -5,7 +5,7 @@ use core::task::Waker;
 use pluvio_units::{CoreId, KeyHash, LogId, LogPosition, ServerId, TableId, Waits};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Outcomes, Refusal, Results,
+    Outcomes, Refusal, Results, TransactionStep,
 };
 
 /// The master in the caller's own process. Operations on tablets that the client's map places
@@ -27,6 +27,13 @@ pub trait LocalMaster: Send + Sync {
         header: &Header,
         mutations: &[Mutation<'_>],
         ordered: bool,
+    ) -> Answer<Results>;
+    /// Does all steps of a transaction, or none. It has the identity of the header.
+    fn transact(
+        &self,
+        core: CoreId,
+        header: &Header,
+        steps: &[TransactionStep<'_>],
     ) -> Answer<Results>;
     /// [`LocalMaster::mutate`] of an ordered batch, answered before it is durable. `None`: nothing
     /// was done. By default nothing is.

@@ -616,7 +616,9 @@ fn went_ahead(outcome: Outcome) -> Result<bool, ClientError> {
     match outcome {
         Outcome::Written { .. } | Outcome::Deleted { .. } => Ok(true),
         Outcome::Rejected { .. } => Ok(false),
-        other @ (Outcome::Unchanged { .. } | Outcome::Refused(_)) => Err(misunderstood(&other)),
+        other @ (Outcome::Unchanged { .. } | Outcome::Refused(_) | Outcome::Together { .. }) => {
+            Err(misunderstood(&other))
+        }
     }
 }
 

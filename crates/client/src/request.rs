@@ -1,14 +1,16 @@
 //! What the client asks servers of objects: the same request goes to the master in this process, or
 //! over the network.
 
+use crate::error::ClientError;
 use crate::local::LocalMaster;
+use crate::table::Table;
 use core::time::Duration;
 use pluvio_env::{Address, Network};
-use pluvio_units::{CoreId, LogId, LogPosition};
+use pluvio_units::{CoreId, LogId, LogPosition, ServerId};
 use pluvio_wire::{
-    Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Outcome, Outcomes, Refusal, Results, RpcError, call, call_frame, encode_get, encode_mutate,
-    encode_mutate_early,
+    Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, FatalKind, Get, Header,
+    Mutation, Outcome, Outcomes, Refusal, Results, RpcError, TransactionStep, call, call_frame,
+    encode_get, encode_mutate, encode_mutate_early, encode_transact,
 };
 use std::sync::OnceLock;
 
@@ -24,6 +26,16 @@ pub(crate) trait DataRequest: Sync {
     /// Whether the server ends with the first item that it refuses.
     fn ordered(&self) -> bool {
         false
+    }
+
+    /// Whether this server is the one to be asked, as far as is known. Asked before anything is
+    /// sent.
+    ///
+    /// # Errors
+    /// No server is.
+    fn check(&self, owner: ServerId) -> Result<(), ClientError> {
+        let _ = owner;
+        Ok(())
     }
 
     /// Asks the master in this process.
@@ -76,6 +88,52 @@ pub(crate) struct OneGet<'a>(pub(crate) Get<'a>);
 
 /// One mutation.
 pub(crate) struct OneMutation<'a>(pub(crate) Mutation<'a>);
+
+/// A transaction whose keys have one owner.
+pub(crate) struct OneOwner<'a> {
+    pub(crate) steps: &'a [TransactionStep<'a>],
+    /// The table of each step.
+    pub(crate) tables: &'a [&'a Table],
+}
+
+impl DataRequest for OneOwner<'_> {
+    type Reply = Results;
+    type Done = Outcome;
+    const CHANGES_DATA: bool = true;
+
+    fn check(&self, owner: ServerId) -> Result<(), ClientError> {
+        let is_elsewhere = |(step, table): (&TransactionStep<'_>, &&Table)| {
+            let hash = step
+                .operation
+                .hash()
+                .unwrap_or_else(|| table.hash(step.operation.key()));
+            table.owner(hash).is_some_and(|other| other != owner)
+        };
+        match self.steps.iter().zip(self.tables).any(is_elsewhere) {
+            true => Err(several_owners()),
+            false => Ok(()),
+        }
+    }
+
+    fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
+        master.transact(core, header, self.steps)
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<Results, RpcError> {
+        let frame = encode_transact(&header, self.steps);
+        Ok(call_frame(network, to, frame, limit).await?.items)
+    }
+
+    fn done(reply: Results) -> Result<Outcome, Refusal> {
+        the_one(reply)
+    }
+}
 
 impl DataRequest for Gets<'_> {
     type Reply = Results;
@@ -254,6 +312,13 @@ impl DataRequest for CountObjects {
 
     fn done(reply: CountObjectsReply) -> Result<CountObjectsReply, Refusal> {
         Ok(reply)
+    }
+}
+
+fn several_owners() -> ClientError {
+    ClientError::Refused {
+        kind: FatalKind::SeveralOwners,
+        message: "the keys of the transaction belong to several servers".to_owned(),
     }
 }
 

@@ -15,6 +15,7 @@
 //!  8 too long
 //!  9 with output    effect u8 (1 written, 2 unchanged, 3 deleted, 4 rejected) · version varint ·
 //!                   replaced varint (of written only) · output u8 · the output's fields
+//! 10 together       committed u8 (0 or 1) · count varint · for each step: length varint · outcome
 //!
 //!  output:  0 nothing (of unchanged only) · 1 integer i64 · 2 bytes, up to the end ·
 //!           3 integers, up to the end: for each u8 (0 none, 1 some) and, if some, i64
@@ -22,9 +23,9 @@
 //!
 //! An outcome without output is written without one, so each outcome has one encoding (FORMAT-2).
 
-use crate::varint::{Fields, put_varint};
+use crate::varint::{Fields, push_varint, put_varint};
 use bytes::Bytes;
-use pluvio_mutation::{Outcome, Output, Unfit};
+use pluvio_mutation::{Outcome, Output, TRANSACTION_STEPS_MAX, Unfit};
 use pluvio_units::{
     ClientId, KeyHash, ObjectVersion, OperationId, SequenceNumber, TableId, VALUE_MAX,
 };
@@ -112,6 +113,10 @@ fn encode_outcome(outcome: &Outcome, to: &mut [u8]) -> (usize, Bytes) {
         (at, Bytes::new())
     };
     let (effect, version, replaced, output) = match outcome {
+        Outcome::Together { committed, steps } => {
+            to[0] = 10;
+            return (1, encode_steps(*committed, steps).into());
+        }
         Outcome::Written {
             version,
             replaced,
@@ -157,6 +162,47 @@ fn encode_outcome(outcome: &Outcome, to: &mut [u8]) -> (usize, Bytes) {
     to[at] = code;
     at += 1 + if code == 1 { 8 } else { 0 };
     (at, rest)
+}
+
+fn encode_steps(committed: bool, steps: &[Outcome]) -> Vec<u8> {
+    let mut bytes = vec![u8::from(committed)];
+    push_varint(&mut bytes, steps.len() as u64);
+    let mut front = [0; Completion::FRONT_MAX];
+    for step in steps {
+        let (at, rest) = encode_outcome(step, &mut front);
+        push_varint(&mut bytes, (at + rest.len()) as u64);
+        bytes.extend_from_slice(&front[..at]);
+        bytes.extend_from_slice(&rest);
+    }
+    bytes
+}
+
+/// The steps of a transaction; none of them is one itself.
+fn decode_steps(fields: &mut Fields<'_>) -> Option<Outcome> {
+    let committed = match fields.u8()? {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    let count = usize::try_from(fields.varint()?).ok()?;
+    if count > TRANSACTION_STEPS_MAX {
+        return None;
+    }
+    let mut steps = Vec::new();
+    for _ in 0..count {
+        let len = usize::try_from(fields.varint()?).ok()?;
+        let mut step = Fields::new(fields.bytes(len)?);
+        let outcome = decode_outcome(&mut step)?;
+        step.end()?;
+        if matches!(outcome, Outcome::Together { .. }) {
+            return None;
+        }
+        steps.push(outcome);
+    }
+    Some(Outcome::Together {
+        committed,
+        steps: steps.into(),
+    })
 }
 
 fn encode_integers(numbers: &[Option<i64>]) -> Vec<u8> {
@@ -207,6 +253,7 @@ fn decode_outcome(fields: &mut Fields<'_>) -> Option<Outcome> {
         7 => Outcome::Refused(Unfit::Overflow),
         8 => Outcome::Refused(Unfit::TooLong),
         9 => decode_with_output(fields)?,
+        10 => decode_steps(fields)?,
         _ => return None,
     })
 }

@@ -23,9 +23,9 @@ use pluvio_units::{
     TableId, UnixMs, VALUE_MAX, crc32c,
 };
 
-/// Most entries of one group. An overwrite needs two; a transaction's prepare in one segment some
-/// dozens. Bounds what replay has to hold back until it knows that a group is whole.
-pub const GROUP_MAX: usize = 256;
+/// Most entries of one group. An overwrite needs two, and a transaction one or two for each object
+/// that it changes. Bounds what replay has to hold back until it knows that a group is whole.
+pub const GROUP_MAX: usize = 8192;
 
 const GROUP_CONTINUES: u8 = 0x80;
 /// The body of an object begins with its [`Graves`].

@@ -58,6 +58,14 @@ pub(crate) enum Free<'a, M: Lines> {
 }
 
 impl<M: Lines> Free<'_, M> {
+    /// Whether this is its slot.
+    pub(crate) fn is(&self, slot: &M::Word) -> bool {
+        match self {
+            Self::Lines { word, .. } | Self::Chain(word) => core::ptr::eq(*word, slot),
+            Self::Spare(_) => false,
+        }
+    }
+
     /// Whether it is still unfilled.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
@@ -164,6 +172,15 @@ impl<M: Lines> Table<M> {
         }
     }
 
+    /// Locks the block of an approached place: waits for that one only. `None`, with nothing locked,
+    /// if the place is in another block by now.
+    pub(crate) fn lock_approached(&self, approach: Approach) -> Option<Locked<'_, M>> {
+        let address = approach.address();
+        let locked = self.lock_block(address);
+        let (_, _, now) = self.arrive(approach);
+        (now == address).then_some(locked)
+    }
+
     /// Locks the block of an address, even if there is no such block.
     #[inline(always)]
     pub(crate) fn lock_block(&self, address: Address) -> Locked<'_, M> {
@@ -221,6 +238,15 @@ impl<'a, M: Lines> Locked<'a, M> {
     #[inline]
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Goes on with another place. False, with nothing changed, if that is not in this block.
+    pub(crate) fn turn_to(&mut self, approach: Approach) -> bool {
+        let is_here = approach.address().block == self.address.block;
+        if is_here {
+            self.address = approach.address();
+        }
+        is_here
     }
 
     pub(crate) fn has_no_chain(&self) -> bool {
@@ -358,20 +384,36 @@ impl<'a, M: Lines> Locked<'a, M> {
     /// As of [`Self::insert`].
     #[inline]
     pub(crate) fn room(&self) -> Result<Free<'a, M>, NoLineLeft> {
+        self.room_beside(|_| false)
+    }
+
+    /// [`Self::room`] among the slots that are not promised to other words. Those are filled before
+    /// this one is.
+    #[inline]
+    pub(crate) fn room_beside(
+        &self,
+        is_promised: impl Fn(&M::Word) -> bool,
+    ) -> Result<Free<'a, M>, NoLineLeft> {
         let Address { block, home, .. } = self.address;
+        let is_free = |word: &M::Word| word.get() == slot::EMPTY && !is_promised(word);
         for step in 0..block.lines {
             let slots = self.slots(block.behind(home, step));
-            if let Some(word) = slots.iter().find(|slot| slot.get() == slot::EMPTY) {
+            if let Some(word) = slots.iter().find(|word| is_free(word)) {
                 return Ok(Free::Lines { word, step });
             }
         }
-        self.room_in_chain()
+        self.room_in_chain(is_free)
     }
 
-    /// All lines are full (X2).
-    fn room_in_chain(&self) -> Result<Free<'a, M>, NoLineLeft> {
-        if let Some(empty) = self.find_in_chain(|word| word == slot::EMPTY) {
-            return Ok(Free::Chain(empty.word));
+    /// All lines are full (X2), or will be.
+    fn room_in_chain(&self, is_free: impl Fn(&M::Word) -> bool) -> Result<Free<'a, M>, NoLineLeft> {
+        let mut next = next_of(self.head);
+        while next != 0 {
+            let slots = self.table.overflow_slots(next);
+            if let Some(word) = slots.iter().find(|word| is_free(word)) {
+                return Ok(Free::Chain(word));
+            }
+            next = next_of(self.table.overflow_line(next)[0].get());
         }
         let table = self.table;
         let number = table.take_overflow().ok_or(NoLineLeft)?;

@@ -215,6 +215,17 @@ impl Index {
         Some(BucketGuard { locked, thread })
     }
 
+    /// [`Self::lock`] of an approached hash, for a caller that has other buckets locked: of this index
+    /// such with smaller [blocks](Approach::block) only, and of several indexes those of the first
+    /// in an order that all callers share. Then no two of them wait for each other. `None`, with
+    /// nothing locked by this, if the index was resized meanwhile: unlock all and begin again.
+    #[must_use]
+    pub fn lock_in_order(&self, approach: Approach) -> Option<BucketGuard<'_>> {
+        let locked = self.table.lock_approached(approach)?;
+        let thread = PhantomData;
+        Some(BucketGuard { locked, thread })
+    }
+
     /// [`Self::lock`] of the approached hash. Before the lock, `ahead` sees the entry at home that
     /// most likely has this hash, to ask for its bytes. While a lock waits for earlier stores, no
     /// other read is on its way from memory. Also gives the slot of that entry, if the locked
@@ -485,6 +496,23 @@ impl<'a> BucketGuard<'a> {
     pub fn insert(&mut self, entry: EntryRef, pending: bool) -> Result<(), IndexFull> {
         let word = slot::pack(self.locked.address().tag, entry, pending);
         self.locked.insert(word).map_err(|_| IndexFull)
+    }
+
+    /// Goes on with another hash, which was approached before this was locked. False, with nothing
+    /// changed, if its bucket is not locked by this guard.
+    pub fn turn_to(&mut self, approach: Approach) -> bool {
+        self.locked.turn_to(approach)
+    }
+
+    /// [`Self::room`] beside other rooms of the same guard. They are filled in the order in which
+    /// they were made.
+    ///
+    /// # Errors
+    /// [`IndexFull`]; nothing has changed.
+    pub fn room_beside(&self, others: &[Room<'a>]) -> Result<Room<'a>, IndexFull> {
+        let is_promised = |word: &_| others.iter().any(|other| other.0.is(word));
+        let room = self.locked.room_beside(is_promised);
+        room.map(Room).map_err(|_| IndexFull)
     }
 
     /// Room for an entry with the locked hash, for a caller that needs it before the entry is made.

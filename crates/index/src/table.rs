@@ -135,6 +135,19 @@ pub struct Approach {
     address: Address,
 }
 
+impl Approach {
+    /// The number of the block that has the place: buckets of one index with the same number are
+    /// locked together. Several are locked in the order of their numbers, as the resizer does.
+    #[must_use]
+    pub fn block(&self) -> u64 {
+        self.address.block.number
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.address
+    }
+}
+
 /// See [`Table::at_home`].
 #[derive(Debug)]
 pub(crate) struct AtHome<'a, W> {

@@ -1,6 +1,7 @@
 //! The state of a master, and what all operations share.
 
 use crate::migrate::{Arrivals, Leavings};
+use crate::ops::HeldBack;
 use crate::orders::Orders;
 use crate::recover::{AddressBook, RecoveryOptions};
 use crate::recovery_attempts::Attempts;
@@ -123,6 +124,8 @@ pub struct Master {
     pub(crate) recovery_options: RecoveryOptions,
     pub(crate) attempts: Attempts,
     pub(crate) leaving: Leavings,
+    /// Changes that wait for a transaction.
+    pub(crate) held_back: HeldBack,
     pub(crate) arriving: Arrivals,
     /// Held while a tablet is taken, cut or taken away as the coordinator says (MASTER-6). Taken
     /// before the locks of the tablets, of those that leave, and of the store's tables.
@@ -133,7 +136,7 @@ pub struct Master {
     requests: AtomicU64,
     /// Calls of [`Master::forget_clients`].
     turns: AtomicUsize,
-    settlements: Settlements,
+    pub(crate) settlements: Settlements,
 }
 
 impl Master {
@@ -154,6 +157,7 @@ impl Master {
             recovery_options: parts.recovery,
             attempts: Attempts::default(),
             leaving: Leavings::default(),
+            held_back: HeldBack::default(),
             arriving: Arrivals::default(),
             orders: Mutex::default(),
             stopped: AtomicBool::new(false),

@@ -5,12 +5,13 @@ use pluvio_env::{Frame, Handled};
 use pluvio_units::{LogId, Waits};
 use pluvio_wire::{
     Answer, AwaitDurable, CountObjects, DataOp, Enumerate, Header, Opcode, Refusal, Request,
-    Results, decode, decode_get, decode_mutate, handled, handled_outcomes, reply, reply_outcomes,
+    Results, decode, decode_get, decode_mutate, decode_transact, handled, handled_outcomes, reply,
+    reply_outcomes,
 };
 use std::sync::Arc;
 
 impl Master {
-    /// Answers reads or mutations of objects at once. The reply must not leave before the positions
+    /// Answers reads, mutations or transactions of objects at once. The reply must not leave before the positions
     /// beside it are durable, if there are some.
     pub fn handle_objects(&self, op: DataOp, log: LogId, frame: &Frame) -> (Frame, Option<Waits>) {
         let opcode = Opcode::from_number(frame.opcode).unwrap_or(Opcode::Get);
@@ -23,6 +24,12 @@ impl Master {
                 }
                 Err(refusal) => (Err(refusal), false),
             },
+            DataOp::Transact => {
+                let transact = decode_transact(frame);
+                let replies = transact
+                    .and_then(|(header, steps)| self.transact_all(log, &header, steps.iter()));
+                (replies, false)
+            }
             DataOp::Get | DataOp::AwaitDurable | DataOp::Enumerate | DataOp::CountObjects => {
                 let get = decode_get(frame);
                 let replies = get.and_then(|(header, gets)| self.get_all(&header, gets.iter()));
@@ -62,6 +69,13 @@ impl Master {
                 }
                 let answer = self.mutate(log, &header, mutations.iter(), mutations.ordered());
                 objects(Opcode::Mutate, Ok(answer))
+            }
+            DataOp::Transact => {
+                let transact = decode_transact(frame);
+                objects(
+                    Opcode::Transact,
+                    transact.map(|(header, steps)| self.transact(log, &header, steps.iter())),
+                )
             }
             DataOp::AwaitDurable => {
                 asks::<AwaitDurable>(frame, |header, r| self.await_durable(header, &r.positions))

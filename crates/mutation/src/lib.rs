@@ -15,6 +15,9 @@
 //! what every reply is made from: the first one and those to retries. A read is answered by an
 //! `Outcome` too: one that changed nothing.
 //!
+//! Several operations on objects of one owner may be one transaction: each object has a [`Draft`], on
+//! which the steps are done one after the other.
+//!
 //! Adding a change means adding a variant of [`Change`]; `docs/how-to/add-data-operation.md` lists
 //! the places.
 //!
@@ -24,11 +27,13 @@
 mod compute;
 mod judge;
 mod kind;
+mod transaction;
 mod value;
 
 pub use compute::{NewValue, Step, change, project};
 pub use judge::{Current, Now, Verdict, judge, look};
 pub use kind::{ChangeKind, ProjectionKind};
+pub use transaction::{Draft, DraftChange, Operation, TRANSACTION_STEPS_MAX, TransactionStep};
 pub use value::{
     Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Lifetime, Mutation,
     Outcome, Output, Payload, Projection, RejectRules, Span, TouchIf, Unfit,

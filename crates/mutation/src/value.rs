@@ -599,9 +599,39 @@ pub enum Outcome {
     },
     /// The value does not allow the change; nothing was changed.
     Refused(Unfit),
+    /// Several operations were one transaction.
+    Together {
+        /// Whether they were done. If not, nothing was changed by any of them.
+        committed: bool,
+        /// One for each step, in their order. Where they were not done: up to the step that did not
+        /// hold.
+        steps: Arc<[Outcome]>,
+    },
 }
 
 impl Outcome {
+    /// Bytes that it holds beyond a fixed size.
+    #[must_use]
+    pub fn bulk_len(&self) -> usize {
+        match self {
+            Self::Together { steps, .. } => steps
+                .iter()
+                .map(|step| size_of::<Self>() + step.bulk_len())
+                .sum(),
+            other => other.output().bulk_len(),
+        }
+    }
+
+    /// Whether a condition did not hold, or the value did not allow the change.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Self::Rejected { .. } | Self::Refused(_) => true,
+            Self::Together { committed, .. } => !committed,
+            Self::Written { .. } | Self::Unchanged { .. } | Self::Deleted { .. } => false,
+        }
+    }
+
     /// The result beside versions.
     #[must_use]
     pub fn output(&self) -> &Output {
@@ -611,7 +641,7 @@ impl Outcome {
             | Self::Unchanged { output, .. }
             | Self::Deleted { output, .. }
             | Self::Rejected { output, .. } => output,
-            Self::Refused(_) => NOTHING,
+            Self::Refused(_) | Self::Together { .. } => NOTHING,
         }
     }
 
@@ -623,7 +653,7 @@ impl Outcome {
             | Self::Unchanged { output, .. }
             | Self::Deleted { output, .. }
             | Self::Rejected { output, .. } => output,
-            Self::Refused(_) => Output::Nothing,
+            Self::Refused(_) | Self::Together { .. } => Output::Nothing,
         }
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of everything below the data directory. Raised when an older program could not read it:
 /// 2 has objects with graves, 3 completion records with output. Older ones are read.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 const FILE: &str = "identity.json";
 /// What takes the place of the file next. It keeps the room that this needs, so that a server can
 /// start again on a full disk.

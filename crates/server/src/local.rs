@@ -9,7 +9,7 @@ use pluvio_units::{
 };
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Outcome, Outcomes, Refusal, Results,
+    Outcome, Outcomes, Refusal, Results, TransactionStep,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -65,6 +65,15 @@ impl LocalMaster for Local {
     ) -> Answer<Results> {
         let items = mutations.iter().copied();
         self.with(|master| master.mutate(log_of(core), header, items, ordered))
+    }
+
+    fn transact(
+        &self,
+        core: CoreId,
+        header: &Header,
+        steps: &[TransactionStep<'_>],
+    ) -> Answer<Results> {
+        self.with(|master| master.transact(log_of(core), header, steps.iter().copied()))
     }
 
     fn mutate_early(

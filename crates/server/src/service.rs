@@ -83,10 +83,12 @@ impl Service for ServerService {
 
     fn handle_or_hold(&self, peer: Peer, request: Frame) -> Result<Handled, HeldReply> {
         let (op, master) = match Opcode::from_number(request.opcode).map(Opcode::by_role) {
-            Some(RoleOp::Data(op @ (DataOp::Get | DataOp::Mutate))) => match self.master() {
-                Ok(master) => (op, master),
-                Err(refusal) => return Ok(refuse(request.opcode, refusal)),
-            },
+            Some(RoleOp::Data(op @ (DataOp::Get | DataOp::Mutate | DataOp::Transact))) => {
+                match self.master() {
+                    Ok(master) => (op, master),
+                    Err(refusal) => return Ok(refuse(request.opcode, refusal)),
+                }
+            }
             Some(_) | None => return Ok(self.handle(peer, request)),
         };
         let charge = request.len();

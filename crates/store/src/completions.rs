@@ -119,7 +119,7 @@ impl Record {
     fn value_bytes(&self) -> usize {
         match self {
             Self::Running => 0,
-            Self::Done(done) => done.outcome.output().bulk_len(),
+            Self::Done(done) => done.outcome.bulk_len(),
         }
     }
 }
@@ -608,7 +608,7 @@ impl Execution {
         self.is_complete = true;
         debug_assert_eq!(
             self.reserved,
-            outcome.output().bulk_len(),
+            outcome.bulk_len(),
             "COMP-7: room was made for the value in the outcome"
         );
         let mut shard = self.completions.shard(self.id.client);

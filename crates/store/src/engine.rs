@@ -7,11 +7,13 @@ mod group;
 pub(crate) mod in_place;
 pub(crate) mod read;
 mod replicated;
+mod transaction;
 mod volatile;
 
 pub use apply::{Applied, Site, Unsettled};
 pub use expiry::Expired;
 pub use group::Item;
+pub use transaction::{Changed, NotTransacted, StepAt, Transacted};
 
 use crate::completions::{Admission, Completions};
 use crate::engine::read::Pending;

@@ -51,7 +51,10 @@ pub use embedded::{
     Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
     StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
-pub use engine::{Applied, Engine, EngineError, EngineStats, Expired, Item, Site, Unsettled};
+pub use engine::{
+    Applied, Changed, Engine, EngineError, EngineStats, Expired, Item, NotTransacted, Site, StepAt,
+    Transacted, Unsettled,
+};
 pub use expiry::{DeadlineTime, Expiry, Place};
 pub use leave::Copied;
 pub use options::EngineOptions;

@@ -39,17 +39,17 @@ pub use header::Header;
 pub use limits::{check_key, check_table_name, check_value};
 pub use migration::*;
 pub use objects::{
-    DECIMAL_BYTES_MAX, Gets, Mutations, Outcomes, Results, call_frame, check_get, check_mutation,
-    decode_get, decode_mutate, encode_get, encode_mutate, encode_mutate_early, handled_outcomes,
-    reply_outcomes,
+    DECIMAL_BYTES_MAX, Gets, Mutations, Outcomes, Results, Steps, call_frame, check_get,
+    check_mutation, check_transaction, decode_get, decode_mutate, decode_transact, encode_get,
+    encode_mutate, encode_mutate_early, encode_transact, handled_outcomes, reply_outcomes,
 };
 pub use opcode::{
     BackupOp, Class, CoordinatorOp, DataOp, MasterOp, Opcode, Role, RoleOp, ServerOp,
 };
 pub use pluvio_mutation::{
     Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind, Get, Lifetime,
-    Mutation, Outcome, Output, Payload, Projection, ProjectionKind, RejectRules, Span, TouchIf,
-    Unfit,
+    Mutation, Operation, Outcome, Output, Payload, Projection, ProjectionKind, RejectRules, Span,
+    TRANSACTION_STEPS_MAX, TouchIf, TransactionStep, Unfit,
 };
 pub use recovery::*;
 pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};
@@ -57,7 +57,7 @@ pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
 
 /// Version of the protocol between processes. Processes with another one are refused at enlistment.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 /// Most items of one read or mutation of objects; clients split larger batches.
 pub const MULTI_ITEMS_MAX: usize = 1024;
 /// Most payload bytes of one request or reply that carries objects; clients split larger batches.

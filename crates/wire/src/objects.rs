@@ -54,6 +54,12 @@
 //!       flags: 1 has an end; 2 places are bits; 4 the bit looked for (bit position only)
 //! ```
 //!
+//! A transaction (Transact) has no flags. In front of each item stands the kind of the step:
+//!
+//! ```text
+//! step u8   1 an item of Get; 2 an item of Mutate without a sequence number; + 128 it must hold
+//! ```
+//!
 //! The frame's payload holds the bulk bytes in the order of their lengths, and nothing else. An
 //! item of a batch without a sequence number has no identity. A single item without one is the
 //! operation of the header. `Mutation::hash` and `Get::hash` are not sent.
@@ -75,6 +81,7 @@
 //!   3  deleted    version u64 | output
 //!   4  rejected   version u64 | output
 //!   5  unfit      u8: 1 not a number, 2 overflow, 3 too long
+//!   6  together   committed u8: 0, 1 | count u16 | outcome (1 to 5) of each step
 //!
 //! output code u8  then
 //!   0  nothing
@@ -93,9 +100,11 @@ mod check;
 mod cursor;
 mod items;
 mod outcomes;
+mod transaction;
 
-pub use check::{check_get, check_mutation};
+pub use check::{check_get, check_mutation, check_transaction};
 pub use outcomes::{Outcomes, Results};
+pub use transaction::{Steps, decode_transact, encode_transact};
 
 use crate::codec::{Answer, RpcError, answered, reply_with};
 use crate::header::Header;
@@ -126,13 +135,17 @@ struct Items<'f> {
 
 impl<'f> Items<'f> {
     fn start(frame: &'f Frame, known_flags: u8) -> Result<(Header, Self), Refusal> {
+        Self::start_of(frame, known_flags, MULTI_ITEMS_MAX)
+    }
+
+    fn start_of(frame: &'f Frame, known_flags: u8, most: usize) -> Result<(Header, Self), Refusal> {
         let (header, fields) = Header::decode(&frame.meta)?;
         let mut reader = Reader::new(fields);
         let count = usize::from(reader.u16()?);
         let flags = reader.u8()?;
-        if count > MULTI_ITEMS_MAX {
+        if count > most {
             return Err(Refusal::malformed(format!(
-                "a request has {count} items, at most {MULTI_ITEMS_MAX} are allowed"
+                "a request has {count} items, at most {most} are allowed"
             )));
         }
         if flags & !known_flags != 0 {

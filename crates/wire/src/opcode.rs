@@ -132,6 +132,8 @@ opcodes! {
         Get = 10, Data, true;
         /// Change one or many objects.
         Mutate = 11, Data, false;
+        /// Read and change objects of one owner, all of it or nothing.
+        Transact = 13, Data, false;
         /// Is what an early answer rests on durable? Answers when it is.
         AwaitDurable = 12, Data, true;
         /// The next objects of a table in hash order.

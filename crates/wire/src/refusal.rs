@@ -61,6 +61,10 @@ pub enum FatalKind {
     KeyTooLong,
     /// The value is longer than `VALUE_MAX`.
     ValueTooLong,
+    /// A transaction with more steps or bytes than one may have.
+    TransactionTooLarge,
+    /// The keys of a transaction belong to several servers.
+    SeveralOwners,
     /// There is no such table.
     NoSuchTable,
     /// A table name that is empty or too long.

@@ -6,7 +6,7 @@ use core::task::Waker;
 use pluvio_units::{CoreId, LogId, LogPosition, SegmentId, ServerId, Waits};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Refusal, Results,
+    Refusal, Results, TransactionStep,
 };
 
 pub(super) struct FakeLocal {
@@ -74,6 +74,9 @@ impl LocalMaster for FakeLocal {
     ) -> Answer<Results> {
         let items = mutations.iter().copied();
         self.answer(|state, server| state.mutate(server, *h, items, ordered))
+    }
+    fn transact(&self, _: CoreId, h: &Header, steps: &[TransactionStep<'_>]) -> Answer<Results> {
+        self.answer(|state, server| state.transact(server, *h, steps))
     }
     fn get_at_once(&self, _: CoreId, h: &Header, get: &Get<'_>) -> AtOnce {
         self.at_once(|state, server| state.get(server, *h, core::iter::once(*get)))

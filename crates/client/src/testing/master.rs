@@ -6,7 +6,9 @@ use super::State;
 use super::clock::unix_time;
 use bytes::Bytes;
 use pluvio_env::Frame;
-use pluvio_mutation::{Current, Get, Mutation, Now, Outcome, Verdict, judge, look};
+use pluvio_mutation::{
+    Current, Draft, DraftChange, Get, Mutation, Now, Outcome, TransactionStep, Verdict, judge, look,
+};
 use pluvio_units::{
     HashRange, KeyHash, LogId, LogPosition, ObjectVersion, OperationId, Rank, SequenceNumber,
     ServerId, ServerListVersion, TableId, UnixMs,
@@ -15,8 +17,9 @@ use pluvio_wire::{
     AwaitDurable, CountObjects, CountObjectsReply, DataOp, Enumerate, EnumerateReply,
     EnumeratedObject, FatalKind, Header, Opcode, Outcomes, Ping, PingReply, Refusal, Request,
     Results, RetryReason, RoleOp, Seen, TabletState, check_key, decode, decode_get, decode_mutate,
-    reply, reply_outcomes,
+    decode_transact, reply, reply_outcomes,
 };
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The operation a request belongs to.
@@ -77,6 +80,13 @@ impl State {
                     Ok(outcomes)
                 });
                 reply_outcomes(opcode, &done)
+            }
+            RoleOp::Data(DataOp::Transact) => {
+                let done = decode_transact(request).and_then(|(header, steps)| {
+                    let steps: Vec<_> = steps.iter().collect();
+                    self.transact(server, header, &steps)
+                });
+                reply_outcomes(Opcode::Transact, &done.map(Outcomes::from))
             }
             RoleOp::Data(DataOp::AwaitDurable) => answer::<AwaitDurable>(request, |_, _| Ok(())),
             RoleOp::Data(DataOp::Enumerate) => {
@@ -204,7 +214,7 @@ impl State {
                 let object = self.object(get.table, &(hash, get.key.to_vec()));
                 look(&get, object, self.unix_ms())
             };
-            bytes += outcome.output().bulk_len();
+            bytes += outcome.bulk_len();
             Ok(outcome)
         });
         Ok(results.collect())
@@ -259,6 +269,84 @@ impl State {
             self.results.insert((id.client, id.sequence), kept);
         }
         Ok(outcome)
+    }
+
+    /// Does all steps, or none.
+    pub(super) fn transact(
+        &mut self,
+        server: ServerId,
+        h: Header,
+        steps: &[TransactionStep<'_>],
+    ) -> Result<Results, Refusal> {
+        let mut places = Vec::new();
+        for step in steps {
+            let operation = &step.operation;
+            let key = (operation.table(), operation.key());
+            let hash = self.hash_here(server, h, key, operation.hash())?;
+            places.push((operation.table(), (hash, operation.key().to_vec())));
+        }
+        let id = h.operation;
+        if id.is_some() {
+            self.acknowledge(id);
+            if let Some(kept) = self.results.get(&(id.client, id.sequence)) {
+                return Ok(core::iter::once(Ok(kept.outcome.clone())).collect());
+            }
+        }
+        let now = self.unix_ms();
+        let mut drafts = BTreeMap::new();
+        let mut outcomes = Vec::new();
+        let mut committed = true;
+        for (step, place) in steps.iter().zip(&places) {
+            let next = self.tables[&place.0].version_last.next();
+            let draft = drafts
+                .entry(place.clone())
+                .or_insert_with(|| Draft::new(self.object(place.0, &place.1), now, next));
+            let outcome = draft.apply(&step.operation);
+            committed = !(step.must_hold && outcome.is_failure());
+            outcomes.push(outcome);
+            if !committed {
+                break;
+            }
+        }
+        let changes: Vec<_> = drafts
+            .iter()
+            .map(|(place, draft)| {
+                let change = match draft.change() {
+                    DraftChange::Nothing => None,
+                    DraftChange::Delete => Some(None),
+                    DraftChange::Put(value, deadline) => {
+                        let value = Bytes::copy_from_slice(value);
+                        Some(Some((draft.next_version(), value, deadline)))
+                    }
+                };
+                (place.clone(), change)
+            })
+            .collect();
+        drop(drafts);
+        for ((table, place), change) in changes.into_iter().filter(|_| committed) {
+            let table = self.tables.get_mut(&table).expect("its tablet was found");
+            match change {
+                None => {}
+                Some(None) => drop(table.objects.remove(&place)),
+                Some(Some(object)) => {
+                    table.version_last = table.version_last.max(object.0);
+                    table.objects.insert(place, object);
+                }
+            }
+        }
+        let outcome = Outcome::Together {
+            committed,
+            steps: outcomes.into(),
+        };
+        if let (true, Some((table, (hash, _)))) = (id.is_some(), places.first()) {
+            let kept = Kept {
+                table: *table,
+                hash: *hash,
+                outcome: outcome.clone(),
+            };
+            self.results.insert((id.client, id.sequence), kept);
+        }
+        Ok(core::iter::once(Ok(outcome)).collect())
     }
 
     fn apply(&mut self, mutation: &Mutation<'_>, place: (KeyHash, Vec<u8>)) -> Outcome {

@@ -57,7 +57,10 @@ impl Leaving {
             } => return,
             Outcome::Deleted { version, .. } => Some(*version),
             Outcome::Written { .. } => None,
-            Outcome::Unchanged { .. } | Outcome::Rejected { .. } | Outcome::Refused(_) => return,
+            Outcome::Unchanged { .. }
+            | Outcome::Rejected { .. }
+            | Outcome::Refused(_)
+            | Outcome::Together { .. } => return,
         };
         self.notes().add(key, deleted);
     }

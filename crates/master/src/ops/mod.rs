@@ -1,5 +1,5 @@
 //! The operations on objects: get and mutate, of one or many items, enumerate and
-//! count; and the drop of what has expired.
+//! count; transactions of them; and the drop of what has expired.
 
 mod count;
 mod enumerate;
@@ -7,5 +7,7 @@ mod expire;
 mod get;
 mod mutate;
 mod replies;
+mod transact;
 
 pub use replies::Replies;
+pub(crate) use transact::HeldBack;

@@ -14,7 +14,7 @@ use core::ops::ControlFlow;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Mutation, Outcome};
 use pluvio_store::{Admission, Applied, EngineError, EngineTable, Item, Site};
-use pluvio_units::{KeyHash, LogId, LogPosition, TableId};
+use pluvio_units::{KeyHash, LogId, LogPosition, OperationId, TableId};
 use pluvio_wire::{
     Answer, FatalKind, Header, MULTI_BYTES_MAX, Outcomes, Refusal, Results, RetryReason,
 };
@@ -188,13 +188,14 @@ impl Master {
         let Served { table, hash, phase } =
             self.serving(snapshot, mutation.table, mutation.hash)?;
         Self::must_take_changes(phase)?;
+        self.not_held_back(table.id(), hash)?;
         let copying = self.leaving.of(phase, table, hash)?;
         let execution = match self.admit(mutation, (table.id(), hash)) {
             None => None,
             Some(Admission::Execute(execution)) => Some(execution),
             Some(Admission::Answer(outcome)) => {
                 pluvio_units::mark("completion-answers-retry");
-                if outcome.pending().output().bulk_len() > 0 {
+                if outcome.pending().bulk_len() > 0 {
                     pluvio_units::mark("completion-answers-with-value");
                 }
                 if !mutation.change.gives(outcome.pending()) {
@@ -236,8 +237,12 @@ impl Master {
     /// Looks whether an operation was executed before; `None` when it has no identity.
     fn admit(&self, mutation: &Mutation<'_>, place: (TableId, KeyHash)) -> Option<Admission> {
         let id = mutation.id;
-        id.is_some()
-            .then(|| self.store().admit(id, place, self.monotonic()))
+        id.is_some().then(|| self.admit_operation(id, place))
+    }
+
+    /// Looks whether an operation with an identity was executed before.
+    pub(super) fn admit_operation(&self, id: OperationId, place: (TableId, KeyHash)) -> Admission {
+        self.store().admit(id, place, self.monotonic())
     }
 }
 
@@ -366,7 +371,7 @@ impl<'b> Batch<'b> {
 }
 
 /// The refusal of an operation that is neither executed nor answered.
-fn not_executed(admission: &Admission) -> Refusal {
+pub(super) fn not_executed(admission: &Admission) -> Refusal {
     match admission {
         Admission::InProgress => {
             pluvio_units::mark("completion-in-progress");
@@ -381,7 +386,7 @@ fn not_executed(admission: &Admission) -> Refusal {
     }
 }
 
-fn reused() -> Refusal {
+pub(super) fn reused() -> Refusal {
     Refusal::malformed("the number of this operation belongs to another one of the same client")
 }
 

@@ -42,7 +42,7 @@ impl Replies {
 
     /// The next item is done.
     pub fn done(&mut self, outcome: Durable<Outcome>) {
-        self.bytes += outcome.value().output().bulk_len();
+        self.bytes += outcome.value().bulk_len();
         self.results.push(Ok(outcome.into_value()));
     }
 
@@ -73,7 +73,7 @@ impl Replies {
     }
 
     fn wait(&mut self, waiting: Appended<Outcome>) {
-        self.bytes += waiting.pending().output().bulk_len();
+        self.bytes += waiting.pending().bulk_len();
         // The place is taken by a refusal until the outcome may be told.
         self.waiting.push((self.results.len(), waiting));
         self.results.push(Err(Refusal::Refresh));

@@ -19,6 +19,7 @@ use super::read::{Pending, Seen};
 use super::{Engine, EngineError, StoreKind};
 use crate::completions::Execution;
 use crate::table::{EngineTable, Growth};
+use core::ops::{Deref, DerefMut};
 use pluvio_format::{Entry, Graves};
 use pluvio_index::{BucketGuard, Room};
 use pluvio_log::{Appended, Awaited, Durable};
@@ -63,6 +64,10 @@ impl Applied {
 pub struct Unsettled(MarkedSlot);
 
 impl Unsettled {
+    pub(super) fn new(slot: MarkedSlot) -> Self {
+        Self(slot)
+    }
+
     /// The hash of the slot's key.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
@@ -103,14 +108,13 @@ pub(crate) struct Old<'o> {
     pub(crate) is_gone: bool,
 }
 
-/// A write under way: the place, the locked bucket, and the entry of the key.
-pub(crate) struct Write<'w, 'b> {
+/// The key of a write under way, and the entry that it has.
+pub(crate) struct Target<'w> {
     pub(crate) log: LogId,
     pub(crate) table: &'w EngineTable,
     pub(crate) hash: KeyHash,
     pub(crate) key: &'w [u8],
     pub(crate) now_s: u32,
-    pub(crate) bucket: BucketGuard<'b>,
     /// What the slot of the key refers to: an object, or a tombstone that is not durable yet.
     pub(crate) old: Option<Old<'w>>,
     /// The deadline of the object that is written.
@@ -118,7 +122,7 @@ pub(crate) struct Write<'w, 'b> {
     pub(crate) guard: &'w EpochGuard<'w>,
 }
 
-impl<'w, 'b> Write<'w, 'b> {
+impl<'w> Target<'w> {
     /// The object that is there.
     pub(crate) fn replaced(&self) -> Option<&Old<'w>> {
         self.old
@@ -137,6 +141,43 @@ impl<'w, 'b> Write<'w, 'b> {
         told.map_or(ObjectVersion(0), |old| old.version)
     }
 
+    /// What the slot of the key refers to.
+    pub(super) fn slot(&self) -> Option<EntryRef> {
+        self.old.as_ref().map(|old| old.entry)
+    }
+
+    pub(crate) fn marked(&self, entry: EntryRef, is_tombstone: bool) -> MarkedSlot {
+        MarkedSlot {
+            hash: self.hash,
+            entry,
+            is_tombstone,
+        }
+    }
+}
+
+/// A write under way, with the bucket of its key locked.
+pub(crate) struct Write<'w, 'b> {
+    pub(crate) target: Target<'w>,
+    pub(crate) bucket: BucketGuard<'b>,
+}
+
+impl<'w> Deref for Write<'w, '_> {
+    type Target = Target<'w>;
+
+    #[inline]
+    fn deref(&self) -> &Target<'w> {
+        &self.target
+    }
+}
+
+impl<'w> DerefMut for Write<'w, '_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Target<'w> {
+        &mut self.target
+    }
+}
+
+impl<'b> Write<'_, 'b> {
     /// Room for a slot, if the key has none. Taken before the append, which cannot be taken back:
     /// replicas may have the entry at once.
     pub(crate) fn room(&self) -> Result<Option<Room<'b>>, EngineError> {
@@ -148,24 +189,24 @@ impl<'w, 'b> Write<'w, 'b> {
 
     /// Lets the slot of the key refer to `entry`.
     pub(crate) fn swing(&mut self, room: Option<Room<'b>>, entry: EntryRef, pending: bool) {
-        match room {
-            Some(room) => self.bucket.fill(room, entry, pending),
-            None => {
-                let old = self.old.as_ref().map(|old| old.entry);
-                assert!(
-                    old.is_some_and(|old| self.bucket.replace(old, entry, pending)),
-                    "the bucket is locked since the slot was found"
-                );
-            }
-        }
+        swing(&mut self.bucket, self.target.slot(), room, entry, pending);
     }
+}
 
-    pub(crate) fn marked(&self, entry: EntryRef, is_tombstone: bool) -> MarkedSlot {
-        MarkedSlot {
-            hash: self.hash,
-            entry,
-            is_tombstone,
-        }
+/// Lets the slot of `old`, or the room there is for one, refer to `entry`.
+pub(super) fn swing<'b>(
+    bucket: &mut BucketGuard<'b>,
+    old: Option<EntryRef>,
+    room: Option<Room<'b>>,
+    entry: EntryRef,
+    pending: bool,
+) {
+    match room {
+        Some(room) => bucket.fill(room, entry, pending),
+        None => assert!(
+            old.is_some_and(|old| bucket.replace(old, entry, pending)),
+            "the bucket is locked since the slot was found"
+        ),
     }
 }
 
@@ -227,24 +268,24 @@ impl Engine {
             deadline: current.and_then(|current| current.deadline),
             is_gone: current.is_some_and(|current| current.is_gone(now)),
         });
-        let mut write = Write {
+        let target = Target {
             log,
             table,
             hash: site.hash,
             key,
             now_s: site.now_s,
-            bucket,
             old,
             deadline: None,
             guard: &guard,
         };
+        let mut write = Write { target, bucket };
         let applied = match judge(mutation, current, now) {
             Verdict::Keep(outcome) => {
                 reserve(&mut execution, outcome.output())?;
                 return self.keep(&write, outcome, pending, execution);
             }
             Verdict::Put(value, deadline, output) => {
-                self.check_deadline(deadline)?;
+                self.check_put(value.len(), deadline)?;
                 write.deadline = deadline;
                 reserve(&mut execution, &output)?;
                 self.put(&mut write, &value, output, execution)?
@@ -272,7 +313,16 @@ impl Engine {
         }
     }
 
-    fn check_deadline(&self, deadline: Option<Deadline>) -> Result<(), EngineError> {
+    /// Whether an object may have a value of this length and this deadline.
+    pub(super) fn check_put(
+        &self,
+        value_len: usize,
+        deadline: Option<Deadline>,
+    ) -> Result<(), EngineError> {
+        let value_max = self.kind.value_max();
+        if value_len > value_max {
+            return Err(EngineError::ValueTooLong(value_len, value_max));
+        }
         match self.kind {
             StoreKind::InPlace if deadline.is_some() => Err(EngineError::NoDeadlines),
             StoreKind::InPlace | StoreKind::Replicated | StoreKind::Volatile => Ok(()),
@@ -286,10 +336,6 @@ impl Engine {
         output: Output,
         execution: Option<Execution>,
     ) -> Result<Awaited<Applied>, EngineError> {
-        let value_max = self.kind.value_max();
-        if value.len() > value_max {
-            return Err(EngineError::ValueTooLong(value.len(), value_max));
-        }
         match self.kind {
             StoreKind::Replicated => self.put_replicated(write, value, output, execution),
             StoreKind::Volatile => self.put_volatile(write, value, output, execution),
@@ -349,7 +395,7 @@ impl Engine {
     }
 
     /// The version that a write gives the object.
-    pub(crate) fn next_version(&self, write: &Write<'_, '_>) -> ObjectVersion {
+    pub(crate) fn next_version(&self, write: &Target<'_>) -> ObjectVersion {
         let replaced = write.replaced_version();
         let version = match replaced {
             ObjectVersion(0) => self.space.safe_version(),
@@ -364,7 +410,7 @@ impl Engine {
 
     /// Counts an object that was written, and the one that it replaces as dead: the index points to
     /// that one no more. Notes when the object expires.
-    pub(crate) fn count_written(&self, write: &Write<'_, '_>, value_len: usize, entry_len: u32) {
+    pub(crate) fn count_written(&self, write: &Target<'_>, value_len: usize, entry_len: u32) {
         let mut growth = Growth::by(write.key.len() + value_len, entry_len).until(write.deadline);
         if let Some(old) = write.replaced() {
             growth = growth.without(self.count_dead(write, old));
@@ -378,7 +424,7 @@ impl Engine {
     /// The log counts an object as dead that the index does not point to any more. Gives what the
     /// table is to count.
     #[inline]
-    pub(crate) fn count_dead(&self, write: &Write<'_, '_>, old: &Old<'_>) -> Growth {
+    pub(crate) fn count_dead(&self, write: &Target<'_>, old: &Old<'_>) -> Growth {
         let guard = write.guard;
         self.space
             .mark_dead_by(write.log, old.entry, old.len, guard);

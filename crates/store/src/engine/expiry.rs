@@ -1,7 +1,7 @@
 //! The engine's half of expiry: the time, the horizon in the log, and dropping what is past.
 //! [`crate::expiry`] has the invariants.
 
-use super::apply::{Applied, Old, Site, Write};
+use super::apply::{Applied, Old, Site, Target, Write};
 use super::{Engine, EngineError, StoreKind};
 use crate::expiry::{Expiry, LEAD_MS, Place, Walk};
 use crate::table::EngineTable;
@@ -242,13 +242,12 @@ impl Engine {
         if self.space.is_stalled(log) {
             return Err(EngineError::Stalled);
         }
-        let mut write = Write {
+        let target = Target {
             log,
             table,
             hash: site.hash,
             key: object.key,
             now_s: site.now_s,
-            bucket,
             old: Some(Old {
                 entry: slot.entry,
                 len: view.total_len(),
@@ -261,6 +260,7 @@ impl Engine {
             deadline: None,
             guard: &guard,
         };
+        let mut write = Write { target, bucket };
         let applied = self.delete(&mut write, Output::Nothing, None)?;
         each(object.key, applied.pending());
         drop(write);

@@ -16,7 +16,7 @@
 //!
 //! A group that finds no room is applied one by one, so that each has its own error.
 
-use super::apply::{Applied, Old, Site, Write};
+use super::apply::{Applied, Old, Site, Target, Write};
 use super::read::Seen;
 use super::replicated::Kept;
 use super::{Engine, EngineError, StoreKind};
@@ -236,17 +236,17 @@ impl Engine {
         if output.bulk_len() > 0 || value.len() > self.kind.value_max() {
             return None;
         }
-        let write = Write {
+        let target = Target {
             log: site.log,
             table,
             hash: site.hash,
             key,
             now_s: site.now_s,
-            bucket,
             old: old.map(|(old, _)| Old { is_gone, ..old }),
             deadline,
             guard,
         };
+        let write = Write { target, bucket };
         self.staged(write, value, output)
     }
 

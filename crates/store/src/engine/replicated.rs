@@ -5,7 +5,7 @@
 //!    neither is (STORE-3, COMP-5).
 //! 3. The slot is marked as pending until the group is durable.
 
-use super::apply::{Applied, Old, Write};
+use super::apply::{Applied, Old, Target, Write};
 use super::{Engine, EngineError};
 use crate::completions::Execution;
 use crate::engine::read::Pending;
@@ -30,11 +30,11 @@ impl Kept {
     }
 
     /// Whether its record may be large: it must not take the room of deletes.
-    fn holds_value(&self) -> bool {
-        self.outcome.output().bulk_len() > 0
+    pub(super) fn holds_value(&self) -> bool {
+        self.outcome.bulk_len() > 0
     }
 
-    fn record(&self) -> Entry<'static> {
+    pub(super) fn record(&self) -> Entry<'static> {
         Entry::Completion(self.execution.record(self.outcome.clone()))
     }
 
@@ -145,7 +145,7 @@ impl Engine {
     /// Appends the record of an operation that changed nothing.
     pub(super) fn append_outcome(
         &self,
-        write: &Write<'_, '_>,
+        write: &Target<'_>,
         outcome: &Outcome,
         execution: Execution,
     ) -> Result<Appended<()>, EngineError> {
@@ -218,13 +218,13 @@ impl Engine {
         }
     }
 
-    pub(super) fn dead_with(&self, write: &Write<'_, '_>, old: &Old<'_>) -> DeadIn {
+    pub(super) fn dead_with(&self, write: &Target<'_>, old: &Old<'_>) -> DeadIn {
         self.space.dead_with(old.entry, old.graves, write.guard)
     }
 }
 
 /// The tombstone for what lies dead in a segment: versions up to that of the object replaced.
-fn tombstone<'w>(write: &Write<'w, '_>, segment: SegmentId) -> Entry<'w> {
+pub(super) fn tombstone<'w>(write: &Target<'w>, segment: SegmentId) -> Entry<'w> {
     let version = write
         .old
         .as_ref()

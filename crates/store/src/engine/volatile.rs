@@ -70,10 +70,11 @@ impl Engine {
         outcome: Outcome,
         execution: Option<Execution>,
     ) -> Awaited<Applied> {
-        let old = write.old.as_ref().expect("what is deleted was found");
-        write.bucket.remove(old.entry);
-        let growth = Growth::default().without(self.count_dead(write, old));
-        write.table.count(write.log, growth);
+        let Write { target, bucket } = write;
+        let old = target.old.as_ref().expect("what is deleted was found");
+        bucket.remove(old.entry);
+        let growth = Growth::default().without(self.count_dead(target, old));
+        target.table.count(target.log, growth);
         self.done(outcome, execution)
     }
 

@@ -2,10 +2,12 @@
 //! refused here, so that its answer does not depend on where the object is.
 
 use super::DECIMAL_BYTES_MAX;
+use crate::MULTI_BYTES_MAX;
 use crate::limits::{check_key, check_value};
 use crate::refusal::{FatalKind, Refusal};
 use pluvio_mutation::{
-    Addend, BIT_STEPS_MAX, BitAction, BitStep, Change, Get, Mutation, Projection,
+    Addend, BIT_STEPS_MAX, BitAction, BitStep, Change, Get, Mutation, Operation, Projection,
+    TRANSACTION_STEPS_MAX, TransactionStep,
 };
 
 /// Checks a mutation.
@@ -77,6 +79,29 @@ pub fn check_get(get: &Get<'_>) -> Result<(), Refusal> {
         | Projection::Deadline
         | Projection::TimeLeft => Ok(()),
     }
+}
+
+/// Checks a transaction.
+///
+/// # Errors
+/// - [`FatalKind::TransactionTooLarge`] with more steps or bytes than one may have.
+/// - As of [`check_mutation`] and [`check_get`], of its steps.
+pub fn check_transaction(steps: &[TransactionStep<'_>]) -> Result<(), Refusal> {
+    let bytes: usize = steps.iter().map(|step| step.operation.bulk_len()).sum();
+    if steps.len() > TRANSACTION_STEPS_MAX || bytes > MULTI_BYTES_MAX {
+        return Err(Refusal::fatal(
+            FatalKind::TransactionTooLarge,
+            format!(
+                "a transaction has {} steps with {bytes} bytes of keys and values, at most \
+                 {TRANSACTION_STEPS_MAX} with {MULTI_BYTES_MAX} are allowed: use several",
+                steps.len()
+            ),
+        ));
+    }
+    steps.iter().try_for_each(|step| match &step.operation {
+        Operation::Get(get) => check_get(get),
+        Operation::Mutate(mutation) => check_mutation(mutation),
+    })
 }
 
 fn check_steps(steps: &[BitStep]) -> Result<(), Refusal> {

@@ -4,7 +4,7 @@ use super::cursor::{BulkWriter, Reader, bulk_end, bulk_too_short};
 use crate::codec::{Body, STATUS_OK, pack, unpack};
 use crate::limits::check_value;
 use crate::refusal::Refusal;
-use crate::{BIT_STEPS_MAX, MULTI_ITEMS_MAX, Outcome, Output, Unfit};
+use crate::{BIT_STEPS_MAX, MULTI_ITEMS_MAX, Outcome, Output, TRANSACTION_STEPS_MAX, Unfit};
 use bytes::Bytes;
 use pluvio_env::Frame;
 use pluvio_units::{LogId, LogPosition, ObjectVersion, SegmentId};
@@ -40,6 +40,7 @@ const UNCHANGED: u8 = 2;
 const DELETED: u8 = 3;
 const REJECTED: u8 = 4;
 const UNFIT: u8 = 5;
+const TOGETHER: u8 = 6;
 
 const NOTHING: u8 = 0;
 const INTEGER: u8 = 1;
@@ -76,11 +77,15 @@ fn item_len(item: &Result<Outcome, Refusal>) -> usize {
             Output::Integers(numbers) => 2 + numbers.len() + 8 * numbers.iter().flatten().count(),
         }
     };
+    let alone = |outcome: &Outcome| match outcome {
+        Outcome::Refused(_) | Outcome::Together { .. } => 4,
+        Outcome::Written { output: gives, .. } => 17 + output(gives),
+        done => 9 + output(done.output()),
+    };
     match item {
         Err(_) => 64,
-        Ok(Outcome::Refused(_)) => 2,
-        Ok(Outcome::Written { output: gives, .. }) => 17 + output(gives),
-        Ok(done) => 9 + output(done.output()),
+        Ok(Outcome::Together { steps, .. }) => 4 + steps.iter().map(alone).sum::<usize>(),
+        Ok(outcome) => alone(outcome),
     }
 }
 
@@ -173,6 +178,15 @@ fn put_outcome<'a>(meta: &mut Vec<u8>, bulk: &mut BulkWriter<'a>, outcome: &'a O
             meta.extend_from_slice(&[UNFIT, code]);
             return;
         }
+        Outcome::Together { committed, steps } => {
+            meta.extend_from_slice(&[TOGETHER, u8::from(*committed)]);
+            let count = u16::try_from(steps.len()).expect("at most TRANSACTION_STEPS_MAX");
+            meta.extend_from_slice(&count.to_le_bytes());
+            for step in steps.iter() {
+                put_outcome(meta, bulk, step);
+            }
+            return;
+        }
     };
     meta.push(tag);
     meta.extend_from_slice(&version.0.to_le_bytes());
@@ -212,13 +226,43 @@ fn item(from: &mut Reader<'_>, payload: &mut Bytes) -> Result<Result<Outcome, Re
     match tag {
         REFUSED => {
             let length = from.u32()? as usize;
-            return Ok(Err(unpack(from.take(length)?)?));
+            Ok(Err(unpack(from.take(length)?)?))
         }
-        UNFIT => return Ok(Ok(Outcome::Refused(unfit(from.u8()?)?))),
-        _ => {}
+        TOGETHER => together(from, payload).map(Ok),
+        tag => outcome(tag, from, payload).map(Ok),
+    }
+}
+
+/// The outcome of a transaction; its steps are no transactions.
+fn together(from: &mut Reader<'_>, payload: &mut Bytes) -> Result<Outcome, Refusal> {
+    let committed = match from.u8()? {
+        0 => false,
+        1 => true,
+        other => return Err(unknown("end of a transaction", other)),
+    };
+    let count = usize::from(from.u16()?);
+    if count > TRANSACTION_STEPS_MAX || count * ITEM_BYTES_MIN > from.rest().len() {
+        return Err(Refusal::malformed(format!(
+            "a transaction cannot have {count} steps"
+        )));
+    }
+    let mut steps = Vec::with_capacity(count);
+    for _ in 0..count {
+        let tag = from.u8()?;
+        steps.push(outcome(tag, from, payload)?);
+    }
+    Ok(Outcome::Together {
+        committed,
+        steps: steps.into(),
+    })
+}
+
+fn outcome(tag: u8, from: &mut Reader<'_>, payload: &mut Bytes) -> Result<Outcome, Refusal> {
+    if tag == UNFIT {
+        return Ok(Outcome::Refused(unfit(from.u8()?)?));
     }
     let version = ObjectVersion(from.u64()?);
-    Ok(Ok(match tag {
+    Ok(match tag {
         WRITTEN => Outcome::Written {
             version,
             replaced: ObjectVersion(from.u64()?),
@@ -237,7 +281,7 @@ fn item(from: &mut Reader<'_>, payload: &mut Bytes) -> Result<Result<Outcome, Re
             output: output(from, payload)?,
         },
         other => return Err(unknown("outcome", other)),
-    }))
+    })
 }
 
 fn unknown(of: &str, code: u8) -> Refusal {

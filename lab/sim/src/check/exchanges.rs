@@ -35,7 +35,7 @@ impl Operation for Exchange {
                 | Outcome::Unchanged { version, .. }
                 | Outcome::Deleted { version, .. }
                 | Outcome::Rejected { version, .. } => version.0,
-                Outcome::Refused(_) => 0,
+                Outcome::Refused(_) | Outcome::Together { .. } => 0,
             }),
             Answer::Unknown if !self.request.is_read() => End::Unknown,
             Answer::Unknown | Answer::NotDone => End::None,
@@ -60,6 +60,8 @@ impl Exchange {
             | Outcome::Rejected { version, .. } => object.known(version.0)?,
             // It tells no version; that it came so far says that the condition held.
             Outcome::Refused(_) => object.held(Some(self.request.condition()))?,
+            // No answer to one operation.
+            Outcome::Together { .. } => return None,
         };
         let current = current(&met);
         if let Some(get) = self.request.get(b"") {

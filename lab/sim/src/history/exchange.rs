@@ -242,7 +242,7 @@ impl Answer {
                 _ => seen(version.0),
             },
             // It tells no version.
-            mutation::Outcome::Refused(_) => Outcome::NotDone,
+            mutation::Outcome::Refused(_) | mutation::Outcome::Together { .. } => Outcome::NotDone,
         }
     }
 }

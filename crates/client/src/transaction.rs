@@ -1,0 +1,268 @@
+//! Transactions: several reads and changes at one moment, or none of them.
+//!
+//! 1. [`Client::transact`] sends steps to the server that has all their keys. It does them at one
+//!    moment, in one round trip.
+//! 2. A [`Transaction`] is optimistic: it reads objects and remembers their versions, keeps changes
+//!    to itself, and commits all of that as such steps. When an object that it read was changed
+//!    meanwhile, nothing is done.
+//! 3. [`Client::transactionally`] tries one again until it commits.
+//!
+//! - TX-3: a transaction that committed is strictly serializable: its reads and its changes are all
+//!   true at one moment between its commit and the answer to that.
+//!
+//! Not here: keys of several servers. Those are refused with
+//! [`FatalKind::SeveralOwners`](crate::FatalKind::SeveralOwners).
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::request::OneOwner;
+use crate::table::{Table, TableKey};
+use bytes::Bytes;
+use core::time::Duration;
+use pluvio_units::ObjectVersion;
+use pluvio_wire::{
+    Change, FatalKind, Get, Mutation, Operation, Outcome, Output, TransactionStep,
+    check_transaction,
+};
+use std::collections::BTreeMap;
+
+/// Most times that a transaction is begun anew because others changed its objects.
+const CONFLICTS_MAX: u32 = 10_000;
+/// Longest pause before it is begun anew.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// What a transaction came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Transacted {
+    /// All steps were done; one outcome each.
+    Committed(Vec<Outcome>),
+    /// Nothing was done: a step that must hold did not.
+    Refused {
+        /// Which one.
+        step: usize,
+        /// Its outcome.
+        outcome: Outcome,
+    },
+}
+
+impl Transacted {
+    fn of(outcome: Outcome, steps: usize) -> Result<Self, ClientError> {
+        let strange = |what: &str| Err(ClientError::Protocol(format!("a transaction {what}")));
+        let Outcome::Together {
+            committed,
+            steps: outcomes,
+        } = outcome
+        else {
+            return strange("was answered with the outcome of one operation");
+        };
+        match (committed, outcomes.last()) {
+            (true, _) if outcomes.len() == steps => Ok(Self::Committed(outcomes.to_vec())),
+            (false, Some(last)) if outcomes.len() <= steps => Ok(Self::Refused {
+                step: outcomes.len() - 1,
+                outcome: last.clone(),
+            }),
+            _ => strange("was answered with another number of steps"),
+        }
+    }
+}
+
+impl Client {
+    /// Does all steps at one moment, in their order, or none of them. Each sees what those before it
+    /// did. Steps that must hold and do not end it. No steps are done at once.
+    ///
+    /// # Errors
+    /// - [`FatalKind::SeveralOwners`] when the keys belong to several servers. Nothing was done.
+    /// - [`FatalKind::TransactionTooLarge`] when it has more steps or bytes than one may have.
+    /// - As every operation ([`Client`]).
+    pub async fn transact(
+        &self,
+        steps: &[(&Table, TransactionStep<'_>)],
+    ) -> Result<Transacted, ClientError> {
+        let placed: Vec<_> = steps
+            .iter()
+            .map(|(table, step)| {
+                let hash = table.hash(step.operation.key());
+                let operation = step.operation.placed(table.id(), Some(hash));
+                TransactionStep { operation, ..*step }
+            })
+            .collect();
+        check_transaction(&placed).map_err(ClientError::from_final)?;
+        let tables: Vec<_> = steps.iter().map(|(table, _)| *table).collect();
+        let (Some((table, first)), request) = (
+            tables.first().zip(placed.first()),
+            OneOwner {
+                steps: &placed,
+                tables: &tables,
+            },
+        ) else {
+            return Ok(Transacted::Committed(Vec::new()));
+        };
+        let hash = first.operation.hash().expect("it was just computed");
+        let mut outcome = self.on_hash(table, hash, &request).await;
+        if is_of_several(&outcome) {
+            // Perhaps they are together by now.
+            self.learn_tablets(&tables).await?;
+            outcome = self.on_hash(table, hash, &request).await;
+        }
+        Transacted::of(outcome?, steps.len())
+    }
+
+    /// Asks for the tablets of these tables anew.
+    async fn learn_tablets(&self, tables: &[&Table]) -> Result<(), ClientError> {
+        let each: BTreeMap<TableKey, &Table> = tables
+            .iter()
+            .map(|table| (table.unique_key(), *table))
+            .collect();
+        for table in each.into_values() {
+            let mut attempts = self.attempts();
+            self.refresh(table, table.map().generation, &mut attempts)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Begins a transaction. Nothing is sent.
+    #[must_use]
+    pub fn transaction(&self) -> Transaction {
+        Transaction {
+            client: self.clone(),
+            objects: BTreeMap::new(),
+        }
+    }
+
+    /// Runs `body` on a transaction and commits it, anew whenever an object that it read was changed
+    /// meanwhile. What `body` does beside the transaction is done each time.
+    ///
+    /// # Errors
+    /// - Those of `body`, at once.
+    /// - As [`Client::transact`].
+    /// - [`ClientError::Rejected`] when others changed the objects again and again.
+    pub async fn transactionally<T>(
+        &self,
+        body: impl AsyncFn(&mut Transaction) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let mut conflicts = 0;
+        loop {
+            let mut transaction = self.transaction();
+            let result = body(&mut transaction).await?;
+            match transaction.commit().await? {
+                Commit::Done => return Ok(result),
+                Commit::Conflict(version) if conflicts >= CONFLICTS_MAX => {
+                    return Err(ClientError::Rejected { version });
+                }
+                Commit::Conflict(_) => conflicts += 1,
+            }
+            // At random, so that those who met do not meet again.
+            let most = Duration::from_micros(50 << conflicts.min(9)).min(PAUSE_MAX);
+            let parts = &self.shared.parts;
+            let draw = u128::from(parts.rng.next_u64()) * most.as_nanos() >> 64;
+            let pause = Duration::from_nanos(u64::try_from(draw).unwrap_or(0));
+            parts.clock.sleep(pause).await;
+        }
+    }
+}
+
+fn is_of_several(outcome: &Result<Outcome, ClientError>) -> bool {
+    let error = outcome.as_ref().err();
+    error.is_some_and(|error| error.fatal_kind() == Some(FatalKind::SeveralOwners))
+}
+
+/// What a commit came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Commit {
+    /// All reads are true and all changes were made, at one moment.
+    Done,
+    /// An object that was read has this version by now, 0 when there is none. Nothing was changed.
+    Conflict(ObjectVersion),
+}
+
+/// An optimistic transaction ([`Client::transaction`]). Dropping it changes nothing.
+#[must_use = "nothing is done before the commit"]
+pub struct Transaction {
+    client: Client,
+    objects: BTreeMap<(TableKey, Vec<u8>), Touched>,
+}
+
+/// An object that the transaction has read or is to change.
+struct Touched {
+    table: Table,
+    read: Option<(ObjectVersion, Option<Bytes>)>,
+    /// `Some(None)`: it is to be deleted.
+    write: Option<Option<Bytes>>,
+}
+
+impl Transaction {
+    fn touch(&mut self, table: &Table, key: &[u8]) -> &mut Touched {
+        let place = (table.unique_key(), key.to_vec());
+        self.objects.entry(place).or_insert_with(|| Touched {
+            table: table.clone(),
+            read: None,
+            write: None,
+        })
+    }
+
+    /// The value of an object: as this transaction has changed it, or as it read it the first time.
+    /// Values that were read one after the other may be of different moments; then the commit says
+    /// so.
+    ///
+    /// # Errors
+    /// As of [`Client::get`].
+    pub async fn get(&mut self, table: &Table, key: &[u8]) -> Result<Option<Bytes>, ClientError> {
+        let touched = self.touch(table, key);
+        match (&touched.write, &touched.read) {
+            (Some(value), _) | (None, Some((_, value))) => return Ok(value.clone()),
+            (None, None) => {}
+        }
+        let outcome = self.client.get(table, Get::new(table.id(), key)).await?;
+        let Outcome::Unchanged { version, output } = outcome else {
+            return Err(ClientError::Protocol("a read changed something".to_owned()));
+        };
+        let value = match output {
+            Output::Bytes(value) => Some(value),
+            Output::Nothing | Output::Integer(_) | Output::Integers(_) => None,
+        };
+        self.touch(table, key).read = Some((version, value.clone()));
+        Ok(value)
+    }
+
+    /// Sets a value, when this is committed.
+    pub fn put(&mut self, table: &Table, key: &[u8], value: impl Into<Bytes>) {
+        self.touch(table, key).write = Some(Some(value.into()));
+    }
+
+    /// Deletes an object, when this is committed.
+    pub fn delete(&mut self, table: &Table, key: &[u8]) {
+        self.touch(table, key).write = Some(None);
+    }
+
+    /// Makes all changes at one moment, if all objects are then as they were read.
+    ///
+    /// # Errors
+    /// As of [`Client::transact`].
+    pub async fn commit(self) -> Result<Commit, ClientError> {
+        let mut steps = Vec::new();
+        for ((_, key), touched) in &self.objects {
+            let table = &touched.table;
+            if let Some((version, _)) = touched.read {
+                steps.push((table, TransactionStep::version_is(table.id(), key, version)));
+            }
+        }
+        for ((_, key), touched) in &self.objects {
+            let change = match &touched.write {
+                Some(Some(value)) => Change::Put(value.into()),
+                Some(None) => Change::Delete,
+                None => continue,
+            };
+            let table = &touched.table;
+            let mutation = Mutation::new(table.id(), key, change);
+            steps.push((table, TransactionStep::new(Operation::Mutate(mutation))));
+        }
+        match self.client.transact(&steps).await? {
+            Transacted::Committed(_) => Ok(Commit::Done),
+            Transacted::Refused { outcome, .. } => Ok(Commit::Conflict(match outcome {
+                Outcome::Rejected { version, .. } => version,
+                _ => ObjectVersion(0),
+            })),
+        }
+    }
+}

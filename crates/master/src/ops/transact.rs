@@ -1,0 +1,250 @@
+//! Transactions of which this master has all keys.
+//!
+//! 1. The tablet of every key must be served here. Each that is changed must take changes.
+//! 2. A transaction that was executed before is answered with its outcome (COMP-1). It is kept with
+//!    its first key.
+//! 3. The engine does all steps at one moment, or none.
+//! 4. The outcome is told once it is durable ([`Replies`]).
+//!
+//! Where entries of the keys are pending in several logs, the transaction is to come again, and
+//! until then other changes of these keys are held back ([`HeldBack`]).
+
+use super::Replies;
+use super::mutate::{not_executed, refusal_of, reused};
+use crate::master::Master;
+use crate::migrate::Leaving;
+use pluvio_env::Moment;
+use pluvio_log::Awaited;
+use pluvio_mutation::{Operation, Outcome, TransactionStep};
+use pluvio_store::{Admission, NotTransacted, StepAt, Transacted};
+use pluvio_units::{KeyHash, LogId, TableId};
+use pluvio_wire::{
+    Answer, FatalKind, Header, Refusal, Results, RetryReason, TRANSACTION_STEPS_MAX,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// When a transaction is to come again whose keys have pending entries in several logs: about when
+/// these are durable.
+const SCATTERED_RETRY: Duration = Duration::from_micros(500);
+/// How long other changes of its keys are held back for it.
+const HELD_BACK: Duration = Duration::from_millis(20);
+/// When a change that is held back is to come again.
+const HELD_BACK_RETRY: Duration = Duration::from_millis(1);
+/// Most keys for which changes are held back.
+const HELD_BACK_MAX: usize = 64 << 10;
+
+impl Master {
+    /// Does all steps of a transaction at one moment, or none; answers when that is durable. The
+    /// one result is an [`Outcome::Together`].
+    pub fn transact<'m>(
+        self: &Arc<Self>,
+        log: LogId,
+        header: &Header,
+        steps: impl ExactSizeIterator<Item = TransactionStep<'m>>,
+    ) -> Answer<Results> {
+        match self.transact_all(log, header, steps) {
+            Ok(replies) => replies.into_answer(self),
+            Err(refusal) => Answer::Now(Err(refusal)),
+        }
+    }
+
+    pub(crate) fn transact_all<'m>(
+        &self,
+        log: LogId,
+        header: &Header,
+        steps: impl ExactSizeIterator<Item = TransactionStep<'m>>,
+    ) -> Result<Replies, Refusal> {
+        let mut replies = Replies::default();
+        replies.awaited(self, self.transact_at_once(log, header, steps)?);
+        Ok(replies)
+    }
+
+    /// [`Master::transact`] that answers at once. The outcome must not be told before it is durable.
+    ///
+    /// # Errors
+    /// As there; nothing changed.
+    pub fn transact_at_once<'m>(
+        &self,
+        log: LogId,
+        header: &Header,
+        steps: impl ExactSizeIterator<Item = TransactionStep<'m>>,
+    ) -> Result<Awaited<Outcome>, Refusal> {
+        self.check_target(header)?;
+        if steps.len() > TRANSACTION_STEPS_MAX {
+            return Err(too_large());
+        }
+        // Held until the changes are noted (TAB-2).
+        let snapshot = self.tablets().snapshot();
+        let steps: Vec<_> = steps.collect();
+        let mut placed = Vec::with_capacity(steps.len());
+        let mut copies: Vec<Option<Arc<Leaving>>> = Vec::with_capacity(steps.len());
+        for step in &steps {
+            let (table, key) = (step.operation.table(), step.operation.key());
+            let hash = self.hash_of(&snapshot, table, key, step.operation.hash());
+            let served = self.serving(&snapshot, table, hash)?;
+            if let Operation::Mutate(_) = step.operation {
+                Self::must_take_changes(served.phase)?;
+            }
+            // Also of a read: another step may change its key.
+            copies.push(self.leaving.of(served.phase, served.table, served.hash)?);
+            placed.push((served.table, served.hash));
+        }
+        let Some(((first, hash), _)) = placed.split_first() else {
+            return Err(Refusal::malformed("a transaction without steps"));
+        };
+        let execution = match header.operation.is_some() {
+            false => None,
+            true => match self.admit_operation(header.operation, (first.id(), *hash)) {
+                Admission::Execute(execution) => Some(execution),
+                Admission::Answer(outcome) => {
+                    pluvio_units::mark("completion-answers-transaction");
+                    return match outcome.pending() {
+                        Outcome::Together { .. } => Ok(outcome),
+                        _ => Err(reused()),
+                    };
+                }
+                other => return Err(not_executed(&other)),
+            },
+        };
+        if steps.iter().any(changes) {
+            self.writes_possible()?;
+        }
+        let at: Vec<StepAt<'_>> = steps
+            .iter()
+            .zip(&placed)
+            .map(|(step, (table, hash))| StepAt {
+                table,
+                hash: *hash,
+                step: *step,
+            })
+            .collect();
+        match self.store().transact((log, self.now_s()), &at, execution) {
+            Ok(Transacted { outcome, changed }) => {
+                for change in changed {
+                    if let Some(leaving) = &copies[change.step] {
+                        leaving.note(steps[change.step].operation.key(), &change.outcome);
+                    }
+                    if let Some(slot) = change.slot {
+                        self.settlements
+                            .note(self.store(), placed[change.step].0, slot);
+                    }
+                }
+                self.held_back
+                    .release(placed.iter().map(|(t, h)| (t.id(), *h)));
+                Ok(outcome)
+            }
+            Err(NotTransacted::Engine(error)) => Err(refusal_of(&error)),
+            Err(NotTransacted::TooLarge) => Err(too_large()),
+            Err(NotTransacted::Scattered(_)) => {
+                let until = Moment(self.monotonic() + HELD_BACK);
+                let keys = placed.iter().map(|(table, hash)| (table.id(), *hash));
+                self.held_back.hold(keys, until, Moment(self.monotonic()));
+                Err(Refusal::retry(SCATTERED_RETRY, RetryReason::InProgress))
+            }
+        }
+    }
+
+    /// The refusal of a change of a key that is held back for a transaction.
+    pub(super) fn not_held_back(&self, table: TableId, hash: KeyHash) -> Result<(), Refusal> {
+        if !self.held_back.is_any() || !self.held_back.holds((table, hash), self.monotonic()) {
+            return Ok(());
+        }
+        pluvio_units::mark("change-held-back-for-transaction");
+        Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::InProgress))
+    }
+}
+
+fn changes(step: &TransactionStep<'_>) -> bool {
+    step.operation.mutation().is_some()
+}
+
+fn too_large() -> Refusal {
+    Refusal::fatal(
+        FatalKind::TransactionTooLarge,
+        "the transaction changes or reads more than fits into one group of a log: use several",
+    )
+}
+
+/// Keys whose changes wait for a transaction. Its keys had pending entries in several logs, and an
+/// object stays in a log as long as it is changed faster than that becomes durable (STORE-5). So
+/// without this such a transaction might never be done.
+///
+/// Bounded by [`HELD_BACK_MAX`] keys, and in time. Any thread; the lock is held for single steps.
+#[derive(Default)]
+pub(crate) struct HeldBack {
+    /// How many keys; read by every change.
+    count: AtomicUsize,
+    keys: Mutex<HashMap<(TableId, KeyHash), Moment>>,
+}
+
+impl HeldBack {
+    /// Whether changes of any key are held back.
+    #[inline]
+    fn is_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    fn keys(&self) -> MutexGuard<'_, HashMap<(TableId, KeyHash), Moment>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn holds(&self, key: (TableId, KeyHash), now: Duration) -> bool {
+        let mut keys = self.keys();
+        let Some(until) = keys.get(&key) else {
+            return false;
+        };
+        let is_held = Moment(now) < *until;
+        if !is_held {
+            keys.remove(&key);
+            self.count.store(keys.len(), Ordering::Relaxed);
+        }
+        is_held
+    }
+
+    fn hold(&self, those: impl Iterator<Item = (TableId, KeyHash)>, until: Moment, now: Moment) {
+        let mut keys = self.keys();
+        if keys.len() >= HELD_BACK_MAX {
+            keys.retain(|_, until| now < *until);
+        }
+        let room = HELD_BACK_MAX.saturating_sub(keys.len());
+        for key in those.take(room) {
+            keys.insert(key, until);
+        }
+        self.count.store(keys.len(), Ordering::Relaxed);
+    }
+
+    fn release(&self, those: impl Iterator<Item = (TableId, KeyHash)>) {
+        if !self.is_any() {
+            return;
+        }
+        let mut keys = self.keys();
+        for key in those {
+            keys.remove(&key);
+        }
+        self.count.store(keys.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_held_back_for_a_time_or_until_they_are_released() {
+        let held = HeldBack::default();
+        let at = |ms| Moment(Duration::from_millis(ms));
+        let key = |n| (TableId(1), KeyHash(n));
+        held.hold([key(1), key(2)].into_iter(), at(20), at(0));
+        assert!(held.is_any() && held.holds(key(1), at(19).0) && !held.holds(key(3), at(1).0));
+        assert!(!held.holds(key(1), at(20).0), "its time is over");
+        held.release([key(2)].into_iter());
+        assert!(!held.is_any());
+        held.hold((0..HELD_BACK_MAX as u64 + 9).map(key), at(20), at(0));
+        assert_eq!(held.keys().len(), HELD_BACK_MAX);
+        held.hold([key(u64::MAX)].into_iter(), at(50), at(30));
+        assert_eq!(held.keys().len(), 1, "those whose time is over made room");
+    }
+}

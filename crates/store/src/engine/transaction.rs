@@ -1,0 +1,1130 @@
+//! Applying a transaction whose keys are all here: every step of it, or nothing.
+//!
+//! 1. Lock the buckets of all keys, each once: by table, by index, by block. The resizer locks
+//!    blocks in that order, too, and nobody else waits for a second lock; so no two wait for each
+//!    other.
+//! 2. Refuse where pending entries of the keys lie in more than one log (STORE-5).
+//! 3. Do the steps on drafts, one after the other ([`Draft`]). A step that must hold and does not
+//!    ends it: nothing changes.
+//! 4. Append what the drafts have become, and the record of the transaction, in one group. After a
+//!    crash all of it is there or nothing is.
+//! 5. Swing all slots, and unlock.
+//!
+//! - TX-1: all steps take effect at one moment, that of step 5: every key is locked from before the
+//!   first read until then.
+//! - TX-2: what is read is durable when the outcome is. Pending entries that were read lie in the
+//!   log of the group, before it.
+//!
+//! Any thread. Not here: keys of several owners.
+
+use super::apply::{MarkedSlot, Old, Target, Unsettled, swing};
+use super::in_place::ValueHead;
+use super::read::{Pending, Seen};
+use super::replicated::{Kept, tombstone};
+use super::{Engine, EngineError, StoreKind};
+use crate::completions::Execution;
+use crate::indexes::Loaded;
+use crate::table::{EngineTable, Growth};
+use core::cmp::Ordering;
+use pluvio_format::{Encoded, Entry, Graves, Object};
+use pluvio_index::{Approach, BucketGuard, Index, Room, Slot};
+use pluvio_log::{AppendClass, AppendError, Appended, Awaited, Burial, EntryRefs};
+use pluvio_memory::EpochGuard;
+use pluvio_mutation::{Current, Draft, DraftChange, Now, Outcome, Output, TransactionStep};
+use pluvio_units::{KEY_MAX, KeyHash, LogId, LogPosition, ObjectVersion, TableId, VALUE_MAX};
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+/// Most bytes that the outcome of a transaction without an identity holds. One with an identity,
+/// whose outcome is kept, holds at most [`VALUE_MAX`].
+const OUTPUT_MAX: usize = 4 << 20;
+
+/// A step of a transaction, and where its key is.
+#[derive(Clone, Copy)]
+pub struct StepAt<'i> {
+    /// The table.
+    pub table: &'i EngineTable,
+    /// The hash of the key in that table.
+    pub hash: KeyHash,
+    /// What is to be done.
+    pub step: TransactionStep<'i>,
+}
+
+impl<'i> StepAt<'i> {
+    fn key(&self) -> &'i [u8] {
+        self.step.operation.key()
+    }
+
+    fn is_of_same_key(&self, other: &Self) -> bool {
+        self.order(other) == Ordering::Equal
+    }
+
+    fn order(&self, other: &Self) -> Ordering {
+        let place = |step: &Self| (step.table.id(), step.hash);
+        place(self)
+            .cmp(&place(other))
+            .then_with(|| self.key().cmp(other.key()))
+    }
+}
+
+/// What a transaction did.
+pub struct Transacted {
+    /// Its outcome.
+    pub outcome: Awaited<Outcome>,
+    /// One for each object that was changed.
+    pub changed: Vec<Changed>,
+}
+
+/// An object that a transaction changed.
+pub struct Changed {
+    /// A step with its key.
+    pub step: usize,
+    /// What became of it: written or deleted.
+    pub outcome: Outcome,
+    /// Its slot, if that is to be settled.
+    pub slot: Option<Appended<Unsettled>>,
+}
+
+/// Why a transaction was not done.
+#[derive(Debug)]
+pub enum NotTransacted {
+    /// See there. Nothing changed.
+    Engine(EngineError),
+    /// Entries of the keys are pending in several logs. Nothing changed. Retryable once all but
+    /// those of one log are durable.
+    Scattered(Vec<(LogId, LogPosition)>),
+    /// Not retryable: it has more entries or bytes than one group may have, or gives too much.
+    TooLarge,
+}
+
+impl From<EngineError> for NotTransacted {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+/// The buckets of a transaction, locked.
+struct Locks<'l> {
+    guards: Vec<BucketGuard<'l>>,
+    /// For each object, in the order of locking: its number, its guard and its place there.
+    order: Vec<(usize, usize, Approach)>,
+}
+
+/// An object of a transaction, with its bucket locked.
+struct Found<'g> {
+    slot: Option<Slot>,
+    seen: Option<Seen<'g>>,
+    pending: Option<Pending>,
+}
+
+/// A change to be appended.
+struct Change<'c> {
+    object: usize,
+    kind: ChangeKind<'c>,
+    /// Its first entry in the group.
+    first: usize,
+    /// Bytes of the object in the log.
+    len: u32,
+}
+
+enum ChangeKind<'c> {
+    Put {
+        value: Cow<'c, [u8]>,
+        /// Bytes of the value as clients know it.
+        value_len: usize,
+        burial: Burial,
+    },
+    Delete(Burial),
+}
+
+impl Engine {
+    /// Does all steps at one moment, or none. `execution` is there for a transaction with an
+    /// identity: its outcome is kept for retries.
+    ///
+    /// # Errors
+    /// See [`NotTransacted`]; nothing changed, and a retry is executed.
+    pub fn transact(
+        &self,
+        (log, now_s): (LogId, u32),
+        steps: &[StepAt<'_>],
+        execution: Option<Execution>,
+    ) -> Result<Transacted, NotTransacted> {
+        if let Some(step) = steps.iter().find(|step| step.key().len() > KEY_MAX) {
+            return Err(EngineError::KeyTooLong(step.key().len()).into());
+        }
+        let guard = self.space.pin();
+        let (objects, object_of) = objects_of(steps);
+        let tables = Tables::load(steps)?;
+        let indexes = objects
+            .iter()
+            .map(|&step| tables.index_of(&steps[step]))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut locks = lock_all(steps, &objects, &indexes);
+        if steps.iter().any(|step| step.table.indexes.is_closed()) {
+            return Err(EngineError::NotHere.into());
+        }
+        let found = self.find_all(steps, &objects, &mut locks, &guard);
+        let pending = one_log(&found)?;
+        // STORE-5.
+        let log = pending.map_or(log, |pending| pending.log);
+        if self.space.is_stalled(log) {
+            return Err(EngineError::Stalled.into());
+        }
+        let transaction = Transaction {
+            engine: self,
+            log,
+            now_s,
+            steps,
+            objects: &objects,
+            object_of: &object_of,
+            pending,
+            guard: &guard,
+        };
+        let transacted = transaction.run(&found, &mut locks, execution)?;
+        drop(locks);
+        for change in &transacted.changed {
+            let (table, index) = (steps[change.step].table, &indexes[object_of[change.step]]);
+            index.resize(&guard, |entry| self.hash_of(table, entry, &guard));
+        }
+        if self.expiry.take_new() {
+            self.tend_horizon(log);
+        }
+        Ok(transacted)
+    }
+
+    fn find_all<'g>(
+        &'g self,
+        steps: &[StepAt<'_>],
+        objects: &[usize],
+        locks: &mut Locks<'_>,
+        guard: &'g EpochGuard<'_>,
+    ) -> Vec<Found<'g>> {
+        let mut all: Vec<Option<Found<'g>>> = objects.iter().map(|_| None).collect();
+        for (object, at, approach) in &locks.order {
+            let bucket = &mut locks.guards[*at];
+            assert!(bucket.turn_to(*approach), "its block is locked");
+            let key = steps[objects[*object]].key();
+            let mut seen = None;
+            let slot = bucket.find(|entry| {
+                seen = self.see_key(entry, key, guard);
+                seen.is_some()
+            });
+            let pending = slot.zip(seen.as_ref()).and_then(|(slot, seen)| {
+                self.check_seen(slot.entry, seen, guard);
+                self.pending(slot, seen.total_len(), guard)
+            });
+            all[*object] = Some(Found {
+                slot,
+                seen,
+                pending,
+            });
+        }
+        let all = all.into_iter().map(|found| found.expect("all are locked"));
+        all.collect()
+    }
+}
+
+/// The first step of each object, and the object of each step.
+fn objects_of(steps: &[StepAt<'_>]) -> (Vec<usize>, Vec<usize>) {
+    let mut by_key: Vec<usize> = (0..steps.len()).collect();
+    // Stable: the first step of a key comes first.
+    by_key.sort_by(|a, b| steps[*a].order(&steps[*b]));
+    let (mut objects, mut object_of) = (Vec::<usize>::new(), vec![0; steps.len()]);
+    for step in by_key {
+        let is_known = |last: &usize| steps[*last].is_of_same_key(&steps[step]);
+        if !objects.last().is_some_and(is_known) {
+            objects.push(step);
+        }
+        object_of[step] = objects.len() - 1;
+    }
+    (objects, object_of)
+}
+
+/// The indexes of the tables of a transaction, as they were at one moment.
+struct Tables<'t>(Vec<(TableId, Loaded<'t>)>);
+
+impl<'t> Tables<'t> {
+    fn load(steps: &[StepAt<'t>]) -> Result<Self, EngineError> {
+        let mut tables: Vec<(TableId, Loaded<'t>)> = Vec::new();
+        for step in steps {
+            if tables.iter().all(|(id, _)| *id != step.table.id()) {
+                let loaded = step.table.indexes.load().ok_or(EngineError::NotHere)?;
+                tables.push((step.table.id(), loaded));
+            }
+        }
+        Ok(Self(tables))
+    }
+
+    fn index_of(&self, step: &StepAt<'_>) -> Result<&Index, EngineError> {
+        let mut tables = self.0.iter();
+        let table = tables.find(|(id, _)| *id == step.table.id());
+        let index = table.and_then(|(_, loaded)| loaded.of(step.hash));
+        index.ok_or(EngineError::NotHere)
+    }
+}
+
+/// Locks the buckets of all objects.
+fn lock_all<'l>(steps: &[StepAt<'_>], objects: &[usize], indexes: &[&'l Index]) -> Locks<'l> {
+    loop {
+        if let Some(locks) = try_lock_all(steps, objects, indexes) {
+            return locks;
+        }
+        // An index was resized meanwhile.
+        core::hint::spin_loop();
+    }
+}
+
+fn try_lock_all<'l>(
+    steps: &[StepAt<'_>],
+    objects: &[usize],
+    indexes: &[&'l Index],
+) -> Option<Locks<'l>> {
+    let mut order: Vec<(usize, usize, Approach)> = objects
+        .iter()
+        .enumerate()
+        .map(|(object, step)| (object, 0, indexes[object].approach(steps[*step].hash)))
+        .collect();
+    // Indexes stay where they are while somebody has them locked.
+    let place = |(object, _, approach): &(usize, usize, Approach)| {
+        let index: *const Index = indexes[*object];
+        (index.addr(), approach.block())
+    };
+    order.sort_by_key(place);
+    let mut guards: Vec<BucketGuard<'l>> = Vec::with_capacity(order.len());
+    let mut before = None;
+    for one in &mut order {
+        let here = place(one);
+        let (object, at, approach) = one;
+        let is_locked = before == Some(here)
+            && guards
+                .last_mut()
+                .is_some_and(|last| last.turn_to(*approach));
+        if !is_locked {
+            // The same number, but another block: the index was resized in between.
+            if before == Some(here) {
+                return None;
+            }
+            guards.push(indexes[*object].lock_in_order(*approach)?);
+        }
+        before = Some(here);
+        *at = guards.len() - 1;
+    }
+    Some(Locks { guards, order })
+}
+
+/// The last of the pending entries, which all lie in one log.
+fn one_log(found: &[Found<'_>]) -> Result<Option<Pending>, NotTransacted> {
+    let mut pending = found.iter().filter_map(|found| found.pending);
+    let Some(first) = pending.next() else {
+        return Ok(None);
+    };
+    let mut last = first;
+    for next in pending {
+        if next.log != first.log {
+            let ends = found.iter().filter_map(|found| found.pending);
+            pluvio_units::mark("transaction-scattered");
+            return Err(NotTransacted::Scattered(ends.map(Pending::end).collect()));
+        }
+        last.position = last.position.max(next.position);
+    }
+    Ok(Some(last))
+}
+
+/// A transaction whose keys are locked.
+struct Transaction<'t> {
+    engine: &'t Engine,
+    log: LogId,
+    now_s: u32,
+    steps: &'t [StepAt<'t>],
+    objects: &'t [usize],
+    object_of: &'t [usize],
+    pending: Option<Pending>,
+    guard: &'t EpochGuard<'t>,
+}
+
+impl<'t> Transaction<'t> {
+    fn run(
+        &self,
+        found: &[Found<'t>],
+        locks: &mut Locks<'_>,
+        mut execution: Option<Execution>,
+    ) -> Result<Transacted, NotTransacted> {
+        let objects: Vec<Option<Object<'_>>> = found
+            .iter()
+            .map(|found| found.seen.as_ref().and_then(Seen::object))
+            .collect();
+        let now = self.time(&objects);
+        let mut targets = Vec::with_capacity(objects.len());
+        let mut drafts = Vec::with_capacity(objects.len());
+        for ((found, object), step) in found.iter().zip(&objects).zip(self.objects) {
+            let current = object.as_ref().map(|object| Current {
+                version: object.version,
+                value: object.value,
+                deadline: object.deadline,
+            });
+            let target = self.target(&self.steps[*step], found, object.as_ref());
+            drafts.push(Draft::new(current, now, self.engine.next_version(&target)));
+            targets.push(target);
+        }
+        let outcome = self.do_steps(&mut drafts);
+        let bytes = outcome.bulk_len();
+        let most = match execution {
+            Some(_) => VALUE_MAX,
+            None => OUTPUT_MAX,
+        };
+        if bytes > most {
+            return Err(NotTransacted::TooLarge);
+        }
+        if let Some(execution) = &mut execution
+            && bytes > 0
+        {
+            execution.reserve(bytes)?;
+        }
+        let is_committed = matches!(
+            outcome,
+            Outcome::Together {
+                committed: true,
+                ..
+            }
+        );
+        let changes = match is_committed {
+            true => self.changes(&drafts, &mut targets)?,
+            false => Vec::new(),
+        };
+        if changes.is_empty() {
+            return self.keep(&targets, outcome, execution);
+        }
+        let all = (&targets[..], changes, &drafts[..]);
+        match self.engine.kind {
+            StoreKind::Replicated => self.append_replicated(locks, all, outcome, execution),
+            StoreKind::Volatile | StoreKind::InPlace => {
+                self.append_volatile(locks, all, outcome, execution)
+            }
+        }
+    }
+
+    fn time(&self, objects: &[Option<Object<'_>>]) -> Now {
+        let is_volatile = objects.iter().flatten().any(|o| o.deadline.is_some());
+        let is_bounded = |step: &StepAt<'_>| {
+            let mutation = step.step.operation.mutation();
+            mutation.is_some_and(|mutation| mutation.lifetime.is_bounded())
+        };
+        match is_volatile || self.steps.iter().any(is_bounded) {
+            true => self.engine.time(),
+            false => Now::default(),
+        }
+    }
+
+    fn target<'f>(
+        &self,
+        step: &StepAt<'f>,
+        found: &Found<'f>,
+        object: Option<&Object<'f>>,
+    ) -> Target<'f>
+    where
+        't: 'f,
+    {
+        let key = step.key();
+        let old = found.slot.zip(found.seen.as_ref()).map(|(slot, seen)| Old {
+            entry: slot.entry,
+            len: seen.total_len(),
+            object_bytes: object.map_or(0, |object| key.len() + object.value.len()),
+            version: object.map_or(ObjectVersion(0), |object| object.version),
+            graves: object.map_or(Graves::NONE, |object| object.graves),
+            deadline: object.and_then(|object| object.deadline),
+            is_gone: false,
+        });
+        Target {
+            log: self.log,
+            table: step.table,
+            hash: step.hash,
+            key,
+            now_s: self.now_s,
+            old,
+            deadline: None,
+            guard: self.guard,
+        }
+    }
+
+    fn do_steps<'m>(&self, drafts: &mut [Draft<'_, 'm>]) -> Outcome
+    where
+        't: 'm,
+    {
+        let mut outcomes = Vec::with_capacity(self.steps.len());
+        let mut committed = true;
+        for (step, object) in self.steps.iter().zip(self.object_of) {
+            let outcome = drafts[*object].apply(&step.step.operation);
+            committed = !(step.step.must_hold && outcome.is_failure());
+            outcomes.push(outcome);
+            if !committed {
+                break;
+            }
+        }
+        Outcome::Together {
+            committed,
+            steps: outcomes.into(),
+        }
+    }
+
+    /// What is to be appended. Raises the safe version for what is deleted (STORE-1).
+    fn changes<'d>(
+        &self,
+        drafts: &'d [Draft<'_, '_>],
+        targets: &mut [Target<'_>],
+    ) -> Result<Vec<Change<'d>>, EngineError> {
+        let engine = self.engine;
+        let mut changes = Vec::new();
+        for (object, (draft, target)) in drafts.iter().zip(targets).enumerate() {
+            let kind = match draft.change() {
+                DraftChange::Nothing => {
+                    // A version that a step told belongs to no later object.
+                    if draft.is_changed() {
+                        engine.space.raise_safe_version(draft.next_version().next());
+                    }
+                    continue;
+                }
+                DraftChange::Put(value, deadline) => {
+                    engine.check_put(value.len(), deadline)?;
+                    target.deadline = deadline;
+                    ChangeKind::Put {
+                        value: match engine.kind {
+                            StoreKind::Replicated | StoreKind::Volatile => Cow::Borrowed(value),
+                            StoreKind::InPlace => {
+                                Cow::Owned(ValueHead::with(draft.next_version(), value))
+                            }
+                        },
+                        value_len: value.len(),
+                        burial: self.burial(target, false),
+                    }
+                }
+                DraftChange::Delete => {
+                    let version = draft.next_version();
+                    engine.space.raise_safe_version(version.next());
+                    ChangeKind::Delete(self.burial(target, true))
+                }
+            };
+            changes.push(Change {
+                object,
+                kind,
+                first: 0,
+                len: 0,
+            });
+        }
+        Ok(changes)
+    }
+
+    /// What keeps the object dead that is replaced or deleted (STORE-3).
+    fn burial(&self, target: &Target<'_>, is_delete: bool) -> Burial {
+        let engine = self.engine;
+        match target.replaced() {
+            Some(old) if engine.kind == StoreKind::Replicated => {
+                let dead = engine.dead_with(target, old);
+                match !is_delete && engine.space.uses_graves(target.key.len()) {
+                    true => dead.in_graves(),
+                    false => dead.all_tombstones(),
+                }
+            }
+            Some(_) | None => Burial::NOTHING,
+        }
+    }
+
+    /// Keeps the outcome where nothing changed.
+    fn keep(
+        &self,
+        targets: &[Target<'_>],
+        outcome: Outcome,
+        execution: Option<Execution>,
+    ) -> Result<Transacted, NotTransacted> {
+        let engine = self.engine;
+        let outcome = match (engine.kind, execution, targets.first()) {
+            (StoreKind::Replicated, Some(execution), Some(target)) => {
+                let appended = engine.append_outcome(target, &outcome, execution)?;
+                appended.map(|()| outcome).into()
+            }
+            (_, execution, _) => {
+                if let Some(execution) = execution {
+                    execution.complete(outcome.clone(), None, None);
+                }
+                engine.marks.marked(self.pending.map(Pending::end), outcome)
+            }
+        };
+        Ok(Transacted {
+            outcome,
+            changed: Vec::new(),
+        })
+    }
+
+    /// Appends the changes, with what keeps the old objects dead, and swings the slots.
+    fn append_replicated(
+        &self,
+        locks: &mut Locks<'_>,
+        (targets, mut changes, drafts): (&[Target<'_>], Vec<Change<'_>>, &[Draft<'_, '_>]),
+        outcome: Outcome,
+        execution: Option<Execution>,
+    ) -> Result<Transacted, NotTransacted> {
+        let mut rooms = self.rooms(locks, targets, &changes)?;
+        let kept = Kept::of(execution, &outcome);
+        let (entries, class) = self.entries(targets, &mut changes, drafts, kept.as_ref());
+        let group = self.append_group(&entries, class)?;
+        drop(entries);
+        if let Some(kept) = kept {
+            let record = *group.pending().last().expect("a group is not empty");
+            kept.appended(&group, record);
+        }
+        let mut slots: Vec<Option<MarkedSlot>> = vec![None; changes.len()];
+        for (place, at, approach) in changed_in_order(locks, &changes) {
+            let change = &changes[place];
+            let target = &targets[change.object];
+            let entry = group.pending()[change.first];
+            let bucket = &mut locks.guards[at];
+            assert!(bucket.turn_to(approach), "its block is locked");
+            swing(
+                bucket,
+                target.slot(),
+                rooms.next_for(at, target),
+                entry,
+                true,
+            );
+            self.count(target, change);
+            let is_tombstone = matches!(change.kind, ChangeKind::Delete(_));
+            slots[place] = Some(target.marked(entry, is_tombstone));
+        }
+        let changed = changes.iter().zip(slots).map(|(change, slot)| Changed {
+            step: self.objects[change.object],
+            outcome: final_outcome(&targets[change.object], &drafts[change.object], change),
+            slot: slot.map(|slot| group.and(Unsettled::new(slot))),
+        });
+        let changed = changed.collect();
+        let outcome = group.map(|_| outcome).into();
+        Ok(Transacted { outcome, changed })
+    }
+
+    /// Appends the new objects, swings their slots, and then empties those of deleted ones.
+    fn append_volatile(
+        &self,
+        locks: &mut Locks<'_>,
+        (targets, mut changes, drafts): (&[Target<'_>], Vec<Change<'_>>, &[Draft<'_, '_>]),
+        outcome: Outcome,
+        execution: Option<Execution>,
+    ) -> Result<Transacted, NotTransacted> {
+        let mut rooms = self.rooms(locks, targets, &changes)?;
+        let (entries, class) = self.entries(targets, &mut changes, drafts, None);
+        let group = match entries.is_empty() {
+            true => None,
+            false => Some(self.append_group(&entries, class)?),
+        };
+        drop(entries);
+        if let Some(execution) = execution {
+            execution.complete(outcome.clone(), None, None);
+        }
+        let order = changed_in_order(locks, &changes);
+        for (place, at, approach) in order.iter().copied() {
+            let change = &changes[place];
+            if let (ChangeKind::Put { .. }, Some(group)) = (&change.kind, &group) {
+                let target = &targets[change.object];
+                let entry = group.pending()[change.first];
+                let bucket = &mut locks.guards[at];
+                assert!(bucket.turn_to(approach), "its block is locked");
+                swing(
+                    bucket,
+                    target.slot(),
+                    rooms.next_for(at, target),
+                    entry,
+                    false,
+                );
+                self.count(target, change);
+            }
+        }
+        // That may move others of the bucket, rooms included.
+        for (place, at, approach) in order {
+            let change = &changes[place];
+            let target = &targets[change.object];
+            if let (ChangeKind::Delete(_), Some(old)) = (&change.kind, target.slot()) {
+                let bucket = &mut locks.guards[at];
+                assert!(bucket.turn_to(approach), "its block is locked");
+                bucket.remove(old);
+                self.count(target, change);
+            }
+        }
+        let changed = changes.iter().map(|change| Changed {
+            step: self.objects[change.object],
+            outcome: final_outcome(&targets[change.object], &drafts[change.object], change),
+            slot: None,
+        });
+        Ok(Transacted {
+            changed: changed.collect(),
+            outcome: Awaited::Now(self.engine.marks.unmarked(outcome)),
+        })
+    }
+
+    /// Room for the slots of new objects, by guard, in the order in which they are filled.
+    fn rooms<'l>(
+        &self,
+        locks: &mut Locks<'l>,
+        targets: &[Target<'_>],
+        changes: &[Change<'_>],
+    ) -> Result<Rooms<'l>, EngineError> {
+        let mut is_new = vec![false; targets.len()];
+        for change in changes {
+            is_new[change.object] = targets[change.object].old.is_none();
+        }
+        let mut rooms: Vec<Vec<Room<'l>>> = locks.guards.iter().map(|_| Vec::new()).collect();
+        for (object, at, approach) in &locks.order {
+            if is_new[*object] {
+                let bucket = &mut locks.guards[*at];
+                assert!(bucket.turn_to(*approach), "its block is locked");
+                let room = bucket.room_beside(&rooms[*at])?;
+                rooms[*at].push(room);
+            }
+        }
+        Ok(Rooms(rooms.into_iter().map(VecDeque::from).collect()))
+    }
+
+    /// The entries of the group, and how they count.
+    fn entries<'e>(
+        &self,
+        targets: &'e [Target<'_>],
+        changes: &'e mut [Change<'_>],
+        drafts: &[Draft<'_, '_>],
+        kept: Option<&Kept>,
+    ) -> (Vec<Entry<'e>>, AppendClass) {
+        let is_durable = self.engine.kind == StoreKind::Replicated;
+        let mut count = 0;
+        for change in changes.iter_mut() {
+            change.first = count;
+            count += match &change.kind {
+                ChangeKind::Put { burial, .. } => 1 + burial.tombstones().len(),
+                ChangeKind::Delete(burial) => burial.tombstones().len(),
+            };
+        }
+        let (mut entries, mut old_bytes, mut graves_bytes) = (Vec::with_capacity(count + 1), 0, 0);
+        let (mut is_growing, mut has_put) = (false, false);
+        for change in changes.iter_mut() {
+            let Change {
+                object, kind, len, ..
+            } = change;
+            let (target, draft) = (&targets[*object], &drafts[*object]);
+            let (value, burial) = match &*kind {
+                ChangeKind::Put { value, burial, .. } => (Some(value), burial),
+                ChangeKind::Delete(burial) => (None, burial),
+            };
+            if let Some(value) = value {
+                let object = Object {
+                    table: target.table.id(),
+                    version: draft.next_version(),
+                    timestamp_s: self.now_s,
+                    graves: burial.graves(),
+                    deadline: target.deadline,
+                    key: target.key,
+                    value,
+                };
+                *len = Encoded::object_len(&object) as u32;
+                has_put = true;
+                match target.replaced() {
+                    None => is_growing = true,
+                    Some(old) => {
+                        let (len, version) = (old.len as usize, old.version);
+                        let len = Encoded::object_len_at(len, version, draft.next_version());
+                        old_bytes += len as u32;
+                        graves_bytes += burial.graves().encoded_len() as u32;
+                    }
+                }
+                entries.push(Entry::Object(object));
+            }
+            if is_durable {
+                let tombstones = burial.tombstones().iter();
+                entries.extend(tombstones.map(|segment| tombstone(target, *segment)));
+            }
+        }
+        let class = match (has_put, is_growing, kept.is_some_and(Kept::holds_value)) {
+            (true, true, _) => AppendClass::Normal,
+            (true, false, _) => AppendClass::Replace {
+                old_bytes,
+                graves_bytes,
+            },
+            (false, _, true) => AppendClass::Outcome,
+            (false, _, false) => AppendClass::Delete,
+        };
+        entries.extend(kept.map(Kept::record));
+        (entries, class)
+    }
+
+    fn append_group(
+        &self,
+        entries: &[Entry<'_>],
+        class: AppendClass,
+    ) -> Result<Appended<EntryRefs>, NotTransacted> {
+        let space = &self.engine.space;
+        match space.append(self.log, entries, class, self.guard) {
+            Ok(group) => Ok(group),
+            Err(AppendError::GroupTooLarge { .. } | AppendError::GroupLength(_)) => {
+                Err(NotTransacted::TooLarge)
+            }
+            Err(error) => Err(EngineError::from(error).into()),
+        }
+    }
+
+    fn count(&self, target: &Target<'_>, change: &Change<'_>) {
+        let engine = self.engine;
+        match (&change.kind, &target.old) {
+            (ChangeKind::Put { value_len, .. }, _) => {
+                engine.count_written(target, *value_len, change.len);
+            }
+            (ChangeKind::Delete(_), Some(old)) => {
+                let growth = Growth::default().without(engine.count_dead(target, old));
+                target.table.count(target.log, growth);
+            }
+            (ChangeKind::Delete(_), None) => {}
+        }
+    }
+}
+
+/// Room for the slots of new objects, by guard, in the order in which they are filled.
+struct Rooms<'l>(Vec<VecDeque<Room<'l>>>);
+
+impl<'l> Rooms<'l> {
+    /// The room for the next object of a guard, if it has no slot.
+    fn next_for(&mut self, guard: usize, target: &Target<'_>) -> Option<Room<'l>> {
+        match target.old {
+            Some(_) => None,
+            None => self.0[guard].pop_front(),
+        }
+    }
+}
+
+/// The changes in the order in which their objects were locked: each with its guard and its place
+/// there.
+fn changed_in_order(locks: &Locks<'_>, changes: &[Change<'_>]) -> Vec<(usize, usize, Approach)> {
+    let mut change_of = vec![None; locks.order.len()];
+    for (place, change) in changes.iter().enumerate() {
+        change_of[change.object] = Some(place);
+    }
+    let changed = |(object, at, approach): &(usize, usize, Approach)| {
+        Some((change_of[*object]?, *at, *approach))
+    };
+    locks.order.iter().filter_map(changed).collect()
+}
+
+/// What a change of an object came to, whatever the steps were.
+fn final_outcome(target: &Target<'_>, draft: &Draft<'_, '_>, change: &Change<'_>) -> Outcome {
+    let output = Output::Nothing;
+    let before = target.replaced_version();
+    match change.kind {
+        ChangeKind::Put { .. } => Outcome::Written {
+            version: draft.next_version(),
+            replaced: before,
+            output,
+        },
+        ChangeKind::Delete(_) => Outcome::Deleted {
+            version: before,
+            output,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::completions::Admission;
+    use crate::options::EngineOptions;
+    use core::time::Duration;
+    use pluvio_log::{Durability, LogOptions};
+    use pluvio_mutation::{Addend, Change, Get, Mutation, Operation};
+    use pluvio_units::{ClientId, HashRange, OperationId, SequenceNumber, Size};
+    use std::sync::Arc;
+
+    const NO_OPERATION: OperationId = OperationId {
+        client: ClientId(0),
+        sequence: SequenceNumber(0),
+        acknowledged_below: SequenceNumber(0),
+        retry_ms: 0,
+    };
+
+    fn engine(kind: StoreKind, logs: u16) -> Arc<Engine> {
+        let mut log = LogOptions::new(Size::mib(64));
+        log.logs = logs;
+        log.durability = match kind {
+            StoreKind::Replicated => Durability::Replicated,
+            StoreKind::Volatile | StoreKind::InPlace => Durability::Volatile,
+        };
+        log.in_place = kind == StoreKind::InPlace;
+        Engine::open(EngineOptions { log }).expect("it has memory")
+    }
+
+    fn table(engine: &Engine, id: u64) -> Arc<EngineTable> {
+        let table = engine.table(TableId(id), 7, HashRange::ALL);
+        table.expect("a table")
+    }
+
+    fn put<'m>(table: &'m EngineTable, key: &'m [u8], value: &'m [u8]) -> StepAt<'m> {
+        change(table, key, Change::Put(value.into()))
+    }
+
+    fn change<'m>(table: &'m EngineTable, key: &'m [u8], change: Change<'m>) -> StepAt<'m> {
+        let mutation = Mutation::new(table.id(), key, change);
+        at(table, TransactionStep::new(Operation::Mutate(mutation)))
+    }
+
+    fn at<'m>(table: &'m EngineTable, step: TransactionStep<'m>) -> StepAt<'m> {
+        let hash = table.hash(step.operation.key());
+        StepAt { table, hash, step }
+    }
+
+    fn is<'m>(table: &'m EngineTable, key: &'m [u8], version: u64) -> StepAt<'m> {
+        let version = ObjectVersion(version);
+        at(table, TransactionStep::version_is(table.id(), key, version))
+    }
+
+    /// Does it, makes it durable, and settles what it left.
+    fn run(engine: &Engine, steps: &[StepAt<'_>]) -> (bool, Vec<Outcome>) {
+        let done = engine.transact((LogId(0), 1), steps, None);
+        finish(engine, steps, done.expect("it is done"))
+    }
+
+    fn finish(engine: &Engine, steps: &[StepAt<'_>], done: Transacted) -> (bool, Vec<Outcome>) {
+        let space = engine.space();
+        for log in space.logs() {
+            space.advance_durable(log, space.end_position(log));
+        }
+        for change in done.changed {
+            if let Some(slot) = change.slot {
+                let slot = space.confirm(slot).expect("it is durable");
+                engine.settle_slot(steps[change.step].table, slot);
+            }
+        }
+        match done.outcome.into_pending() {
+            Outcome::Together { committed, steps } => (committed, steps.to_vec()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn value(engine: &Engine, table: &EngineTable, key: &[u8]) -> Option<Vec<u8>> {
+        let outcome = engine.get(table, table.hash(key), &Get::new(table.id(), key));
+        match outcome.into_pending().into_output() {
+            Output::Bytes(bytes) => Some(bytes.to_vec()),
+            _ => None,
+        }
+    }
+
+    const KINDS: [StoreKind; 3] = [
+        StoreKind::Replicated,
+        StoreKind::Volatile,
+        StoreKind::InPlace,
+    ];
+
+    #[test]
+    fn all_steps_take_effect_or_none() {
+        for kind in KINDS {
+            let engine = engine(kind, 1);
+            let (one, other) = (table(&engine, 1), table(&engine, 2));
+            let steps = [
+                put(&one, b"a", b"5"),
+                put(&other, b"b", b"held"),
+                change(&one, b"a", Change::Add(Addend::Integer(2))),
+                at(
+                    &other,
+                    TransactionStep::new(Operation::Get(Get::new(other.id(), b"b"))),
+                ),
+            ];
+            let (committed, outcomes) = run(&engine, &steps);
+            assert!(committed);
+            assert_eq!(*outcomes[2].output(), Output::Integer(7));
+            assert_eq!(*outcomes[3].output(), Output::Bytes("held".into()));
+            assert_eq!(value(&engine, &one, b"a"), Some(b"7".to_vec()), "{kind:?}");
+            let version = match &outcomes[2] {
+                Outcome::Written { version, .. } => version.0,
+                other => panic!("{other:?}"),
+            };
+            let steps = [
+                change(&other, b"b", Change::Delete),
+                is(&one, b"a", version + 1),
+                put(&one, b"a", b"lost"),
+            ];
+            let (committed, outcomes) = run(&engine, &steps);
+            assert!(!committed && outcomes.len() == 2, "{kind:?}");
+            assert_eq!(value(&engine, &one, b"a"), Some(b"7".to_vec()));
+            assert_eq!(value(&engine, &other, b"b"), Some(b"held".to_vec()));
+            let steps = [is(&one, b"a", version), change(&one, b"a", Change::Delete)];
+            assert!(run(&engine, &steps).0);
+            let steps = [is(&one, b"a", 0), change(&other, b"b", Change::Delete)];
+            assert!(run(&engine, &steps).0);
+            assert_eq!(engine.stats().objects, 0, "{kind:?}");
+            assert_eq!(engine.stats().index_entries, 0, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn many_keys_share_buckets() {
+        for kind in KINDS {
+            let engine = engine(kind, 1);
+            let table = table(&engine, 1);
+            let keys: Vec<Vec<u8>> = (0..2000_u32).map(|n| n.to_le_bytes().to_vec()).collect();
+            // A small index, so that several new keys come into one bucket, and chains.
+            for round in 0..3 {
+                let text = format!("value {round}");
+                let puts: Vec<_> = keys
+                    .iter()
+                    .map(|k| put(&table, k, text.as_bytes()))
+                    .collect();
+                for steps in puts.chunks(500) {
+                    assert!(run(&engine, steps).0);
+                }
+                for key in &keys {
+                    assert_eq!(value(&engine, &table, key), Some(text.clone().into_bytes()));
+                }
+            }
+            let mixed: Vec<_> = keys
+                .iter()
+                .enumerate()
+                .map(|(n, key)| match n % 3 {
+                    0 => change(&table, key, Change::Delete),
+                    1 => put(&table, key, b"longer than it was before, by some bytes"),
+                    _ => change(&table, key, Change::Append(b"!".as_slice().into())),
+                })
+                .collect();
+            assert!(run(&engine, &mixed).0);
+            let deletes: Vec<_> = keys
+                .iter()
+                .map(|k| change(&table, k, Change::Delete))
+                .collect();
+            assert!(run(&engine, &deletes).0);
+            assert_eq!(engine.stats().objects, 0, "{kind:?}");
+            assert_eq!(engine.stats().index_entries, 0, "{kind:?}");
+        }
+    }
+
+    // shows: TX-2
+    #[test]
+    fn pending_entries_in_several_logs_are_waited_for() {
+        let engine = engine(StoreKind::Replicated, 2);
+        let table = table(&engine, 1);
+        let pending = |log: u16, key: &'static [u8]| {
+            let steps = [put(&table, key, b"1")];
+            let done = engine.transact((LogId(log), 1), &steps, None);
+            done.expect("nothing is in the way")
+        };
+        let first = pending(1, b"a");
+        let steps = [put(&table, b"a", b"2"), put(&table, b"c", b"2")];
+        let done = engine
+            .transact((LogId(0), 1), &steps, None)
+            .expect("one log");
+        assert!(matches!(&done.outcome, Awaited::Later(waits) if waits.log() == LogId(1)));
+        finish(&engine, &steps, done);
+        drop(first);
+        let (_a, _b) = (pending(1, b"a"), pending(0, b"b"));
+        let steps = [put(&table, b"a", b"3"), put(&table, b"b", b"3")];
+        let refused = engine.transact((LogId(0), 1), &steps, None);
+        assert!(matches!(refused, Err(NotTransacted::Scattered(waits)) if waits.len() == 2));
+        engine
+            .space()
+            .advance_durable(LogId(1), engine.space().end_position(LogId(1)));
+        assert!(run(&engine, &steps).0);
+    }
+
+    #[test]
+    fn a_retry_is_answered_with_the_outcome_of_all_steps() {
+        for kind in [StoreKind::Replicated, StoreKind::Volatile] {
+            let engine = engine(kind, 1);
+            let table = table(&engine, 1);
+            let id = OperationId {
+                client: ClientId(7),
+                sequence: SequenceNumber(1),
+                acknowledged_below: SequenceNumber(1),
+                retry_ms: 1000,
+            };
+            let place = (table.id(), table.hash(b"a"));
+            let admit = || engine.admit(id, place, Duration::ZERO);
+            let steps = [
+                change(&table, b"a", Change::Add(Addend::Integer(1))),
+                change(&table, b"b", Change::Add(Addend::Integer(1))),
+            ];
+            let Admission::Execute(execution) = admit() else {
+                panic!("it is new");
+            };
+            let done = engine.transact((LogId(0), 1), &steps, Some(execution));
+            let (_, outcomes) = finish(&engine, &steps, done.expect("it is done"));
+            let Admission::Answer(again) = admit() else {
+                panic!("it was done");
+            };
+            assert!(
+                matches!(again.into_pending(), Outcome::Together { committed: true, steps } if *steps == *outcomes)
+            );
+            assert_eq!(value(&engine, &table, b"b"), Some(b"1".to_vec()));
+        }
+        assert!(!NO_OPERATION.is_some());
+    }
+
+    #[test]
+    fn what_is_too_large_for_a_group_changes_nothing() {
+        let engine = engine(StoreKind::Replicated, 1);
+        let table = table(&engine, 1);
+        let value_of = vec![b'x'; VALUE_MAX];
+        let keys: Vec<_> = (0..9_u8).map(|n| [n]).collect();
+        let steps: Vec<_> = keys.iter().map(|key| put(&table, key, &value_of)).collect();
+        let refused = engine.transact((LogId(0), 1), &steps, None);
+        assert!(matches!(refused, Err(NotTransacted::TooLarge)));
+        assert_eq!(engine.stats().index_entries, 0);
+    }
+
+    // shows: TX-1
+    #[test]
+    fn transfers_between_accounts_keep_the_sum() {
+        const ACCOUNTS: u64 = 64;
+        let engine = engine(StoreKind::Volatile, 2);
+        let table = table(&engine, 1);
+        let keys: Vec<Vec<u8>> = (0..ACCOUNTS).map(|n| n.to_le_bytes().to_vec()).collect();
+        let first: Vec<_> = keys.iter().map(|key| put(&table, key, b"100")).collect();
+        assert!(run(&engine, &first).0);
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                let (engine, table, keys) = (&engine, &table, &keys);
+                scope.spawn(move || {
+                    let mut state = 0x9e37_79b9_7f4a_7c15 ^ thread;
+                    let mut draw = |below: u64| {
+                        state ^= state << 13;
+                        state ^= state >> 7;
+                        state ^= state << 17;
+                        state % below
+                    };
+                    for round in 0..3000_u64 {
+                        let (from, to) = (draw(ACCOUNTS) as usize, draw(ACCOUNTS) as usize);
+                        let add = |key, by| change(table, key, Change::Add(Addend::Integer(by)));
+                        // New keys let the index grow meanwhile.
+                        let new = (thread << 32 | round | 1 << 48).to_le_bytes();
+                        let steps = [
+                            add(&keys[from], -3),
+                            put(table, &new, b"new"),
+                            add(&keys[to], 3),
+                        ];
+                        let log = LogId((thread % 2) as u16);
+                        let done = engine.transact((log, 1), &steps, None);
+                        drop(done.expect("there is room"));
+                        if round.is_multiple_of(16) {
+                            let reads: Vec<_> = keys
+                                .iter()
+                                .map(|key| Operation::Get(Get::new(table.id(), key)))
+                                .map(|read| at(table, TransactionStep::new(read)))
+                                .collect();
+                            let done = engine.transact((log, 1), &reads, None).expect("reads");
+                            let Outcome::Together { steps, .. } = done.outcome.into_pending()
+                            else {
+                                panic!("it is a transaction");
+                            };
+                            let sum: i64 = steps
+                                .iter()
+                                .map(|read| match read.output() {
+                                    Output::Bytes(text) => {
+                                        let text = core::str::from_utf8(text);
+                                        text.expect("digits").parse::<i64>().expect("a number")
+                                    }
+                                    other => panic!("{other:?}"),
+                                })
+                                .sum();
+                            assert_eq!(sum, 100 * ACCOUNTS as i64);
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
