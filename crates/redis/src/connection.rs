@@ -29,8 +29,9 @@
 //! - CONN-7: when a connection is known to be broken, its run is dropped: building a reply ends
 //!   when its taker is gone.
 
+use crate::block::{Block, Queued};
 use crate::commands::{
-    Commands, Data, OneKey, Ran, Request, Scratch, one_key, run_data, run_now, run_own,
+    Commands, Data, OneKey, Own, Prepared, Ran, Scratch, one_key, run_data, run_now, run_own,
 };
 use crate::counters::add;
 use crate::database::{DatabaseId, KnownHash, PREFETCH_MAX};
@@ -47,7 +48,7 @@ use crate::table::{Keys, Run, SPECS, Spec, resolve};
 use bytes::BytesMut;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
-use pluvio_client::{AtOnce, HeldWait};
+use pluvio_client::{AtOnce, HeldWait, Operation};
 use pluvio_env::{BoxFuture, ByteStream, Moment, StreamError};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -77,13 +78,15 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
     add(&core.counters.connections, 1);
     let options = core.options();
     let share = options.memory.enter(Arc::clone(&entry));
+    let block = Block::default();
     let run = |is_hasty: bool, database: DatabaseId, commands: Commands| {
         let core = if is_hasty { core.hasty() } else { core };
-        run_data(core, &share, database, commands)
+        run_data(core, (&share, &block), database, commands)
     };
     let mut connection = Connection {
         core,
         share: &share,
+        block: &block,
         stream,
         session: Session::new(Arc::clone(&entry)),
         parser: Parser::new(options.limits),
@@ -195,6 +198,7 @@ fn broken() -> StreamError {
 struct Connection<'a, M, F> {
     core: &'a Core,
     share: &'a Share,
+    block: &'a Block,
     stream: Box<dyn ByteStream>,
     session: Session,
     parser: Parser,
@@ -277,7 +281,7 @@ where
     /// Counts what this connection holds in the memory of all (CLIMEM-1).
     fn tell(&self) {
         let ahead: usize = self.ahead.iter().map(Step::bytes_held).sum();
-        let input = self.input.capacity() + ahead + self.running_bytes;
+        let input = self.input.capacity() + ahead + self.running_bytes + self.block.bytes();
         let entry = self.session.entry();
         entry.input_bytes.store(input, Relaxed);
         entry.output_bytes.store(self.output.bytes_held(), Relaxed);
@@ -303,6 +307,9 @@ where
     /// Starts all commands that have arrived and may start, and collects replies that may leave.
     fn start_all(&mut self, context: &mut Context<'_>) -> Pause {
         let _ended = self.queue.poll(context);
+        if let Some(database) = self.block.take_chosen() {
+            self.session.set_database(database);
+        }
         self.held_until = None;
         loop {
             let mut limit = self.core.options().output_bytes_max;
@@ -433,6 +440,7 @@ where
                 return Err(Wait::For(step));
             }
             Step::Refuse(failure) => {
+                self.block.spoil();
                 let answered = self.session.is_answered();
                 self.answer(Reply::Error(failure), answered);
                 return Ok(());
@@ -457,6 +465,9 @@ where
         };
         let spec = resolved.spec;
         let row = &SPECS[usize::from(spec)];
+        if self.block.is_open() && is_put_into_blocks(row.run) {
+            return self.put_into_block(resolved);
+        }
         match row.run {
             Run::Now(what) => {
                 if !self.queue.has_place() {
@@ -472,7 +483,13 @@ where
                     return Err(Wait::For(Step::Run(resolved)));
                 }
                 self.session.entry().set_command(spec);
-                let outcome = run_own(self.core, &mut self.session, what, &resolved.command);
+                let outcome = run_own(
+                    self.core,
+                    &mut self.session,
+                    self.block,
+                    what,
+                    &resolved.command,
+                );
                 let answered = self.session.is_answered();
                 self.answer(outcome.into(), answered);
             }
@@ -486,7 +503,10 @@ where
                     self.answer(Reply::Error(AFTER_DOUBT), answered);
                     return Ok(());
                 }
-                let is_done = is_of_one_key(row) && self.execute(what, &resolved);
+                let is_done = match what {
+                    Data::Exec => !self.close_block(),
+                    _ => is_of_one_key(row) && self.execute(what, &resolved),
+                };
                 if !is_done {
                     self.launch(what, resolved.command, context);
                 }
@@ -498,6 +518,39 @@ where
             }
         }
         Ok(())
+    }
+
+    /// Puts a command into the block that MULTI opened.
+    fn put_into_block(&mut self, resolved: Resolved) -> Result<(), Wait> {
+        if !self.queue.has_place() {
+            return Err(Wait::For(Step::Run(resolved)));
+        }
+        let Resolved { spec, command, .. } = resolved;
+        let limit = self.core.options().limits.command_bytes_max;
+        let reply = match self.block.queue(Queued { spec, command }, limit) {
+            Ok(()) => Reply::Status("QUEUED"),
+            Err(failure) => Reply::Error(failure),
+        };
+        let answered = self.session.is_answered();
+        self.answer(reply, answered);
+        Ok(())
+    }
+
+    /// Prepares what EXEC is to do. False: there is nothing, and that was answered.
+    fn close_block(&mut self) -> bool {
+        let taken = match self.block.close() {
+            Ok(taken) => taken,
+            Err(failure) => {
+                let answered = self.session.is_answered();
+                self.answer(Reply::Error(failure), answered);
+                return false;
+            }
+        };
+        let database = self.session.database();
+        let (core, block, session) = (self.core, self.block, &mut self.session);
+        let own = |what, command: &Command| run_own(core, session, block, what, command).into();
+        block.prepare(Prepared::of(core, taken, database, own));
+        true
     }
 
     /// Executes a command on one key at once. False: nothing was done, and it has to take the long
@@ -543,7 +596,7 @@ where
                 let reply = HeldReply {
                     held,
                     shape: one.shape,
-                    is_change: matches!(one.request, Request::Mutate(_)),
+                    is_change: matches!(one.request, Operation::Mutate(_)),
                     until: *until,
                 };
                 self.queue.hold(reply, answered);
@@ -752,8 +805,17 @@ where
 /// Whether a command on one key is a change, if its arguments make sense; `None` of others.
 fn kind_of(what: Data, command: &Command) -> Option<bool> {
     match one_key(what, command, &mut Scratch::default()) {
-        Some(Ok(one)) => Some(matches!(one.request, Request::Mutate(_))),
+        Some(Ok(one)) => Some(matches!(one.request, Operation::Mutate(_))),
         Some(Err(_)) | None => None,
+    }
+}
+
+/// Whether a command waits for EXEC, if there was MULTI.
+fn is_put_into_blocks(run: Run) -> bool {
+    match run {
+        Run::Now(_) | Run::Container => true,
+        Run::Own(what) => !matches!(what, Own::Discard | Own::Multi | Own::Quit | Own::Reset),
+        Run::Data(what) => !matches!(what, Data::Exec | Data::Watch),
     }
 }
 

@@ -8,25 +8,28 @@
 //! - DB-3: the first operation on a table that was dropped (FLUSHDB, here or elsewhere) finds that
 //!   out. It then looks the name up again and repeats itself, at most [`TRIES_MAX`] times.
 //! - DB-4: conditions of a change are on existence and on values, which mean the same in every
-//!   table. Versions of different tables cannot be compared, so no condition names one.
+//!   table. Versions of different tables cannot be compared: a condition on one names its table, and
+//!   does not hold in another.
 //! - DB-5: a change that leaves an absent object absent does not create the table.
 //!
 //! Threads: used by the event loop of its core. Locks are never held over an await point. The turn
 //! to look up is the one exception: it is a queue.
 
-use crate::commands::Request;
-use crate::failure::{BAD_CURSOR, in_part, of_client, of_table, worst};
+use crate::commands::without_object;
+use crate::failure::{BAD_CURSOR, SEVERAL_OWNERS, in_part, of_client, of_table, worst};
 use crate::give_way::give_way;
 use crate::reply::Failure;
 use core::time::Duration;
 use pluvio_client::{
     AtOnce, Change, Client, ClientError, CountObjectsReply, Cursor, EnumeratedObject, ErrorKind,
-    Get, Mutation, Outcome, Parts, Projection, Table,
+    FatalKind, Get, Mutation, Operation, Outcome, Output, Parts, Projection, Table, Transacted,
+    TransactionStep,
 };
 use pluvio_env::{Address, timeout};
 use pluvio_mutation::{Now, Verdict, judge, look};
-use pluvio_units::{HashKind, HashRange, KeyHash, KeySlot, Rank, TableId};
+use pluvio_units::{HashKind, HashRange, KeyHash, KeySlot, ObjectVersion, Rank, TableId};
 use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -286,7 +289,7 @@ impl Databases {
     pub(crate) fn at_once(
         &self,
         database: DatabaseId,
-        request: &Request<'_>,
+        request: &Operation<'_>,
         known: Option<KnownHash>,
     ) -> AtOnce {
         let table = self.lock(database);
@@ -296,8 +299,8 @@ impl Databases {
         let hash = known.and_then(|known| known.of(table));
         let hash = hash.unwrap_or_else(|| table.hash(request.key()));
         match request {
-            Request::Get(get) => self.client.get_at_once(table, hash, get),
-            Request::Mutate(mutation) => self.client.mutate_at_once(table, hash, mutation),
+            Operation::Get(get) => self.client.get_at_once(table, hash, get),
+            Operation::Mutate(mutation) => self.client.mutate_at_once(table, hash, mutation),
         }
     }
 
@@ -350,13 +353,13 @@ impl Databases {
     pub(crate) async fn in_order(
         &self,
         database: DatabaseId,
-        requests: &[Request<'_>],
+        requests: &[Operation<'_>],
     ) -> (Vec<Outcome>, Option<Failure>) {
         let mut tries = self.tries(database);
         let mut done = Vec::new();
         while done.len() < requests.len() {
             let rest = &requests[done.len()..];
-            let of_nothing = || rest.iter().map(Request::of_nothing).collect();
+            let of_nothing = || rest.iter().map(without_object).collect();
             let table = match tries.table_or(of_nothing).await {
                 Ok(Ok(table)) => table,
                 Ok(Err(outcomes)) => {
@@ -392,6 +395,63 @@ impl Databases {
         (done, None)
     }
 
+    /// Does all steps at one moment, or none ([`Client::transact`]). A step that names a table, and
+    /// not 0, does not hold when its database has another one by then (DB-4). Gives the tables, too.
+    ///
+    /// # Errors
+    /// Nothing was done, unless the failure says that this is not known.
+    pub(crate) async fn transact(
+        &self,
+        steps: &[(DatabaseId, TransactionStep<'_>)],
+    ) -> Result<(Transacted, Tables), NotTransacted> {
+        let databases: BTreeSet<DatabaseId> = steps.iter().map(|(db, _)| *db).collect();
+        let mut tries: Vec<_> = databases.iter().map(|db| self.tries(*db)).collect();
+        loop {
+            let mut tables = BTreeMap::new();
+            for tries in &tries {
+                tables.extend(tries.existing().await?.map(|table| (tries.database, table)));
+            }
+            let ids = |tables: &BTreeMap<DatabaseId, Arc<Table>>| {
+                let ids = tables.iter().map(|(db, table)| (*db, table.id()));
+                Tables(ids.collect())
+            };
+            if let Some(step) = of_another_table(steps, &ids(&tables)) {
+                let outcome = Outcome::Rejected {
+                    version: ObjectVersion(0),
+                    output: Output::Nothing,
+                };
+                return Ok((Transacted::Refused { step, outcome }, ids(&tables)));
+            }
+            if tables.is_empty()
+                && let Some(transacted) = without_objects(steps)
+            {
+                return Ok((transacted, Tables::default()));
+            }
+            for tries in &tries {
+                if !tables.contains_key(&tries.database) {
+                    tables.insert(tries.database, tries.wanted().await?);
+                }
+            }
+            let items = steps.iter().map(|(db, step)| (&*tables[db], *step));
+            let error = match self.client.transact(&items.collect::<Vec<_>>()).await {
+                Ok(transacted) => return Ok((transacted, ids(&tables))),
+                Err(error) => error,
+            };
+            match error.fatal_kind() {
+                Some(FatalKind::SeveralOwners) => return Err(NotTransacted::SeveralOwners),
+                Some(FatalKind::TransactionTooLarge) => {
+                    return Err(NotTransacted::TooLarge(of_client(&error)));
+                }
+                Some(_) | None => {}
+            }
+            // It is not said which of them was dropped.
+            for tries in &mut tries {
+                let table = Arc::clone(&tables[&tries.database]);
+                tries.again(&table, &error).await?;
+            }
+        }
+    }
+
     /// [`Databases::get`] of several keys. One outcome a key, in their order.
     pub(crate) async fn multi_get(
         &self,
@@ -399,16 +459,28 @@ impl Databases {
         keys: &[&[u8]],
         projection: Projection<'_>,
     ) -> Result<Vec<Outcome>, Failure> {
+        let (outcomes, _) = self.multi_get_of(database, keys, projection).await?;
+        Ok(outcomes)
+    }
+
+    /// [`Databases::multi_get`], and the table that was asked; 0 when there is none.
+    pub(crate) async fn multi_get_of(
+        &self,
+        database: DatabaseId,
+        keys: &[&[u8]],
+        projection: Projection<'_>,
+    ) -> Result<(Vec<Outcome>, TableId), Failure> {
         let gets = keys.iter().map(|key| reading(key, projection));
         let mut tries = self.tries(database);
         loop {
             let Some(table) = tries.existing().await? else {
-                return Ok(gets.map(|get| look(&get, None, Now::default())).collect());
+                let outcomes = gets.map(|get| look(&get, None, Now::default()));
+                return Ok((outcomes.collect(), TableId(0)));
             };
             let items: Vec<_> = gets.clone().map(|get| (&*table, get)).collect();
             let results = self.client.multi_get(&items).await;
             match results.into_iter().collect() {
-                Ok(outcomes) => return Ok(outcomes),
+                Ok(outcomes) => return Ok((outcomes, table.id())),
                 Err(error) => tries.again(&table, &error).await?,
             }
         }
@@ -585,6 +657,64 @@ impl Databases {
         };
         Ok(DatabaseId::all().filter(is_there).collect())
     }
+}
+
+/// Why a transaction was not done.
+#[derive(Debug)]
+pub(crate) enum NotTransacted {
+    /// Its keys belong to several servers. Nothing was done.
+    SeveralOwners,
+    /// It has more steps or bytes than one may have. Nothing was done.
+    TooLarge(Failure),
+    /// Another reason.
+    Failure(Failure),
+}
+
+impl From<Failure> for NotTransacted {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl From<NotTransacted> for Failure {
+    fn from(why: NotTransacted) -> Self {
+        match why {
+            NotTransacted::SeveralOwners => SEVERAL_OWNERS,
+            NotTransacted::TooLarge(failure) | NotTransacted::Failure(failure) => failure,
+        }
+    }
+}
+
+/// The tables that databases had when a transaction was done.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tables(BTreeMap<DatabaseId, TableId>);
+
+impl Tables {
+    /// That of a database; 0 when it had none.
+    pub(crate) fn of(&self, database: DatabaseId) -> TableId {
+        self.0.get(&database).copied().unwrap_or(TableId(0))
+    }
+}
+
+/// The first step that names another table than its database has.
+fn of_another_table(steps: &[(DatabaseId, TransactionStep<'_>)], tables: &Tables) -> Option<usize> {
+    steps.iter().position(|(db, step)| {
+        let named = step.operation.table();
+        named != TableId(0) && named != tables.of(*db)
+    })
+}
+
+/// What a transaction comes to where there are no objects, unless it makes one.
+fn without_objects(steps: &[(DatabaseId, TransactionStep<'_>)]) -> Option<Transacted> {
+    let mut outcomes = Vec::with_capacity(steps.len());
+    for (at, (_, step)) in steps.iter().enumerate() {
+        let outcome = without_object(&step.operation)?;
+        if step.must_hold && outcome.is_failure() {
+            return Some(Transacted::Refused { step: at, outcome });
+        }
+        outcomes.push(outcome);
+    }
+    Some(Transacted::Committed(outcomes))
 }
 
 /// One operation's tries to find its table.

@@ -25,6 +25,30 @@ pub(crate) const BAD_CURSOR: Failure = Failure::fixed("ERR invalid cursor");
 pub(crate) const BAD_DATABASE: Failure = Failure::fixed("ERR DB index is out of range");
 pub(crate) const CROSS_SLOT: Failure =
     Failure::fixed("CROSSSLOT Keys in request don't hash to the same slot");
+/// Transactions of several servers.
+pub(crate) const SEVERAL_OWNERS: Failure = Failure::fixed(
+    "CROSSSLOT the keys of this transaction belong to several servers: let them share a hash tag, \
+     as {tag}a and {tag}b do",
+);
+pub(crate) const EXEC_ABORT: Failure =
+    Failure::fixed("EXECABORT Transaction discarded because of previous errors.");
+pub(crate) const EXEC_WITHOUT_MULTI: Failure = Failure::fixed("ERR EXEC without MULTI");
+pub(crate) const DISCARD_WITHOUT_MULTI: Failure = Failure::fixed("ERR DISCARD without MULTI");
+pub(crate) const NESTED_MULTI: Failure = Failure::fixed("ERR MULTI calls can not be nested");
+pub(crate) const WATCH_IN_MULTI: Failure = Failure::fixed("ERR WATCH inside MULTI is not allowed");
+pub(crate) const SAME_OBJECT: Failure =
+    Failure::fixed("ERR source and destination objects are the same");
+pub(crate) const NO_MOVE: Failure = Failure::fixed("ERR MOVE is not allowed in cluster mode");
+pub(crate) const NO_COPY_ELSEWHERE: Failure =
+    Failure::fixed("ERR Copying to another database is not allowed in cluster mode");
+pub(crate) const BITOP_NOT: Failure =
+    Failure::fixed("ERR BITOP NOT must be called with a single source key.");
+pub(crate) const TOO_MANY_WATCHED: Failure = Failure::fixed(
+    "ERR a connection watches at most 4096 keys: UNWATCH, EXEC and DISCARD let go of them",
+);
+/// Others changed the keys of a transaction until its time was over.
+pub(crate) const CONTENDED: Failure =
+    Failure::fixed("TRYAGAIN not executed: others changed the keys again and again; try again");
 pub(crate) const BAD_SLOT: Failure = Failure::fixed("ERR Invalid or out of range slot");
 pub(crate) const NO_SELECT: Failure = Failure::fixed("ERR SELECT is not allowed in cluster mode");
 /// A database 0 that was made when there were no slot tables.

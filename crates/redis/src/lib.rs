@@ -13,6 +13,8 @@
 //! 5. `queue.rs` keeps outcomes that are not durable, and replies, in order.
 //! 6. `reply.rs` writes the reply into `output.rs`.
 //!
+//! Between MULTI and EXEC, commands go into `block.rs` instead; EXEC runs them as one transaction.
+//!
 //! `memory.rs` bounds what all connections hold. `database.rs` turns database numbers into tables.
 //!
 //! Invariants
@@ -27,8 +29,9 @@
 //! Threads: a connection stays on the core that accepted it. Cores share the list of connections,
 //! and counters that are only added up to be shown.
 //!
-//! Not here: sockets, transactions, scripts, publish and subscribe, cluster discovery.
+//! Not here: sockets, scripts, publish and subscribe, cluster discovery.
 
+mod block;
 mod clients;
 mod commands;
 mod connection;

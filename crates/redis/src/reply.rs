@@ -85,6 +85,8 @@ pub enum Reply {
     Verbatim(String),
     /// Nothing there.
     Nil,
+    /// No list there.
+    NoList,
     /// A list.
     Array(Vec<Self>),
     /// A list of bytes, written in advance.
@@ -148,7 +150,7 @@ impl Reply {
         HEAD + match self {
             Self::Status(text) | Self::Text(text) => text.len(),
             Self::Error(failure) => failure.text().len(),
-            Self::Integer(_) | Self::Nil => 0,
+            Self::Integer(_) | Self::Nil | Self::NoList => 0,
             Self::Bulk(bytes) => bytes.len(),
             Self::Verbatim(text) | Self::Word(text) => text.len(),
             Self::Array(items) | Self::Set(items) => items.iter().map(Self::size).sum(),
@@ -205,6 +207,10 @@ impl Reply {
             },
             Self::Nil => out.small().extend_from_slice(match protocol {
                 Protocol::Resp2 => b"$-1\r\n",
+                Protocol::Resp3 => b"_\r\n",
+            }),
+            Self::NoList => out.small().extend_from_slice(match protocol {
+                Protocol::Resp2 => b"*-1\r\n",
                 Protocol::Resp3 => b"_\r\n",
             }),
             Self::Array(items) => list(out, protocol, b'*', items),
@@ -312,6 +318,7 @@ mod tests {
         for (reply, two, three) in [
             (Reply::OK, "+OK\r\n", "+OK\r\n"),
             (Reply::Nil, "$-1\r\n", "_\r\n"),
+            (Reply::NoList, "*-1\r\n", "_\r\n"),
             (Reply::copy(b"ab"), "$2\r\nab\r\n", "$2\r\nab\r\n"),
             (
                 Reply::Verbatim("x".into()),

@@ -41,6 +41,8 @@ rows! {
         "bitmap" "3.2.0" "Reads, sets and adds to integers of any width in a value";
     "bitfield_ro" -2 data(Data::BitFieldRo), "readonly fast", "read bitmap fast", ONE "RO access",
         "bitmap" "6.0.0" "Reads integers of any width in a value";
+    "bitop" -4 data(Data::BitOp), "write denyoom", "write bitmap slow", FROM_SECOND "OW update/RO access",
+        "bitmap" "2.6.0" "Combines values bit by bit";
     "bitpos" -3 data(Data::BitPos), "readonly", "read bitmap slow", ONE "RO access",
         "bitmap" "2.8.7" "Finds the first bit that is 1, or 0";
     "client" -2 BOX, "", "slow", NONE "",
@@ -119,6 +121,8 @@ rows! {
         "server" "2.8.0" "Refused: there is no configuration file of this form";
     "config|set" -4 now(Now::ConfigSet), "admin noscript loading stale", "admin slow dangerous", NONE "",
         "server" "2.0.0" "Refused: parameters come from the configuration of the server";
+    "copy" -3 data(Data::Copy), "write denyoom", "keyspace write slow", TWO "RO access/OW update",
+        "generic" "6.2.0" "Copies a value and its deadline to another key";
     "dbsize" 1 data(Data::DbSize), "readonly fast", "keyspace read fast", NONE "",
         "server" "1.0.0" "Counts the keys of the database";
     "decr" 2 data(Data::Decr), "write denyoom fast", "write string fast", ONE "RW access update",
@@ -129,8 +133,12 @@ rows! {
         "generic" "1.0.0" "Deletes keys";
     "delifeq" 3 data(Data::DelIfEq), "write fast", "write string fast", ONE "RW access delete",
         "string" "valkey 9.0.0" "Deletes a key if it has this value";
+    "discard" 1 own(Own::Discard), "noscript loading stale fast allow_busy", "fast transaction", NONE "",
+        "transactions" "2.0.0" "Throws away what was put into a transaction";
     "echo" 2 now(Now::Echo), "loading stale fast", "fast connection", NONE "",
         "connection" "1.0.0" "Gives its argument back";
+    "exec" 1 data(Data::Exec), "noscript loading stale skip_slowlog", "slow transaction", NONE "",
+        "transactions" "1.2.0" "Runs a transaction";
     "exists" -2 data(Data::Exists), "readonly fast", "keyspace read fast", ALL "RO",
         "generic" "1.0.0" "Counts keys that exist";
     "expire" -3 data(Data::Expire), "write fast", "keyspace write fast", ONE "RW update",
@@ -185,10 +193,16 @@ rows! {
         "server" "4.0.0" "Gives the bytes that a key and its value take in the log";
     "mget" -2 data(Data::MGet), "readonly fast", "read string fast", ALL "RO access",
         "string" "1.0.0" "Gives several values";
+    "move" 3 data(Data::Move), "write fast", "keyspace write fast", ONE "RW access update",
+        "generic" "1.0.0" "Moves a key to another database";
     "mset" -3 data(Data::MSet), "write denyoom", "write string slow", PAIRS "OW update",
-        "string" "1.0.1" "Sets several values, each by itself";
+        "string" "1.0.1" "Sets several values";
+    "msetex" -4 data(Data::MSetEx), "write denyoom movablekeys", "write string slow", COUNTED_PAIRS "OW update",
+        "string" "8.4.0" "Sets several values that may expire";
     "msetnx" -3 data(Data::MSetNx), "write denyoom", "write string slow", PAIRS "OW insert",
-        "string" "1.0.1" "Sets a value of a key that does not exist; several keys are refused";
+        "string" "1.0.1" "Sets several values if none of the keys exists";
+    "multi" 1 own(Own::Multi), "noscript loading stale fast allow_busy", "fast transaction", NONE "",
+        "transactions" "1.2.0" "Begins a transaction";
     "object" -2 BOX, "", "slow", NONE "",
         "generic" "2.2.3" "Commands about how values are kept";
     "object|encoding" 3 data(Data::ObjectEncoding), "readonly", "keyspace read slow", SECOND "RO",
@@ -220,9 +234,9 @@ rows! {
     "readwrite" 1 now(Now::ClusterFlag), "loading stale fast", "fast connection", NONE "",
         "cluster" "3.0.0" "Accepted on the cluster port";
     "rename" 3 data(Data::Rename), "write", "keyspace write slow", TWO "RW access delete/OW update",
-        "generic" "1.0.0" "Renames a key to itself; another name is refused";
+        "generic" "1.0.0" "Renames a key";
     "renamenx" 3 data(Data::RenameNx), "write fast", "keyspace write fast", TWO "RW access delete/OW insert",
-        "generic" "1.0.0" "Renames a key to itself; another name is refused";
+        "generic" "1.0.0" "Renames a key if the new name is free";
     "reset" 1 own(Own::Reset), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
         "connection" "6.2.0" "Makes this connection as new";
     "role" 1 now(Now::Role), "noscript loading stale fast", "admin fast dangerous", NONE "",
@@ -265,6 +279,10 @@ rows! {
         "generic" "1.0.0" "Gives the type of a value: string or none";
     "unlink" -2 data(Data::Del), "write fast", "keyspace write fast", ALL "RM delete",
         "generic" "4.0.0" "Deletes keys";
+    "unwatch" 1 own(Own::Unwatch), "noscript loading stale fast allow_busy", "fast transaction", NONE "",
+        "transactions" "2.2.0" "Lets go of all watched keys";
     "wait" 3 own(Own::Wait), "noscript", "slow connection", NONE "",
         "generic" "3.0.0" "Gives the number of replicas that every acknowledged write has at least";
+    "watch" -2 data(Data::Watch), "noscript loading stale fast allow_busy", "fast transaction", ALL "RO",
+        "transactions" "2.2.0" "Makes the next transaction depend on keys";
 }

@@ -21,6 +21,8 @@ pub struct Keys {
     pub last: isize,
     /// Distance between two.
     pub step: usize,
+    /// Position of their number, which stands before the first; 0 when none is given.
+    pub count_at: usize,
 }
 
 impl Keys {
@@ -37,12 +39,44 @@ impl Keys {
     /// Every other argument.
     pub const PAIRS: Self = Self::at(1, -1, 2);
 
+    /// The second argument, and all behind it.
+    pub const FROM_SECOND: Self = Self::at(2, -1, 1);
+    /// Every other argument, as many as the first one says.
+    pub const COUNTED_PAIRS: Self = Self::counted(1, 2);
+    /// As many arguments as the second one says.
+    pub const COUNTED: Self = Self::counted(2, 1);
+
     const fn at(first: usize, last: isize, step: usize) -> Self {
-        Self { first, last, step }
+        Self {
+            first,
+            last,
+            step,
+            count_at: 0,
+        }
     }
 
-    /// Positions of the keys of a command with this number of parts.
-    pub fn positions(self, parts: usize) -> impl Iterator<Item = usize> {
+    const fn counted(count_at: usize, step: usize) -> Self {
+        Self {
+            first: count_at + 1,
+            last: -1,
+            step,
+            count_at,
+        }
+    }
+
+    /// Positions of the keys of a command. None where their number is none.
+    pub fn of(self, command: &Command) -> impl Iterator<Item = usize> + use<> {
+        let most = match self.count_at {
+            0 => usize::MAX,
+            at => crate::number::integer(command.get(at))
+                .and_then(|count| usize::try_from(count).ok())
+                .unwrap_or(0),
+        };
+        self.positions(command.len()).take(most)
+    }
+
+    /// Positions of the keys of a command with this number of parts, if their number is not given.
+    fn positions(self, parts: usize) -> impl Iterator<Item = usize> {
         let last = if self.last < 0 {
             parts.saturating_sub(self.last.unsigned_abs())
         } else {

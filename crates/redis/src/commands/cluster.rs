@@ -51,7 +51,7 @@ pub enum Query {
 /// The keys of a command.
 fn keys_of(command: &Command) -> impl Iterator<Item = &[u8]> {
     let keys = resolve(command, command.len()).map_or(Keys::NONE, |n| SPECS[usize::from(n)].keys);
-    keys.positions(command.len()).map(|at| command.get(at))
+    keys.of(command).map(|at| command.get(at))
 }
 
 /// Whether a command without keys works on keys all the same.

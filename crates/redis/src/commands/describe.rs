@@ -114,6 +114,19 @@ fn key_specs(spec: &'static Spec) -> Vec<Reply> {
     if spec.keys == Keys::NONE {
         return Vec::new();
     }
+    if spec.keys.count_at > 0 {
+        let count = vec![(Reply::Text("index"), integer(spec.keys.count_at))];
+        let keys = vec![
+            (Reply::Text("keynumidx"), Reply::Integer(0)),
+            (Reply::Text("firstkey"), Reply::Integer(1)),
+            (Reply::Text("keystep"), integer(spec.keys.step)),
+        ];
+        return vec![Reply::Map(vec![
+            (Reply::Text("flags"), statuses(words(spec.access))),
+            (Reply::Text("begin_search"), typed("index", count)),
+            (Reply::Text("find_keys"), typed("keynum", keys)),
+        ])];
+    }
     let uses: Vec<_> = spec.access.split('/').collect();
     let separate = uses.len() > 1;
     let one = |(index, access): (usize, &&'static str)| {
@@ -208,7 +221,9 @@ pub(super) fn keys(command: &Command, with_flags: bool) -> CommandResult {
         let access = uses.get(index).or(uses.last()).copied().unwrap_or_default();
         Reply::Array(vec![key, statuses(words(access))])
     };
-    let keys = spec.keys.positions(parts).enumerate().map(key);
+    let called: Vec<&[u8]> = command.from(2).collect();
+    let keys = spec.keys.of(&Command::from_parts(&called));
+    let keys = keys.enumerate().map(key);
     Ok(Reply::Array(keys.collect()))
 }
 

@@ -148,6 +148,52 @@ pub(super) fn persist(command: &Command) -> OneKey<'_> {
     OneKey::change(touch).shaped(Shape::IsTouched)
 }
 
+/// The arguments of MSETEX behind the number of its keys.
+pub(super) struct SetAllOptions {
+    /// The place behind the last value.
+    pub(super) end: usize,
+    /// Whether all keys must be there, or none.
+    pub(super) if_there: Option<bool>,
+    pub(super) lifetime: Lifetime,
+}
+
+/// The options of MSETEX.
+///
+/// # Errors
+/// They make no sense.
+pub(super) fn set_all_options(command: &Command) -> Result<SetAllOptions, Failure> {
+    let count = integer(command.get(1)).filter(|count| *count > 0);
+    let count = count.and_then(|count| usize::try_from(count).ok());
+    let count = count.ok_or(Failure::fixed("ERR invalid numkeys value"))?;
+    let end = count.checked_mul(2).and_then(|parts| parts.checked_add(2));
+    let end = end.filter(|end| *end <= command.len());
+    let mut options = SetAllOptions {
+        end: end.ok_or_else(|| crate::table::wrong_arity("msetex"))?,
+        if_there: None,
+        lifetime: Lifetime::Endless,
+    };
+    let (mut at, mut has_lifetime) = (options.end, false);
+    while at < command.len() {
+        let is_free = options.if_there.is_none();
+        if is_free && (command.is(at, "NX") || command.is(at, "XX")) {
+            options.if_there = Some(command.is(at, "XX"));
+        } else if !has_lifetime && command.is(at, "KEEPTTL") {
+            (options.lifetime, has_lifetime) = (Lifetime::Keep, true);
+        } else if !has_lifetime
+            && at + 1 < command.len()
+            && let Some(unit) = Unit::at(command, at)
+        {
+            at += 1;
+            options.lifetime = unit.positive("msetex", command.get(at))?;
+            has_lifetime = true;
+        } else {
+            return Err(failure::SYNTAX);
+        }
+        at += 1;
+    }
+    Ok(options)
+}
+
 /// TTL and its like.
 pub(super) fn time<'c>(key: &'c [u8], projection: Projection<'c>, seconds: bool) -> OneKey<'c> {
     OneKey::read(key, projection).shaped(Shape::Time { seconds })

@@ -92,6 +92,12 @@ pub(super) fn hello(core: &Core, session: &mut Session, command: &Command) -> Co
 }
 
 pub(super) fn select(core: &Core, session: &mut Session, command: &Command) -> CommandResult {
+    session.set_database(selected(core, command)?);
+    Ok(Reply::OK)
+}
+
+/// The database that SELECT chooses.
+pub(super) fn selected(core: &Core, command: &Command) -> Result<DatabaseId, Failure> {
     let number = integer(command.get(1)).ok_or(failure::NOT_INTEGER)?;
     if i32::try_from(number).is_err() {
         return Err(failure::NOT_INT);
@@ -100,6 +106,5 @@ pub(super) fn select(core: &Core, session: &mut Session, command: &Command) -> C
     if core.options().cluster.is_some() && database != DatabaseId::default() {
         return Err(failure::NO_SELECT);
     }
-    session.set_database(database);
-    Ok(Reply::OK)
+    Ok(database)
 }

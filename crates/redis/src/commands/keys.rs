@@ -1,7 +1,7 @@
 //! Commands on several keys, and on keys whatever their values.
 
-use super::one_key::{Shape, is_deleted};
-use super::{CommandResult, is_there};
+use super::one_key::is_deleted;
+use super::{CommandResult, Data, is_there, transaction};
 use crate::database::{DatabaseId, mutation};
 use crate::failure;
 use crate::give_way::give_way;
@@ -13,7 +13,7 @@ use crate::shared::Core;
 use crate::table::wrong_arity;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use pluvio_client::{Change, Mutation, Output, Projection, RejectRules, Span};
+use pluvio_client::{Change, Output, Projection, Span};
 use std::collections::BTreeMap;
 
 /// Memory of a value in a reply that is being built, beside its bytes.
@@ -30,7 +30,11 @@ fn different<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
     keys
 }
 
+/// DEL and UNLINK: at one moment where the keys have one owner, else each by itself.
 pub(super) async fn delete(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    if let Some(reply) = transaction::at_one_owner(core, db, Data::Del, command).await? {
+        return Ok(reply);
+    }
     let keys = different(command.from(1));
     let deletes: Vec<_> = keys
         .iter()
@@ -98,7 +102,11 @@ fn pairs(command: &Command, name: &str) -> Result<BTreeMap<Bytes, Bytes>, Failur
         .collect())
 }
 
+/// MSET: at one moment where the keys have one owner, else each by itself.
 pub(super) async fn set_all(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    if let Some(reply) = transaction::at_one_owner(core, db, Data::MSet, command).await? {
+        return Ok(reply);
+    }
     let pairs = pairs(command, "mset")?;
     let puts = pairs
         .iter()
@@ -106,42 +114,6 @@ pub(super) async fn set_all(core: &Core, db: DatabaseId, command: &Command) -> C
     let puts: Vec<_> = puts.collect();
     core.databases.multi_mutate(db, &puts).await?;
     Ok(Reply::OK)
-}
-
-const SEVERAL_KEYS: Failure = Failure::fixed(
-    "ERR MSETNX of several keys is not supported yet: it could not be atomic; use one key per command",
-);
-const TWO_KEYS: Failure = Failure::fixed(
-    "ERR renaming to another key is not supported yet: it could not be atomic; use GET, SET and DEL",
-);
-
-pub(super) async fn set_all_new(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    let mut pairs = pairs(command, "msetnx")?;
-    let (Some((key, value)), true) = (pairs.pop_first(), pairs.is_empty()) else {
-        return Err(SEVERAL_KEYS);
-    };
-    let put = Mutation {
-        rules: RejectRules::EXISTS,
-        ..mutation(&key, Change::Put((&value).into()))
-    };
-    let outcome = core.databases.mutate(db, put).await?;
-    Ok(Shape::IsDone.reply(outcome))
-}
-
-pub(super) async fn rename(
-    core: &Core,
-    db: DatabaseId,
-    command: &Command,
-    only_new: bool,
-) -> CommandResult {
-    if !super::exists(core, db, command.get(1)).await? {
-        return Err(failure::NO_SUCH_KEY);
-    }
-    match (command.get(1) == command.get(2), only_new) {
-        (true, false) => Ok(Reply::OK),
-        (true, true) => Ok(Reply::Integer(0)),
-        (false, _) => Err(TWO_KEYS),
-    }
 }
 
 pub(super) async fn db_size(core: &Core, db: DatabaseId) -> CommandResult {

@@ -4,6 +4,7 @@
 //! - [`Own`] concerns its own connection;
 //! - [`Data`] works on the database.
 
+mod bit_op;
 mod bits;
 mod client;
 mod cluster;
@@ -15,13 +16,18 @@ mod help;
 mod info;
 mod keys;
 mod one_key;
+mod overlay;
+mod plan;
 mod scan;
 mod server;
 mod strings;
+mod transaction;
 
 pub use cluster::Query;
-pub(crate) use one_key::{OneKey, Request, Scratch, Shape, one_key};
+pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
+pub(crate) use transaction::Prepared;
 
+use crate::block::Block;
 use crate::database::DatabaseId;
 use crate::failure::{AFTER_DOUBT, leaves_doubt};
 use crate::memory::Share;
@@ -73,8 +79,11 @@ pub enum Own {
     Auth,
     Hello,
     Quit,
+    Discard,
+    Multi,
     Reset,
     Select,
+    Unwatch,
     Wait,
     ClientGetName,
     ClientGetRedirection,
@@ -99,13 +108,16 @@ pub enum Data {
     BitCount,
     BitField,
     BitFieldRo,
+    BitOp,
     BitPos,
     Cluster(Query),
+    Copy,
     DbSize,
     Decr,
     DecrBy,
     Del,
     DelIfEq,
+    Exec,
     Exists,
     Expire,
     ExpireAt,
@@ -125,8 +137,10 @@ pub enum Data {
     Keys,
     MGet,
     MSet,
+    MSetEx,
     MSetNx,
     MemoryUsage,
+    Move,
     ObjectEncoding,
     ObjectFreq,
     PExpire,
@@ -148,6 +162,7 @@ pub enum Data {
     Touch,
     Ttl,
     Type,
+    Watch,
 }
 
 /// Whether a condition of a change did not hold.
@@ -202,11 +217,18 @@ pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> C
 pub(crate) fn run_own(
     core: &Core,
     session: &mut Session,
+    block: &Block,
     what: Own,
     command: &Command,
 ) -> CommandResult {
     match what {
         Own::Auth => handshake::auth(command),
+        Own::Discard => block.discard().map(|()| Reply::OK),
+        Own::Multi => block.begin().map(|()| Reply::OK),
+        Own::Unwatch => {
+            block.unwatch();
+            Ok(Reply::OK)
+        }
         Own::Hello => handshake::hello(core, session, command),
         Own::Quit => {
             session.close();
@@ -214,6 +236,7 @@ pub(crate) fn run_own(
         }
         Own::Reset => {
             session.reset();
+            block.reset();
             Ok(Reply::Status("RESET"))
         }
         Own::Select => handshake::select(core, session, command),
@@ -248,14 +271,14 @@ pub(crate) type Commands = SmallVec<[(Data, Command); 1]>;
 /// Runs commands of the third kind, as far as they are not done at once.
 pub(crate) async fn run_data(
     core: &Core,
-    share: &Share,
+    (share, block): (&Share, &Block),
     database: DatabaseId,
     mut commands: Commands,
 ) -> Ran {
     let replies = match commands.len() {
         1 => {
             let (what, command) = commands.remove(0);
-            smallvec![run_single(core, share, database, what, command).await]
+            smallvec![run_single(core, (share, block), database, what, command).await]
         }
         _ if commands
             .iter()
@@ -263,7 +286,7 @@ pub(crate) async fn run_data(
         {
             one_key::run_in_order(core, database, &commands).await
         }
-        _ => Box::pin(run_each(core, share, database, commands)).await,
+        _ => Box::pin(run_each(core, (share, block), database, commands)).await,
     };
     let is_doubtful =
         |reply: &Reply| matches!(reply, Reply::Error(failure) if leaves_doubt(failure));
@@ -277,7 +300,7 @@ pub(crate) async fn run_data(
 /// one that is in doubt are not executed.
 async fn run_each(
     core: &Core,
-    share: &Share,
+    (share, block): (&Share, &Block),
     database: DatabaseId,
     commands: Commands,
 ) -> SmallVec<[Reply; 1]> {
@@ -287,7 +310,7 @@ async fn run_each(
             Some(Reply::Error(failure)) if leaves_doubt(failure) || *failure == AFTER_DOUBT => {
                 Reply::Error(AFTER_DOUBT)
             }
-            Some(_) | None => run_single(core, share, database, what, command).await,
+            Some(_) | None => run_single(core, (share, block), database, what, command).await,
         };
         replies.push(reply);
     }
@@ -296,7 +319,7 @@ async fn run_each(
 
 async fn run_single(
     core: &Core,
-    share: &Share,
+    (share, block): (&Share, &Block),
     database: DatabaseId,
     what: Data,
     command: Command,
@@ -314,23 +337,31 @@ async fn run_single(
         None => {}
     }
     // Boxed, so that the futures of commands on one key stay small.
-    Box::pin(run_other(core, share, database, what, command))
+    Box::pin(run_other(core, (share, block), database, what, command))
         .await
         .into()
 }
 
 async fn run_other(
     core: &Core,
-    share: &Share,
+    (share, block): (&Share, &Block),
     db: DatabaseId,
     what: Data,
     command: Command,
 ) -> CommandResult {
     let command = &command;
     match what {
+        Data::BitOp
+        | Data::Copy
+        | Data::Move
+        | Data::MSetEx
+        | Data::MSetNx
+        | Data::Rename
+        | Data::RenameNx => transaction::alone(core, db, what, command).await,
         Data::Cluster(query) => cluster::query(core, query, command).await,
         Data::DbSize => keys::db_size(core, db).await,
         Data::Del => keys::delete(core, db, command).await,
+        Data::Exec => transaction::exec(core, (share, block)).await,
         Data::Exists | Data::Touch => keys::exist(core, db, command).await,
         Data::FlushAll => keys::flush_all(core, command).await,
         Data::FlushDb => keys::flush_db(core, db, command).await,
@@ -338,14 +369,12 @@ async fn run_other(
         Data::Keys => scan::keys(core, share, db, command).await,
         Data::MGet => keys::get_all(core, share, db, command).await,
         Data::MSet => keys::set_all(core, db, command).await,
-        Data::MSetNx => keys::set_all_new(core, db, command).await,
         Data::MemoryUsage => keys::memory_usage(core, db, command).await,
         Data::ObjectEncoding => keys::encoding(core, db, command).await,
         Data::ObjectFreq => keys::frequency(core, db, command).await,
         Data::RandomKey => scan::random_key(core, db).await,
-        Data::Rename => keys::rename(core, db, command, false).await,
-        Data::RenameNx => keys::rename(core, db, command, true).await,
         Data::Scan => scan::scan(core, share, db, command).await,
+        Data::Watch => transaction::watch(core, block, db, command).await,
         Data::Append
         | Data::BitCount
         | Data::BitField

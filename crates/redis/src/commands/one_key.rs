@@ -12,51 +12,16 @@ use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use bytes::Bytes;
-use pluvio_client::{BitStep, Change, Get, Mutation, Outcome, Output, Projection};
+use pluvio_client::{BitStep, Change, Mutation, Operation, Outcome, Output, Projection};
 use pluvio_mutation::{Now, look};
 use pluvio_units::ObjectVersion;
 use smallvec::SmallVec;
 
-/// What the owner of the key is asked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Request<'c> {
-    /// A read.
-    Get(Get<'c>),
-    /// A change.
-    Mutate(Mutation<'c>),
-}
-
-impl<'c> Request<'c> {
-    /// The read that it is.
-    pub(crate) fn get(&self) -> Option<Get<'c>> {
-        match self {
-            Self::Get(get) => Some(*get),
-            Self::Mutate(_) => None,
-        }
-    }
-
-    /// The change that it is.
-    pub(crate) fn mutation(&self) -> Option<Mutation<'c>> {
-        match self {
-            Self::Get(_) => None,
-            Self::Mutate(mutation) => Some(*mutation),
-        }
-    }
-
-    /// The outcome where there is no object, unless it makes one.
-    pub(crate) fn of_nothing(&self) -> Option<Outcome> {
-        match self {
-            Self::Get(get) => Some(look(get, None, Now::default())),
-            Self::Mutate(mutation) => of_nothing(mutation),
-        }
-    }
-
-    /// Its key.
-    pub(crate) fn key(&self) -> &'c [u8] {
-        match self {
-            Self::Get(get) => get.key,
-            Self::Mutate(mutation) => mutation.key,
-        }
+/// The outcome of an operation where there is no object, unless it makes one.
+pub(crate) fn without_object(operation: &Operation<'_>) -> Option<Outcome> {
+    match operation {
+        Operation::Get(get) => Some(look(get, None, Now::default())),
+        Operation::Mutate(mutation) => of_nothing(mutation),
     }
 }
 
@@ -64,7 +29,7 @@ impl<'c> Request<'c> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OneKey<'c> {
     /// What is asked.
-    pub(crate) request: Request<'c>,
+    pub(crate) request: Operation<'c>,
     /// What the outcome becomes.
     pub(crate) shape: Shape,
 }
@@ -73,7 +38,7 @@ impl<'c> OneKey<'c> {
     /// A read whose output is the reply.
     pub(super) fn read(key: &'c [u8], projection: Projection<'c>) -> Self {
         Self {
-            request: Request::Get(reading(key, projection)),
+            request: Operation::Get(reading(key, projection)),
             shape: Shape::Output,
         }
     }
@@ -81,7 +46,7 @@ impl<'c> OneKey<'c> {
     /// A change whose output is the reply.
     pub(super) fn change(mutation: Mutation<'c>) -> Self {
         Self {
-            request: Request::Mutate(mutation),
+            request: Operation::Mutate(mutation),
             shape: Shape::Output,
         }
     }
@@ -93,7 +58,7 @@ impl<'c> OneKey<'c> {
 
     /// Whether all it asks for is the value of its key.
     pub(crate) fn is_plain_get(&self) -> bool {
-        matches!(&self.request, Request::Get(get) if matches!(get.projection, Projection::Value))
+        matches!(&self.request, Operation::Get(get) if matches!(get.projection, Projection::Value))
             && self.shape == Shape::Output
     }
 }
@@ -251,9 +216,12 @@ pub(crate) fn one_key<'c>(
             Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::IsThere))
         }
         Data::Type => Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::Type)),
-        Data::Cluster(_)
+        Data::BitOp
+        | Data::Cluster(_)
+        | Data::Copy
         | Data::DbSize
         | Data::Del
+        | Data::Exec
         | Data::Exists
         | Data::FlushAll
         | Data::FlushDb
@@ -261,23 +229,26 @@ pub(crate) fn one_key<'c>(
         | Data::Keys
         | Data::MGet
         | Data::MSet
+        | Data::MSetEx
         | Data::MSetNx
         | Data::MemoryUsage
+        | Data::Move
         | Data::ObjectEncoding
         | Data::ObjectFreq
         | Data::RandomKey
         | Data::Rename
         | Data::RenameNx
         | Data::Scan
-        | Data::Touch => return None,
+        | Data::Touch
+        | Data::Watch => return None,
     })
 }
 
 /// Asks the owner of the key, wherever it is, and waits for the outcome.
 pub(super) async fn run_one(core: &Core, db: DatabaseId, one: OneKey<'_>) -> Reply {
     let outcome = match one.request {
-        Request::Get(get) => core.databases.get(db, get.key, get.projection).await,
-        Request::Mutate(mutation) => core.databases.mutate(db, mutation).await,
+        Operation::Get(get) => core.databases.get(db, get.key, get.projection).await,
+        Operation::Mutate(mutation) => core.databases.mutate(db, mutation).await,
     };
     match outcome {
         Ok(outcome) => one.shape.reply(outcome),

@@ -16,4 +16,5 @@ mod pipeline;
 mod random;
 mod real_server;
 mod session;
+mod transactions;
 mod updates;

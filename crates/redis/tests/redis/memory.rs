@@ -211,7 +211,8 @@ fn memory_that_stays_full_is_waited_for_once_in_a_pipeline() {
     let mut c = bench.connect();
     c.say("SET warm up");
     let full = Refusal::retry(Duration::from_millis(10), RetryReason::MemoryFull);
-    cluster.plan(Opcode::Mutate, Fault::Refuse(full), u32::MAX);
+    cluster.plan(Opcode::Mutate, Fault::Refuse(full.clone()), u32::MAX);
+    cluster.plan(Opcode::Transact, Fault::Refuse(full), u32::MAX);
     for _ in 0..2 {
         let start = cluster.now();
         for n in 0..10 {

@@ -1,8 +1,8 @@
 //! The same commands to Pluvio and to the real redis-server: the same bytes must come back.
 
-use crate::bench::{Bench, encode};
-use crate::random::{Dice, Parts, command, words};
-use crate::real_server::RealServer;
+use crate::bench::{Bench, Connection, encode};
+use crate::random::{Dice, Parts, command, in_transactions, words};
+use crate::real_server::{RealConnection, RealServer};
 use pluvio_redis::SPECS;
 use std::time::Duration;
 
@@ -82,6 +82,51 @@ fn pipelines_of_random_commands_get_the_same_replies() {
                 let command = parts.iter().map(|p| show(p)).collect::<Vec<_>>();
                 assert_eq!(show(got), show(expected), "seed {seed}: {command:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn random_transactions_get_the_same_replies() {
+    let real = RealServer::start();
+    for seed in 200..230 {
+        let mut bench = Bench::local();
+        let (mut ours, mut theirs) = (bench.connect(), real.connect());
+        let (mut our_other, mut their_other) = (bench.connect(), real.connect());
+        let protocol = if seed % 2 == 0 { "2" } else { "3" };
+        ours.call(&["HELLO", protocol]);
+        theirs.call(&["HELLO", protocol]);
+        theirs.call(&["FLUSHALL"]);
+        let mut dice = Dice(seed << 32);
+        let mut story = Vec::new();
+        let mut say = |parts: &Parts, ours: &mut Connection, theirs: &mut RealConnection| {
+            story.push(parts.iter().map(|p| show(p)).collect::<Vec<_>>().join(" "));
+            let got = ours.call(parts);
+            let expected = theirs.call(parts);
+            assert_eq!(
+                show(&got),
+                show(&expected),
+                "seed {seed}; the last commands: {:#?}",
+                &story[story.len().saturating_sub(20)..]
+            );
+        };
+        for _ in 0..40 {
+            for _ in 0..dice.below(3) {
+                say(&in_transactions(&mut dice), &mut ours, &mut theirs);
+            }
+            if dice.below(3) == 0 {
+                say(&words("WATCH a b c"), &mut ours, &mut theirs);
+            }
+            if dice.below(3) == 0 {
+                let change = words(dice.one(&["SET a 1", "GET a", "DEL b", "INCR c"]));
+                say(&change, &mut our_other, &mut their_other);
+            }
+            say(&words("MULTI"), &mut ours, &mut theirs);
+            for _ in 0..dice.below(8) {
+                say(&in_transactions(&mut dice), &mut ours, &mut theirs);
+            }
+            let end = words(dice.one(&["EXEC", "EXEC", "EXEC", "EXEC", "DISCARD"]));
+            say(&end, &mut ours, &mut theirs);
         }
     }
 }
@@ -320,6 +365,32 @@ const FIXED: &[&str] = &[
     "getex a px 9223372036854775807",
     "getex a ex 10",
     "setex a 1",
+    "exec",
+    "discard",
+    "discard a",
+    "multi a",
+    "watch",
+    "watch a",
+    "unwatch",
+    "copy a",
+    "copy a a",
+    "copy a b c",
+    "copy a b db",
+    "copy a b db x",
+    "copy a b db 99",
+    "copy no b",
+    "copy no b replace db 1",
+    "move a x",
+    "move a 99",
+    "move no 1",
+    "bitop",
+    "bitop and d",
+    "bitop foo d no",
+    "bitop not d no no",
+    "bitop and d no no",
+    "rename a",
+    "command getkeys bitop and d a b",
+    "command getkeys copy a b",
 ];
 
 // shows: REDIS-3

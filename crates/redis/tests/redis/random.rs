@@ -23,7 +23,7 @@ pub fn words(text: &str) -> Parts {
     text.split(' ').map(|w| w.as_bytes().to_vec()).collect()
 }
 
-const KEYS: [&str; 6] = ["a", "b", "c", "d", "", "k\u{e9}y"];
+pub const KEYS: [&str; 6] = ["a", "b", "c", "d", "", "k\u{e9}y"];
 const VALUES: [&str; 14] = [
     "",
     "1",
@@ -173,6 +173,51 @@ fn on_deadlines(dice: &mut Dice, key: Vec<u8>, value: Vec<u8>) -> Parts {
             }
             parts
         }
+    }
+}
+
+/// A command on several keys that reads first and then decides.
+fn on_several(dice: &mut Dice) -> Parts {
+    let name = |text: &str| text.as_bytes().to_vec();
+    let mut key = || dice.one(&KEYS).as_bytes().to_vec();
+    let (key, other, third) = (key(), key(), key());
+    let database = name(dice.one(&["0", "1", "2", "16", "x"]));
+    match dice.below(7) {
+        0 => vec![name("RENAME"), key, other],
+        1 => vec![name("RENAMENX"), key, other],
+        2 => {
+            let mut parts = vec![name("COPY"), key, other];
+            if dice.below(3) == 0 {
+                parts.extend([name("DB"), database]);
+            }
+            if dice.below(2) == 0 {
+                parts.push(name(dice.one(&["REPLACE", "FOO"])));
+            }
+            parts
+        }
+        3 => vec![name("MSETNX"), key, name("5"), other, name("six")],
+        4 => vec![name("MOVE"), key, database],
+        _ => {
+            let operation = name(dice.one(&["AND", "or", "XOR", "NOT", "FOO"]));
+            let mut parts = vec![name("BITOP"), operation, key, other];
+            if dice.below(2) == 0 {
+                parts.push(third);
+            }
+            parts
+        }
+    }
+}
+
+/// A command that may stand in a transaction.
+pub fn in_transactions(dice: &mut Dice) -> Parts {
+    match dice.below(4) {
+        0 => on_several(dice),
+        _ => loop {
+            let parts = command(dice);
+            if parts[0] != b"INCRBYFLOAT" {
+                break parts;
+            }
+        },
     }
 }
 

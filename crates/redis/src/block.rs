@@ -1,0 +1,265 @@
+//! The transaction that a connection is about to make: the commands between MULTI and EXEC, and the
+//! keys that it watches.
+//!
+//! 1. MULTI opens the block. Commands are put into it instead of being run.
+//! 2. A command that cannot be put into it spoils it: EXEC then does nothing.
+//! 3. EXEC takes it, and DISCARD throws it away. Both let go of the watched keys.
+//!
+//! Its commands count in what the connection holds (CLIMEM-1), and have the limit of one command.
+//!
+//! Shared by a connection and its run under way, on one core: the lock is never waited for.
+
+use crate::commands::Prepared;
+use crate::database::DatabaseId;
+use crate::failure::{
+    DISCARD_WITHOUT_MULTI, EXEC_ABORT, EXEC_WITHOUT_MULTI, NESTED_MULTI, TOO_MANY_WATCHED,
+};
+use crate::parser::Command;
+use crate::reply::Failure;
+use bytes::Bytes;
+use pluvio_client::TRANSACTION_STEPS_MAX;
+use pluvio_units::{ObjectVersion, TableId};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A key that must be as it was.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Watched {
+    pub(crate) database: DatabaseId,
+    pub(crate) key: Bytes,
+    /// 0: there was no object.
+    pub(crate) version: ObjectVersion,
+    /// The table of that version; 0 where there was no object.
+    pub(crate) table: TableId,
+}
+
+/// A command that waits for EXEC, with its row of the table.
+pub(crate) struct Queued {
+    pub(crate) spec: u16,
+    pub(crate) command: Command,
+}
+
+/// What EXEC has to do.
+pub(crate) struct Taken {
+    pub(crate) queued: Vec<Queued>,
+    pub(crate) watched: Vec<Watched>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// `None`: there was no MULTI.
+    queued: Option<Vec<Queued>>,
+    is_spoiled: bool,
+    bytes: usize,
+    watched: Vec<Watched>,
+    /// What EXEC is to do, until its run begins.
+    prepared: Option<Prepared>,
+    /// The database that the last EXEC has chosen, until the connection has it.
+    chosen: Option<DatabaseId>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Block(Mutex<Inner>);
+
+impl Block {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// MULTI.
+    pub(crate) fn begin(&self) -> Result<(), Failure> {
+        let mut inner = self.inner();
+        if inner.queued.is_some() {
+            return Err(NESTED_MULTI);
+        }
+        inner.queued = Some(Vec::new());
+        Ok(())
+    }
+
+    /// Whether commands are put into it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.inner().queued.is_some()
+    }
+
+    /// Bytes of its commands.
+    pub(crate) fn bytes(&self) -> usize {
+        self.inner().bytes
+    }
+
+    /// Puts a command into it. It may hold `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// It has too many; it is spoiled then.
+    pub(crate) fn queue(&self, queued: Queued, bytes_max: usize) -> Result<(), Failure> {
+        let mut inner = self.inner();
+        let bytes = inner.bytes + queued.command.bytes_held();
+        let Some(before) = &mut inner.queued else {
+            return Ok(());
+        };
+        if before.len() >= TRANSACTION_STEPS_MAX || bytes > bytes_max {
+            inner.is_spoiled = true;
+            return Err(Failure::new(format!(
+                "ERR a transaction has at most {TRANSACTION_STEPS_MAX} commands of {bytes_max} \
+                 bytes together"
+            )));
+        }
+        before.push(queued);
+        inner.bytes = bytes;
+        Ok(())
+    }
+
+    /// EXEC is to do nothing.
+    pub(crate) fn spoil(&self) {
+        let mut inner = self.inner();
+        inner.is_spoiled |= inner.queued.is_some();
+    }
+
+    /// EXEC, its first part: closes the block.
+    ///
+    /// # Errors
+    /// There is nothing to be executed.
+    pub(crate) fn close(&self) -> Result<Taken, Failure> {
+        let mut inner = self.inner();
+        let Some(queued) = inner.queued.take() else {
+            return Err(EXEC_WITHOUT_MULTI);
+        };
+        let watched = core::mem::take(&mut inner.watched);
+        let is_spoiled = core::mem::take(&mut inner.is_spoiled);
+        inner.bytes = 0;
+        if is_spoiled {
+            return Err(EXEC_ABORT);
+        }
+        Ok(Taken { queued, watched })
+    }
+
+    /// What the run of EXEC is to do.
+    pub(crate) fn prepare(&self, prepared: Prepared) {
+        self.inner().prepared = Some(prepared);
+    }
+
+    /// What the connection has prepared.
+    pub(crate) fn take_prepared(&self) -> Option<Prepared> {
+        self.inner().prepared.take()
+    }
+
+    /// EXEC was done, and this is the database from now on.
+    pub(crate) fn choose(&self, database: DatabaseId) {
+        self.inner().chosen = Some(database);
+    }
+
+    /// The database that EXEC has chosen.
+    pub(crate) fn take_chosen(&self) -> Option<DatabaseId> {
+        self.inner().chosen.take()
+    }
+
+    /// DISCARD.
+    ///
+    /// # Errors
+    /// There was no MULTI.
+    pub(crate) fn discard(&self) -> Result<(), Failure> {
+        let mut inner = self.inner();
+        if inner.queued.is_none() {
+            return Err(DISCARD_WITHOUT_MULTI);
+        }
+        *inner = Inner::default();
+        Ok(())
+    }
+
+    /// UNWATCH.
+    pub(crate) fn unwatch(&self) {
+        self.inner().watched = Vec::new();
+    }
+
+    /// RESET.
+    pub(crate) fn reset(&self) {
+        *self.inner() = Inner::default();
+    }
+
+    /// The keys among these that are not watched yet.
+    ///
+    /// # Errors
+    /// There would be too many.
+    pub(crate) fn unwatched(
+        &self,
+        database: DatabaseId,
+        keys: impl Iterator<Item = Bytes>,
+    ) -> Result<Vec<Bytes>, Failure> {
+        let inner = self.inner();
+        let is_watched = |key: &Bytes| {
+            let mut watched = inner.watched.iter();
+            watched.any(|watched| watched.database == database && watched.key == *key)
+        };
+        let mut new: Vec<Bytes> = keys.filter(|key| !is_watched(key)).collect();
+        new.sort_unstable();
+        new.dedup();
+        match inner.watched.len() + new.len() <= TRANSACTION_STEPS_MAX {
+            true => Ok(new),
+            false => Err(TOO_MANY_WATCHED),
+        }
+    }
+
+    /// WATCH.
+    pub(crate) fn watch(&self, watched: impl Iterator<Item = Watched>) {
+        self.inner().watched.extend(watched);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queued() -> Queued {
+        Queued {
+            spec: 0,
+            command: Command::from_parts(&["set", "k", "v"]),
+        }
+    }
+
+    #[test]
+    fn a_block_is_executed_once_and_lets_go_of_its_keys() {
+        let block = Block::default();
+        let refused = |block: &Block| block.close().map(|_| ());
+        assert_eq!(refused(&block), Err(EXEC_WITHOUT_MULTI));
+        assert_eq!(block.discard(), Err(DISCARD_WITHOUT_MULTI));
+        let key = Bytes::from_static(b"k");
+        let database = DatabaseId::default();
+        let watch = || {
+            let version = ObjectVersion(3);
+            block.watch(core::iter::once(Watched {
+                database,
+                key: key.clone(),
+                version,
+                table: TableId(1),
+            }));
+        };
+        watch();
+        let again = block.unwatched(database, [key.clone()].into_iter());
+        assert_eq!(again, Ok(Vec::new()), "the first version counts");
+        block.begin().unwrap();
+        assert_eq!(block.begin(), Err(NESTED_MULTI));
+        block.queue(queued(), 1000).unwrap();
+        let taken = block.close().unwrap();
+        assert_eq!((taken.queued.len(), taken.watched.len()), (1, 1));
+        assert!(!block.is_open() && block.bytes() == 0);
+        watch();
+        block.begin().unwrap();
+        block.discard().unwrap();
+        let unwatched = block.unwatched(database, [key.clone()].into_iter());
+        assert_eq!(unwatched.unwrap().len(), 1, "DISCARD lets go of them, too");
+    }
+
+    #[test]
+    fn a_block_that_is_spoiled_or_too_large_is_not_executed() {
+        let block = Block::default();
+        block.spoil();
+        block.begin().unwrap();
+        assert!(block.queue(queued(), 10).is_err());
+        let refused = || block.close().map(|_| ());
+        assert_eq!(refused(), Err(EXEC_ABORT));
+        block.begin().unwrap();
+        block.spoil();
+        assert_eq!(refused(), Err(EXEC_ABORT));
+        block.begin().unwrap();
+        assert_eq!(refused(), Ok(()), "the next one is as new");
+    }
+}

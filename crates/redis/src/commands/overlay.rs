@@ -1,0 +1,446 @@
+//! Objects as a transaction sees them whose commands read first and then decide: RENAME, COPY and
+//! their kin, alone or inside EXEC, and scripts.
+//!
+//! 1. The objects of a command are read before it, once each, all at one moment.
+//! 2. The command is computed on what was read, and on what the commands before it changed.
+//! 3. The commit compares the versions of all objects that were read and makes all changes, at one
+//!    moment. When one has another version by then, nothing is done, and all of it is run again.
+//!
+//! - OVERLAY-1: nothing of it is seen by others before the commit.
+//!
+//! Owned by the future of one command.
+
+use super::one_key::Scratch;
+use super::plan::plan;
+use super::{Data, bit_op, expiry};
+use crate::block::Watched;
+use crate::database::{DatabaseId, NotTransacted, mutation};
+use crate::failure;
+use crate::number::integer;
+use crate::parser::Command;
+use crate::reply::{Failure, Reply};
+use crate::shared::Core;
+use crate::table::{SPECS, resolve, wrong_arity};
+use bytes::Bytes;
+use pluvio_client::{
+    Change, Deadline, Lifetime, Mutation, Operation, Outcome, Output, Projection, Transacted,
+    TransactionStep,
+};
+use pluvio_mutation::{Current, Draft, DraftChange, Now};
+use pluvio_units::{ObjectVersion, TableId, UnixMs};
+use std::collections::BTreeMap;
+
+/// A value, and when it expires.
+type Held = (Bytes, Option<Deadline>);
+
+struct Object {
+    /// The version that was read; 0: there was no object.
+    read: ObjectVersion,
+    /// The table that it was read of; 0 where there was no object.
+    table: TableId,
+    /// Its version as the next operation sees it.
+    version: ObjectVersion,
+    held: Option<Held>,
+    is_changed: bool,
+}
+
+/// See the module.
+pub(crate) struct Overlay<'c> {
+    core: &'c Core,
+    objects: BTreeMap<(DatabaseId, Bytes), Object>,
+}
+
+/// What a commit came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Committed {
+    /// All was done.
+    Done,
+    /// A watched key had changed; nothing was done.
+    WatchedChanged,
+    /// An object had changed since it was read; nothing was done.
+    Conflict,
+}
+
+impl<'c> Overlay<'c> {
+    pub(crate) fn new(core: &'c Core) -> Self {
+        Self {
+            core,
+            objects: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a command can be run here.
+    pub(crate) fn can_run(what: Data, command: &Command) -> bool {
+        matches!(
+            what,
+            Data::BitOp
+                | Data::Copy
+                | Data::MSetEx
+                | Data::MSetNx
+                | Data::Move
+                | Data::Rename
+                | Data::RenameNx
+        ) || plan(what, command, &mut Scratch::default()).is_some()
+    }
+
+    /// Runs a command.
+    ///
+    /// # Errors
+    /// Its objects could not be read. An error of the command itself is a reply.
+    pub(crate) async fn run(
+        &mut self,
+        db: DatabaseId,
+        what: Data,
+        command: &Command,
+    ) -> Result<Reply, NotTransacted> {
+        let row = resolve(command, command.len()).map(|found| &SPECS[usize::from(found)]);
+        let row = match row {
+            Ok(row) => row,
+            Err(failure) => return Ok(Reply::Error(failure)),
+        };
+        if let Err(failure) = check(self.core, db, what, command) {
+            return Ok(Reply::Error(failure));
+        }
+        let keys = row.keys.of(command).map(|at| (db, command.share(at)));
+        let mut wanted: Vec<_> = keys.collect();
+        if let Some(other) = other_database(what, db, command)
+            && let Some((_, last)) = wanted.last().cloned()
+        {
+            wanted.push((other, last));
+        }
+        self.read(wanted).await?;
+        let mut scratch = Scratch::default();
+        if let Some(plan) = plan(what, command, &mut scratch) {
+            return Ok(match plan {
+                Ok(plan) => {
+                    let each = plan.operations.iter();
+                    let outcomes: Vec<_> = each.map(|one| self.apply(db, one)).collect();
+                    plan.gather.reply(outcomes)
+                }
+                Err(failure) => Reply::Error(failure),
+            });
+        }
+        let reply = match what {
+            Data::BitOp => self.bit_op(db, command),
+            Data::Copy => self.copy(db, command),
+            Data::MSetEx => self.set_all_expiring(db, command),
+            Data::MSetNx => self.set_all_new(db, command),
+            Data::Move => self.move_elsewhere(db, command),
+            Data::Rename => self.rename(db, command, false),
+            Data::RenameNx => self.rename(db, command, true),
+            _ => Err(Failure::fixed(
+                "ERR this command is not supported inside a transaction that reads first",
+            )),
+        };
+        Ok(reply.into())
+    }
+
+    /// Reads what has not been read yet, at one moment.
+    async fn read(&mut self, wanted: Vec<(DatabaseId, Bytes)>) -> Result<(), NotTransacted> {
+        let mut new = wanted;
+        new.retain(|place| !self.objects.contains_key(place));
+        new.sort_unstable();
+        new.dedup();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let get = |key, projection| {
+            let get = crate::database::reading(key, projection);
+            TransactionStep::new(Operation::Get(get))
+        };
+        let steps: Vec<_> = new
+            .iter()
+            .flat_map(|(db, key)| {
+                let value = (*db, get(&key[..], Projection::Value));
+                let deadline = (*db, get(&key[..], Projection::Deadline));
+                [value, deadline]
+            })
+            .collect();
+        let (outcomes, tables) = match self.core.databases.transact(&steps).await? {
+            (Transacted::Committed(outcomes), tables) => (outcomes, tables),
+            (Transacted::Refused { .. }, _) => return Err(failure::CONTENDED.into()),
+        };
+        let mut outcomes = outcomes.into_iter();
+        for place in new {
+            let (value, deadline) = (outcomes.next(), outcomes.next());
+            let Some((Outcome::Unchanged { version, output }, deadline)) = value.zip(deadline)
+            else {
+                return Err(failure::CONTENDED.into());
+            };
+            let deadline = match deadline.into_output() {
+                Output::Integer(ms) => u64::try_from(ms).ok().and_then(Deadline::new),
+                _ => None,
+            };
+            let held = match output {
+                Output::Bytes(value) => Some((value, deadline)),
+                _ => None,
+            };
+            let is_there = version != ObjectVersion(0);
+            let object = Object {
+                read: version,
+                table: if is_there {
+                    tables.of(place.0)
+                } else {
+                    TableId(0)
+                },
+                version,
+                held,
+                is_changed: false,
+            };
+            self.objects.insert(place, object);
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> Now {
+        let now = self.core.databases.parts().clock.unix_time().as_millis();
+        UnixMs(u64::try_from(now).unwrap_or(u64::MAX)).into()
+    }
+
+    /// Does an operation on an object that was read.
+    fn apply(&mut self, db: DatabaseId, operation: &Operation<'_>) -> Outcome {
+        let now = self.now();
+        let key = Bytes::copy_from_slice(operation.key());
+        let Some(object) = self.objects.get_mut(&(db, key)) else {
+            unreachable!("the keys of a command are read before it")
+        };
+        let current = object.held.as_ref().map(|(value, deadline)| Current {
+            version: object.version.max(ObjectVersion(1)),
+            value,
+            deadline: *deadline,
+        });
+        let next = ObjectVersion(object.read.0.max(1) + 1);
+        let mut draft = Draft::new(current, now, next);
+        let outcome = draft.apply(operation);
+        let is_changed = draft.is_changed();
+        let held = match draft.change() {
+            DraftChange::Put(value, deadline) => Some((Bytes::copy_from_slice(value), deadline)),
+            DraftChange::Nothing | DraftChange::Delete => None,
+        };
+        if is_changed {
+            object.held = held;
+            object.version = next;
+            object.is_changed = true;
+        }
+        outcome
+    }
+
+    /// The object as the next command sees it.
+    fn held(&self, db: DatabaseId, key: &Bytes) -> Option<Held> {
+        let now = self.now().judged;
+        let (value, deadline) = self.objects.get(&(db, key.clone()))?.held.clone()?;
+        let is_gone = deadline.is_some_and(|deadline: Deadline| deadline.is_past(now));
+        (!is_gone).then_some((value, deadline))
+    }
+
+    fn set(&mut self, db: DatabaseId, key: &Bytes, held: Option<Held>) {
+        if let Some(object) = self.objects.get_mut(&(db, key.clone())) {
+            object.version = ObjectVersion(object.read.0.max(1) + 1);
+            object.held = held;
+            object.is_changed = true;
+        }
+    }
+
+    /// Makes all changes, if the watched keys and all that was read are as they were.
+    ///
+    /// # Errors
+    /// Nothing was done, unless the failure says that this is not known.
+    pub(crate) async fn commit(self, watched: &[Watched]) -> Result<Committed, NotTransacted> {
+        let mut steps: Vec<_> = watched
+            .iter()
+            .map(|watched| {
+                let (key, version) = (&watched.key[..], watched.version);
+                let step = TransactionStep::version_is(watched.table, key, version);
+                (watched.database, step)
+            })
+            .collect();
+        for ((db, key), object) in &self.objects {
+            steps.push((
+                *db,
+                TransactionStep::version_is(object.table, key, object.read),
+            ));
+        }
+        for ((db, key), object) in &self.objects {
+            if !object.is_changed {
+                continue;
+            }
+            let change = match &object.held {
+                Some((value, deadline)) => Mutation {
+                    lifetime: deadline.map_or(Lifetime::Endless, Lifetime::Until),
+                    ..mutation(&key[..], Change::Put(value.into()))
+                },
+                None => mutation(&key[..], Change::Delete),
+            };
+            steps.push((*db, TransactionStep::new(Operation::Mutate(change))));
+        }
+        if steps.is_empty() {
+            return Ok(Committed::Done);
+        }
+        Ok(match self.core.databases.transact(&steps).await?.0 {
+            Transacted::Committed(_) => Committed::Done,
+            Transacted::Refused { step, .. } if step < watched.len() => Committed::WatchedChanged,
+            Transacted::Refused { .. } => Committed::Conflict,
+        })
+    }
+
+    // --- commands -------------------------------------------------------------------------------
+
+    fn rename(
+        &mut self,
+        db: DatabaseId,
+        command: &Command,
+        only_new: bool,
+    ) -> Result<Reply, Failure> {
+        let (from, to) = (command.share(1), command.share(2));
+        let held = self.held(db, &from).ok_or(failure::NO_SUCH_KEY)?;
+        let done = |done| match only_new {
+            true => Reply::flag(done),
+            false => Reply::OK,
+        };
+        if from == to || (only_new && self.held(db, &to).is_some()) {
+            return Ok(done(false));
+        }
+        self.set(db, &to, Some(held));
+        self.set(db, &from, None);
+        Ok(done(true))
+    }
+
+    fn copy(&mut self, db: DatabaseId, command: &Command) -> Result<Reply, Failure> {
+        let options = CopyOptions::of(self.core, db, command)?;
+        let (from, to) = (command.share(1), command.share(2));
+        let Some(held) = self.held(db, &from) else {
+            return Ok(Reply::flag(false));
+        };
+        if !options.replaces && self.held(options.database, &to).is_some() {
+            return Ok(Reply::flag(false));
+        }
+        self.set(options.database, &to, Some(held));
+        Ok(Reply::flag(true))
+    }
+
+    fn move_elsewhere(&mut self, db: DatabaseId, command: &Command) -> Result<Reply, Failure> {
+        let to = database(command.get(2))?;
+        let key = command.share(1);
+        let Some(held) = self.held(db, &key) else {
+            return Ok(Reply::flag(false));
+        };
+        if self.held(to, &key).is_some() {
+            return Ok(Reply::flag(false));
+        }
+        self.set(to, &key, Some(held));
+        self.set(db, &key, None);
+        Ok(Reply::flag(true))
+    }
+
+    fn set_all_new(&mut self, db: DatabaseId, command: &Command) -> Result<Reply, Failure> {
+        let pairs = || (1..command.len()).step_by(2);
+        if pairs().any(|at| self.held(db, &command.share(at)).is_some()) {
+            return Ok(Reply::flag(false));
+        }
+        for at in pairs() {
+            self.set(db, &command.share(at), Some((command.share(at + 1), None)));
+        }
+        Ok(Reply::flag(true))
+    }
+
+    fn set_all_expiring(&mut self, db: DatabaseId, command: &Command) -> Result<Reply, Failure> {
+        let options = expiry::set_all_options(command)?;
+        let pairs = || (2..options.end).step_by(2);
+        let is_there = |at| self.held(db, &command.share(at)).is_some();
+        let is_refused = match options.if_there {
+            None => false,
+            Some(wanted) => pairs().any(|at| is_there(at) != wanted),
+        };
+        if is_refused {
+            return Ok(Reply::flag(false));
+        }
+        for at in pairs() {
+            let put = Mutation {
+                lifetime: options.lifetime,
+                ..mutation(command.get(at), Change::Put(command.get(at + 1).into()))
+            };
+            let _written = self.apply(db, &Operation::Mutate(put));
+        }
+        Ok(Reply::flag(true))
+    }
+
+    fn bit_op(&mut self, db: DatabaseId, command: &Command) -> Result<Reply, Failure> {
+        let operation = bit_op::of(command)?;
+        let sources: Vec<_> = (3..command.len())
+            .map(|at| self.held(db, &command.share(at)))
+            .map(|held| held.map_or_else(Bytes::new, |(value, _)| value))
+            .collect();
+        let value = operation.compute(&sources);
+        let len = value.len() as u64;
+        let held = (!value.is_empty()).then(|| (Bytes::from(value), None));
+        self.set(db, &command.share(2), held);
+        Ok(Reply::count(len))
+    }
+}
+
+/// Whether the arguments of a command make sense, before anything is read.
+fn check(core: &Core, db: DatabaseId, what: Data, command: &Command) -> Result<(), Failure> {
+    match what {
+        Data::BitOp => bit_op::of(command).map(drop),
+        Data::Copy => {
+            let options = CopyOptions::of(core, db, command)?;
+            match command.get(1) == command.get(2) && options.database == db {
+                true => Err(failure::SAME_OBJECT),
+                false => Ok(()),
+            }
+        }
+        Data::MSetEx => expiry::set_all_options(command).map(drop),
+        Data::MSetNx if command.len().is_multiple_of(2) => Err(wrong_arity("msetnx")),
+        Data::Move if core.options().cluster.is_some() => Err(failure::NO_MOVE),
+        Data::Move if database(command.get(2))? == db => Err(failure::SAME_OBJECT),
+        _ => Ok(()),
+    }
+}
+
+/// The options of COPY.
+struct CopyOptions {
+    database: DatabaseId,
+    replaces: bool,
+}
+
+impl CopyOptions {
+    fn of(core: &Core, db: DatabaseId, command: &Command) -> Result<Self, Failure> {
+        let mut options = Self {
+            database: db,
+            replaces: false,
+        };
+        let mut at = 3;
+        while at < command.len() {
+            if command.is(at, "REPLACE") {
+                options.replaces = true;
+            } else if command.is(at, "DB") && at + 1 < command.len() {
+                at += 1;
+                options.database = database(command.get(at))?;
+            } else {
+                return Err(failure::SYNTAX);
+            }
+            at += 1;
+        }
+        if core.options().cluster.is_some() && options.database != db {
+            return Err(failure::NO_COPY_ELSEWHERE);
+        }
+        Ok(options)
+    }
+}
+
+fn database(number: &[u8]) -> Result<DatabaseId, Failure> {
+    let number = integer(number).ok_or(failure::NOT_INTEGER)?;
+    DatabaseId::new(number).ok_or(failure::BAD_DATABASE)
+}
+
+/// The database where the last key of a command is wanted, too.
+fn other_database(what: Data, db: DatabaseId, command: &Command) -> Option<DatabaseId> {
+    let at = match what {
+        Data::Move => Some(2),
+        Data::Copy => (3..command.len())
+            .find(|at| command.is(*at, "DB"))
+            .map(|at| at + 1),
+        _ => None,
+    }?;
+    database(command.get(at)).ok().filter(|other| *other != db)
+}

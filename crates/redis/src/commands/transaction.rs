@@ -1,0 +1,325 @@
+//! WATCH and EXEC, and single commands that read first and then decide.
+//!
+//! 1. WATCH remembers the versions of its keys.
+//! 2. EXEC cuts the commands of its block into parts. A command that does not work on named keys
+//!    (FLUSHDB, SCAN, INFO, …) runs by itself; those between are one transaction.
+//! 3. A part whose commands all have a [plan](super::plan) is done by the owner of its keys, in one
+//!    round trip. Another one is computed on an [overlay](super::overlay), again and again until
+//!    nobody has changed its keys meanwhile.
+//! 4. The versions of the watched keys are conditions of the first part.
+
+use super::one_key::Scratch;
+use super::overlay::{Committed, Overlay};
+use super::plan::{Gather, plan};
+use super::{CommandResult, Data, Own, cluster, handshake, run_now, run_single};
+use crate::block::{Block, Queued, Taken, Watched};
+use crate::database::{DatabaseId, NotTransacted};
+use crate::failure;
+use crate::memory::Share;
+use crate::parser::Command;
+use crate::reply::{Failure, Reply};
+use crate::shared::Core;
+use crate::table::{Run, SPECS};
+use core::ops::Range;
+use core::time::Duration;
+use pluvio_client::{Outcome, Projection, Transacted, TransactionStep};
+use pluvio_units::{ObjectVersion, TableId};
+
+/// Longest pause before a transaction is computed anew.
+const PAUSE_MAX: Duration = Duration::from_millis(10);
+
+/// WATCH: the versions are those of one moment for each key.
+pub(super) async fn watch(
+    core: &Core,
+    block: &Block,
+    database: DatabaseId,
+    command: &Command,
+) -> CommandResult {
+    if block.is_open() {
+        return Err(failure::WATCH_IN_MULTI);
+    }
+    let keys = (1..command.len()).map(|at| command.share(at));
+    let keys = block.unwatched(database, keys)?;
+    let slices: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let outcomes = core
+        .databases
+        .multi_get_of(database, &slices, Projection::Nothing);
+    let (outcomes, table) = outcomes.await?;
+    let watched = keys.into_iter().zip(outcomes).map(|(key, outcome)| {
+        let version = match outcome {
+            Outcome::Unchanged { version, .. } => version,
+            _ => ObjectVersion(0),
+        };
+        let is_there = version != ObjectVersion(0);
+        Watched {
+            database,
+            key,
+            version,
+            table: if is_there { table } else { TableId(0) },
+        }
+    });
+    block.watch(watched);
+    Ok(Reply::OK)
+}
+
+/// A command of a block on its way to a reply.
+enum Entry {
+    Done(Reply),
+    Data(DatabaseId, Data, Command),
+}
+
+/// The commands that EXEC closed. Those that concern the connection alone have their replies.
+pub(crate) struct Prepared {
+    entries: Vec<Entry>,
+    watched: Vec<Watched>,
+    /// The database that SELECT chooses, if all of it is done.
+    database: DatabaseId,
+}
+
+impl Prepared {
+    /// Of what EXEC closed. `own` runs a command on the connection.
+    pub(crate) fn of(
+        core: &Core,
+        taken: Taken,
+        mut database: DatabaseId,
+        mut own: impl FnMut(Own, &Command) -> Reply,
+    ) -> Self {
+        let mut entries = Vec::with_capacity(taken.queued.len());
+        for Queued { spec, command } in taken.queued {
+            entries.push(match SPECS[usize::from(spec)].run {
+                Run::Data(what) => Entry::Data(database, what, command),
+                Run::Now(what) => Entry::Done(run_now(core, what, spec, &command).into()),
+                Run::Own(Own::Select) => {
+                    let selected = handshake::selected(core, &command);
+                    database = selected.clone().unwrap_or(database);
+                    Entry::Done(selected.map(|_| Reply::OK).into())
+                }
+                Run::Own(what) => Entry::Done(own(what, &command)),
+                Run::Container => Entry::Done(Reply::Error(failure::SYNTAX)),
+            });
+        }
+        Self {
+            entries,
+            watched: taken.watched,
+            database,
+        }
+    }
+}
+
+/// EXEC.
+pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> CommandResult {
+    let prepared = block.take_prepared().ok_or(failure::EXEC_WITHOUT_MULTI)?;
+    let Prepared {
+        mut entries,
+        watched,
+        database,
+    } = prepared;
+    for entry in &entries {
+        if let Entry::Data(db, what, command) = entry
+            && !cluster::is_here(core, *what, command)
+        {
+            cluster::admit(core, *db, *what, command).await?;
+        }
+    }
+    let mut watched = &watched[..];
+    let mut from = 0;
+    while from < entries.len() || !watched.is_empty() {
+        let part = from..part_end(&entries, from);
+        if !part.is_empty() || !watched.is_empty() {
+            match run_part(core, &entries[part.clone()], watched).await {
+                Ok(Some(replies)) => {
+                    for (entry, reply) in entries[part.clone()].iter_mut().zip(replies) {
+                        if matches!(entry, Entry::Data(..)) {
+                            *entry = Entry::Done(reply);
+                        }
+                    }
+                }
+                Ok(None) => return Ok(Reply::NoList),
+                // Nothing was done, or it is not known.
+                Err(failure) if from == 0 => return Err(failure),
+                Err(failure) => {
+                    for entry in &mut entries[from..] {
+                        *entry = Entry::Done(Reply::Error(failure.clone()));
+                    }
+                    break;
+                }
+            }
+            watched = &[];
+        }
+        from = part.end;
+        if let Some(entry) = entries.get_mut(from) {
+            if let Entry::Data(db, what, command) = entry {
+                let alone = run_single(core, (share, block), *db, *what, command.clone());
+                *entry = Entry::Done(Box::pin(alone).await);
+            }
+            from += 1;
+        }
+    }
+    block.choose(database);
+    let replies = entries.into_iter().map(|entry| match entry {
+        Entry::Done(reply) => reply,
+        Entry::Data(..) => Reply::Error(failure::CONTENDED),
+    });
+    Ok(Reply::Array(replies.collect()))
+}
+
+/// Where the part of a block that begins here ends: before a command that runs by itself.
+fn part_end(entries: &[Entry], from: usize) -> usize {
+    let runs_alone = |entry: &Entry| match entry {
+        Entry::Data(_, what, command) => !Overlay::can_run(*what, command),
+        Entry::Done(_) => false,
+    };
+    let rest = &entries[from..];
+    from + rest.iter().position(runs_alone).unwrap_or(rest.len())
+}
+
+/// Runs commands as one transaction. `None`: a watched key has changed.
+async fn run_part(
+    core: &Core,
+    entries: &[Entry],
+    watched: &[Watched],
+) -> Result<Option<Vec<Reply>>, Failure> {
+    let mut scratches: Vec<Scratch> = entries.iter().map(|_| Scratch::default()).collect();
+    let mut steps: Vec<_> = watched
+        .iter()
+        .map(|watched| {
+            let (key, version) = (&watched.key, watched.version);
+            (
+                watched.database,
+                TransactionStep::version_is(watched.table, key, version),
+            )
+        })
+        .collect();
+    let mut gathers: Vec<(Option<Gather>, Range<usize>, Option<Failure>)> = Vec::new();
+    for (entry, scratch) in entries.iter().zip(&mut scratches) {
+        let first = steps.len();
+        let (gather, failure) = match entry {
+            Entry::Done(_) => (None, None),
+            Entry::Data(db, what, command) => match plan(*what, command, scratch) {
+                None => return run_on_overlay(core, entries, watched).await,
+                Some(Err(failure)) => (None, Some(failure)),
+                Some(Ok(plan)) => {
+                    let operations = plan.operations.into_iter();
+                    steps.extend(operations.map(|one| (*db, TransactionStep::new(one))));
+                    (Some(plan.gather), None)
+                }
+            },
+        };
+        gathers.push((gather, first..steps.len(), failure));
+    }
+    let outcomes = match steps.is_empty() {
+        true => Vec::new(),
+        false => match core.databases.transact(&steps).await?.0 {
+            Transacted::Committed(outcomes) => outcomes,
+            Transacted::Refused { .. } => return Ok(None),
+        },
+    };
+    let replies = gathers
+        .into_iter()
+        .map(|(gather, range, failure)| match (gather, failure) {
+            (Some(gather), _) => gather.reply(outcomes[range].iter().cloned()),
+            (None, Some(failure)) => Reply::Error(failure),
+            (None, None) => Reply::Nil,
+        });
+    Ok(Some(replies.collect()))
+}
+
+/// Computes commands as often as others change their objects meanwhile, until the time is over.
+async fn run_on_overlay(
+    core: &Core,
+    entries: &[Entry],
+    watched: &[Watched],
+) -> Result<Option<Vec<Reply>>, Failure> {
+    let mut tries = Tries::new(core);
+    loop {
+        let mut overlay = Overlay::new(core);
+        let mut replies = Vec::with_capacity(entries.len());
+        for entry in entries {
+            replies.push(match entry {
+                Entry::Done(_) => Reply::Nil,
+                Entry::Data(db, what, command) => overlay.run(*db, *what, command).await?,
+            });
+        }
+        match overlay.commit(watched).await? {
+            Committed::Done => return Ok(Some(replies)),
+            Committed::WatchedChanged => return Ok(None),
+            Committed::Conflict => tries.again().await?,
+        }
+    }
+}
+
+/// Runs a command with several keys at one moment. `None`, with nothing done, where they have
+/// several owners or there are too many.
+pub(super) async fn at_one_owner(
+    core: &Core,
+    db: DatabaseId,
+    what: Data,
+    command: &Command,
+) -> Result<Option<Reply>, Failure> {
+    let mut scratch = Scratch::default();
+    let Some(plan) = plan(what, command, &mut scratch) else {
+        return Ok(None);
+    };
+    let plan = plan?;
+    let each = plan.operations.iter();
+    let steps: Vec<_> = each.map(|one| (db, TransactionStep::new(*one))).collect();
+    match core.databases.transact(&steps).await {
+        Ok((Transacted::Committed(outcomes), _)) => Ok(Some(plan.gather.reply(outcomes))),
+        Ok((Transacted::Refused { .. }, _)) => Err(failure::CONTENDED),
+        Err(NotTransacted::SeveralOwners | NotTransacted::TooLarge(_)) => Ok(None),
+        Err(NotTransacted::Failure(failure)) => Err(failure),
+    }
+}
+
+/// Runs one command that reads first and then decides.
+pub(super) async fn alone(
+    core: &Core,
+    db: DatabaseId,
+    what: Data,
+    command: &Command,
+) -> CommandResult {
+    let mut tries = Tries::new(core);
+    loop {
+        let mut overlay = Overlay::new(core);
+        let reply = overlay.run(db, what, command).await?;
+        match overlay.commit(&[]).await? {
+            Committed::Done => return Ok(reply),
+            Committed::WatchedChanged | Committed::Conflict => tries.again().await?,
+        }
+    }
+}
+
+/// The tries of one transaction whose objects others change meanwhile.
+pub(super) struct Tries<'c> {
+    core: &'c Core,
+    until: pluvio_env::Moment,
+    tries: u32,
+}
+
+impl<'c> Tries<'c> {
+    pub(super) fn new(core: &'c Core) -> Self {
+        Self {
+            core,
+            until: core.shared.now() + core.databases.client().timeout(),
+            tries: 0,
+        }
+    }
+
+    /// Waits for the next try, at random, so that those who met do not meet again.
+    ///
+    /// # Errors
+    /// The time is over.
+    pub(super) async fn again(&mut self) -> Result<(), Failure> {
+        pluvio_units::mark("redis-transaction-conflict");
+        if self.core.shared.now() >= self.until {
+            return Err(failure::CONTENDED);
+        }
+        let parts = self.core.databases.parts();
+        let most = Duration::from_micros(50 << self.tries.min(8)).min(PAUSE_MAX);
+        let draw = u128::from(parts.rng.next_u64()) * most.as_nanos() >> 64;
+        self.tries += 1;
+        let pause = Duration::from_nanos(u64::try_from(draw).unwrap_or(0));
+        parts.clock.sleep(pause).await;
+        Ok(())
+    }
+}

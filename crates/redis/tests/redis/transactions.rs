@@ -1,0 +1,257 @@
+//! MULTI, EXEC, WATCH, and commands on several keys at one moment.
+
+use crate::bench::{Bench, encode};
+use crate::updates::converse;
+use pluvio_units::KeySlot;
+use std::time::Duration;
+
+const OK: &str = "+OK\r\n";
+const QUEUED: &str = "+QUEUED\r\n";
+const NO_LIST: &str = "*-1\r\n";
+
+#[test]
+fn a_block_is_done_as_a_whole_with_a_reply_for_each_command() {
+    for mut bench in [Bench::new(), Bench::local()] {
+        let mut c = bench.connect();
+        converse(
+            &mut c,
+            &[
+                ("SET {t}n 5", OK),
+                ("MULTI", OK),
+                ("INCR {t}n", QUEUED),
+                ("PING", QUEUED),
+                ("SET {t}text abc", QUEUED),
+                ("INCR {t}text", QUEUED),
+                ("MGET {t}n {t}text {t}none", QUEUED),
+                ("SET {t}text x EX", QUEUED),
+                ("DEL {t}n {t}n", QUEUED),
+                ("EXISTS {t}n {t}text", QUEUED),
+                (
+                    "EXEC",
+                    "*8\r\n:6\r\n+PONG\r\n+OK\r\n\
+                     -ERR value is not an integer or out of range\r\n\
+                     *3\r\n$1\r\n6\r\n$3\r\nabc\r\n$-1\r\n\
+                     -ERR syntax error\r\n:1\r\n:1\r\n",
+                ),
+                ("GET {t}text", "$3\r\nabc\r\n"),
+                ("EXEC", "-ERR EXEC without MULTI\r\n"),
+                ("MULTI", OK),
+                ("EXEC", "*0\r\n"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_block_with_a_wrong_command_is_not_done() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    for wrong in ["NOSUCH", "GET", "SET k"] {
+        converse(&mut c, &[("MULTI", OK), ("SET k 1", QUEUED)]);
+        assert!(c.say(wrong).starts_with("-ERR "), "{wrong}");
+        let aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+        converse(&mut c, &[("EXEC", aborted), ("GET k", "$-1\r\n")]);
+    }
+    converse(
+        &mut c,
+        &[
+            ("MULTI", OK),
+            ("MULTI", "-ERR MULTI calls can not be nested\r\n"),
+            ("WATCH k", "-ERR WATCH inside MULTI is not allowed\r\n"),
+            ("SET k 1", QUEUED),
+            ("DISCARD", OK),
+            ("GET k", "$-1\r\n"),
+            ("MULTI", OK),
+            ("SET k 1", QUEUED),
+            ("RESET", "+RESET\r\n"),
+            ("GET k", "$-1\r\n"),
+        ],
+    );
+}
+
+#[test]
+fn a_watched_key_that_changed_lets_nothing_be_done() {
+    for mut bench in [Bench::new(), Bench::local()] {
+        let (mut c, mut other) = (bench.connect(), bench.connect());
+        for (change, is_done) in [
+            ("SET {t}k 2", false),
+            ("SET {t}k 1", false),
+            ("APPEND {t}k x", false),
+            ("DEL {t}k", false),
+            ("EXPIRE {t}k 100", false),
+            ("GET {t}k", true),
+            ("SET {t}k 9 NX", true),
+            ("SET {t}other 1", true),
+            ("FLUSHALL", false),
+            ("RENAME {t}k {t}new", false),
+        ] {
+            c.say("SET {t}k 1");
+            c.say("WATCH {t}k");
+            other.say(change);
+            let (one, none) = ("*1\r\n+OK\r\n", NO_LIST);
+            let expected = if is_done { one } else { none };
+            converse(
+                &mut c,
+                &[("MULTI", OK), ("SET {t}done 1", QUEUED), ("EXEC", expected)],
+            );
+            // EXEC lets go of the key.
+            other.say("SET {t}k 3");
+            converse(&mut c, &[("MULTI", OK), ("EXEC", "*0\r\n")]);
+        }
+        // A key that is not there is watched, too.
+        c.say("WATCH {t}absent");
+        other.say("SET {t}absent 1");
+        converse(
+            &mut c,
+            &[("MULTI", OK), ("PING", QUEUED), ("EXEC", NO_LIST)],
+        );
+        c.say("WATCH {t}absent");
+        other.say("SET {t}absent 1");
+        converse(
+            &mut c,
+            &[("UNWATCH", OK), ("MULTI", OK), ("EXEC", "*0\r\n")],
+        );
+        // Keys that expire are changed.
+        c.say("SET {t}short 1 PX 20");
+        c.say("WATCH {t}short");
+        let until = bench.cluster.now() + Duration::from_millis(30);
+        bench.cluster.run(bench.cluster.at(until, |_| {}));
+        converse(
+            &mut c,
+            &[("MULTI", OK), ("PING", QUEUED), ("EXEC", NO_LIST)],
+        );
+    }
+}
+
+#[test]
+fn commands_that_read_first_stand_in_blocks_too() {
+    for mut bench in [Bench::new(), Bench::local()] {
+        let mut c = bench.connect();
+        converse(
+            &mut c,
+            &[
+                ("SET {t}a 1 EX 100", OK),
+                ("MULTI", OK),
+                ("INCR {t}a", QUEUED),
+                ("RENAME {t}a {t}b", QUEUED),
+                ("COPY {t}b {t}c", QUEUED),
+                ("COPY {t}b {t}c", QUEUED),
+                ("TTL {t}b", QUEUED),
+                ("MSETNX {t}b 1 {t}d 2", QUEUED),
+                ("MSETNX {t}e 1 {t}d 2", QUEUED),
+                ("BITOP OR {t}or {t}c {t}d {t}none", QUEUED),
+                ("RENAME {t}none {t}x", QUEUED),
+                ("GET {t}c", QUEUED),
+                (
+                    "EXEC",
+                    "*10\r\n:2\r\n+OK\r\n:1\r\n:0\r\n:100\r\n:0\r\n:1\r\n:1\r\n\
+                     -ERR no such key\r\n$1\r\n2\r\n",
+                ),
+                (
+                    "MGET {t}a {t}b {t}c {t}d {t}e {t}or",
+                    "*6\r\n$-1\r\n$1\r\n2\r\n$1\r\n2\r\n$1\r\n2\r\n$1\r\n1\r\n$1\r\n2\r\n",
+                ),
+                ("TTL {t}c", ":100\r\n"),
+                ("MOVE {t}c 1", ":1\r\n"),
+                ("EXISTS {t}c", ":0\r\n"),
+                ("COPY {t}b {t}c DB 1", ":0\r\n"),
+                ("COPY {t}b {t}c DB 1 REPLACE", ":1\r\n"),
+                ("MSETEX 2 {t}x 1 {t}y 2 EX 100 NX", ":1\r\n"),
+                ("MSETEX 2 {t}x 1 {t}z 2 NX", ":0\r\n"),
+                ("MSETEX 2 {t}x 3 {t}y 4 XX KEEPTTL", ":1\r\n"),
+                ("TTL {t}y", ":100\r\n"),
+                ("MSETEX 0 {t}x 3", "-ERR invalid numkeys value\r\n"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn commands_on_no_key_part_a_block() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    converse(
+        &mut c,
+        &[
+            ("SET old 1", OK),
+            ("MULTI", OK),
+            ("FLUSHALL", QUEUED),
+            ("SET new 1", QUEUED),
+            ("DBSIZE", QUEUED),
+            ("SELECT 1", QUEUED),
+            ("SET other 1", QUEUED),
+            ("KEYS *", QUEUED),
+            (
+                "EXEC",
+                "*6\r\n+OK\r\n+OK\r\n:1\r\n+OK\r\n+OK\r\n*1\r\n$5\r\nother\r\n",
+            ),
+            ("SELECT 0", OK),
+            ("KEYS *", "*1\r\n$3\r\nnew\r\n"),
+        ],
+    );
+}
+
+#[test]
+fn keys_of_several_servers_are_refused_in_words() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("SET {t}a 1");
+    let slot = |key: &str| KeySlot::of(key.as_bytes());
+    let far = (0..100).map(|n| format!("key-{n}"));
+    // Some of them are on another server than the first.
+    let keys: Vec<String> = far.filter(|key| slot(key) != slot("{t}a")).collect();
+    let mut refused = 0;
+    for key in &keys {
+        converse(&mut c, &[("MULTI", OK), ("INCR {t}a", QUEUED)]);
+        c.say(&format!("SET {key} 1"));
+        let reply = c.say("EXEC");
+        if reply.starts_with("-CROSSSLOT ") {
+            refused += 1;
+            assert_eq!(c.say(&format!("GET {key}")), "$-1\r\n", "nothing was done");
+        } else {
+            assert!(reply.starts_with("*2\r\n:"), "{reply}");
+        }
+    }
+    assert!(refused > 0 && refused < keys.len(), "{refused}");
+    assert_eq!(c.say("MSET a 1 b 2 c 3 d 4 e 5"), OK);
+    assert_eq!(c.say("DEL a b c d e"), ":5\r\n");
+}
+
+#[test]
+fn a_hundred_clients_that_read_and_write_in_blocks_lose_no_update() {
+    let mut bench = Bench::local();
+    let mut connections: Vec<_> = (0..100).map(|_| bench.connect()).collect();
+    for _ in 0..10 {
+        for c in &mut connections {
+            for command in ["MULTI", "INCR n", "RENAME n m", "RENAME m n", "EXEC"] {
+                c.push(&encode(&command.split(' ').collect::<Vec<_>>()));
+            }
+        }
+        for c in &mut connections {
+            let replies = c.replies(5);
+            assert!(replies[4].starts_with(b"*3\r\n:"), "{:?}", replies[4]);
+        }
+    }
+    assert_eq!(bench.connect().say("GET n"), "$4\r\n1000\r\n");
+}
+
+#[test]
+fn a_block_is_bounded() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    c.say("MULTI");
+    for n in 0..4096 {
+        c.push(&encode(&["SET", &n.to_string(), "v"]));
+    }
+    c.push(&encode(&["SET", "more", "v"]));
+    let replies = c.replies(4097);
+    assert!(replies[4096].starts_with(b"-ERR a transaction has at most 4096 commands"));
+    assert!(c.say("EXEC").starts_with("-EXECABORT "));
+    c.say("MULTI");
+    let value = vec![b'x'; 1 << 20];
+    for n in 0..5 {
+        c.call(&[&b"SET"[..], n.to_string().as_bytes(), &value]);
+    }
+    assert!(c.say("EXEC").starts_with("-ERR a transaction has 5 steps"));
+    assert_eq!(c.say("DBSIZE"), ":0\r\n");
+}
