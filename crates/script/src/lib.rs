@@ -1,0 +1,94 @@
+//! Lua 5.1 in a sandbox: the engine for scripts and functions of the Redis port.
+//!
+//! ```text
+//!  source ──► Interpreter::run(script, keys, arguments, commands, budget) ──► Ended
+//!                   │   redis.call(…)                 ▲
+//!                   └──────────► Commands::call ──────┘
+//! ```
+//!
+//! A script runs to its end, or is interrupted, in the thread that calls [`Interpreter::run`]. It
+//! sees nothing but its keys, its arguments, the libraries here, and what [`Commands`] gives it.
+//!
+//! - SCRIPT-1: nothing of one script is there for the next: globals, tables of libraries and the
+//!   metatable of strings are read only or made anew.
+//! - SCRIPT-2: an interrupted script ends, whatever it does: `pcall` does not catch that. The
+//!   budget counts instructions, and steps of pattern matching, which Lua does not count.
+//! - SCRIPT-3: memory is bounded by [`MEMORY_MAX`]; `pcall` does not catch that, either.
+//! - SCRIPT-4: no files, no network, no clock, no bytecode, no `coroutine`.
+//!
+//! An [`Interpreter`] belongs to one thread. Not here: what commands do, where scripts are kept.
+
+mod bits;
+mod budget;
+mod convert;
+mod functions;
+mod interpreter;
+mod json;
+mod msgpack;
+mod pattern;
+mod sandbox;
+mod shebang;
+mod structs;
+
+pub use budget::{Budget, Stop};
+pub use functions::{Function, Library};
+pub use interpreter::{Ended, Interpreter, MEMORY_MAX};
+pub use shebang::{Flags, Shebang, ShebangError};
+
+/// A value of the Redis protocol, as scripts give and take it.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Value {
+    /// Nothing.
+    Nil,
+    /// An integer.
+    Integer(i64),
+    /// A status.
+    Status(Vec<u8>),
+    /// An error, with its code.
+    Error(Vec<u8>),
+    /// Bytes.
+    Bulk(Vec<u8>),
+    /// A list.
+    Array(Vec<Self>),
+    /// Pairs, of protocol version 3.
+    Map(Vec<(Self, Self)>),
+    /// A set, of protocol version 3.
+    Set(Vec<Self>),
+    /// A number with a fraction, of protocol version 3.
+    Double(f64),
+    /// A truth value, of protocol version 3.
+    Boolean(bool),
+    /// An integer of any size, of protocol version 3.
+    BigNumber(Vec<u8>),
+    /// Text with its format of three letters, of protocol version 3.
+    Verbatim(Vec<u8>, Vec<u8>),
+}
+
+/// The script cannot go on now. The side of [`Commands`] knows why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Interrupted;
+
+/// The server, as a script sees it.
+pub trait Commands {
+    /// Runs a command. An error of the command is a value.
+    ///
+    /// # Errors
+    /// The script is to be interrupted.
+    fn call(&mut self, arguments: Vec<Vec<u8>>) -> Result<Value, Interrupted>;
+    /// Writes a line to the server's log; `level` is 0 (debug) to 3 (warning).
+    fn log(&mut self, level: u8, text: &[u8]);
+    /// The script wants replies in this version of the protocol: 2 or 3.
+    fn set_protocol(&mut self, version: u8);
+}
+
+/// The hash by which a script is called: SHA-1 of its source, in hexadecimal.
+#[must_use]
+pub fn sha1_hex(source: &[u8]) -> String {
+    use core::fmt::Write;
+    use sha1::Digest;
+    let digest = sha1::Sha1::digest(source);
+    digest.iter().fold(String::new(), |mut text, byte| {
+        let _infallible = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,217 @@
+//! What a script finds: tables of libraries that it cannot change, and nothing else (SCRIPT-1,
+//! SCRIPT-4).
+//!
+//! Each run has an environment of its own. Its tables of libraries are empty ones, made anew, which
+//! look into the true ones and refuse to be written. The true ones are nowhere to be had.
+
+use crate::interpreter::Shared;
+use crate::{bits, json, msgpack, pattern, structs};
+use mlua::{Function, Lua, MultiValue, Table, Value};
+use std::rc::Rc;
+
+/// Functions of the base library that scripts have as they are.
+const BASE: [&str; 13] = [
+    "assert",
+    "error",
+    "getmetatable",
+    "ipairs",
+    "next",
+    "pairs",
+    "rawequal",
+    "rawget",
+    "select",
+    "setmetatable",
+    "tonumber",
+    "tostring",
+    "type",
+];
+
+/// What is written in Lua: `pcall` and `xpcall` that do not catch interruptions, and the environment
+/// of a run.
+const PRELUDE: &str = r#"
+local base, libraries, check, seen = ...
+local rawset, setmetatable, tostring, error, pairs = rawset, setmetatable, tostring, error, pairs
+local pcall, xpcall, unpack, select = pcall, xpcall, unpack, select
+
+local function readonly()
+    error("Attempt to modify a readonly table", 2)
+end
+
+-- One result, however many there are: C code has room for few.
+local function collected(...) return { n = select('#', ...), ... } end
+local function collect(f, ...) return collected(f(...)) end
+local function spread(ok, result)
+    if ok then return true, unpack(result, 1, result.n) end
+    return false, result
+end
+
+base.pcall = function(f, ...) return spread(check(pcall(collect, f, ...))) end
+base.xpcall = function(f, handler, ...)
+    local arguments = collected(...)
+    local function seeing(raised)
+        local is_over, value = seen(raised)
+        -- Nothing counts instructions here: an interruption is being raised.
+        if is_over then return end
+        return handler(value)
+    end
+    local function called() return collect(f, unpack(arguments, 1, arguments.n)) end
+    return spread(check(xpcall(called, seeing)))
+end
+base.rawset = function(t, k, v) return rawset(t, k, v) end
+base.unpack = unpack
+
+setmetatable(base, {
+    __index = function(_, name)
+        error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+    end,
+})
+
+local views = {}
+for name, library in pairs(libraries) do
+    views[name] = { __index = library, __newindex = readonly, __metatable = false }
+end
+local environment = { __index = base, __newindex = readonly, __metatable = false }
+
+local function new_environment(redis)
+    local made = {}
+    for name, view in pairs(views) do made[name] = setmetatable({}, view) end
+    local view = { __index = redis, __newindex = readonly, __metatable = false }
+    made.redis = setmetatable({}, view)
+    made.server = made.redis
+    made._G = made
+    return setmetatable(made, environment)
+end
+
+local function protected(f, handler, a, b)
+    return xpcall(function() return f(a, b) end, handler)
+end
+
+return new_environment, protected
+"#;
+
+/// A table of functions.
+pub(crate) fn library<const N: usize>(
+    lua: &Lua,
+    functions: [(&str, Function); N],
+) -> mlua::Result<Table> {
+    let table = lua.create_table_with_capacity(0, N)?;
+    for (name, function) in functions {
+        table.raw_set(name, function)?;
+    }
+    Ok(table)
+}
+
+/// What the prelude gives.
+pub(crate) struct Sandbox {
+    /// A new environment around a table `redis`.
+    pub(crate) new_environment: Function,
+    /// Calls a function with two arguments; errors go through a handler.
+    pub(crate) protected: Function,
+}
+
+impl Sandbox {
+    pub(crate) fn new(lua: &Lua, shared: &Shared) -> mlua::Result<Self> {
+        let globals = lua.globals();
+        let base = lua.create_table()?;
+        for name in BASE {
+            base.raw_set(name, globals.raw_get::<Value>(name)?)?;
+        }
+        base.raw_set("_VERSION", "Lua 5.1")?;
+        base.raw_set("collectgarbage", collect_garbage(lua)?)?;
+        base.raw_set("loadstring", load_string(lua)?)?;
+        let string: Table = globals.raw_get("string")?;
+        string.raw_set("dump", Value::Nil)?;
+        pattern::install(lua, &string, shared)?;
+        if let Value::String(any) = Value::String(lua.create_string("")?)
+            && let Ok(Some(metatable)) = metatable_of_strings(lua, &any)
+        {
+            metatable.raw_set("__metatable", false)?;
+        }
+        let libraries = lua.create_table()?;
+        libraries.raw_set("string", string)?;
+        for name in ["table", "math"] {
+            libraries.raw_set(name, globals.raw_get::<Value>(name)?)?;
+        }
+        libraries.raw_set("bit", bits::open(lua)?)?;
+        libraries.raw_set("cjson", json::open(lua)?)?;
+        libraries.raw_set("cmsgpack", msgpack::open(lua)?)?;
+        libraries.raw_set("struct", structs::open(lua)?)?;
+        let check = check(lua, shared)?;
+        let prelude = lua.load(PRELUDE).set_name("=prelude");
+        let state = Rc::clone(shared);
+        let seen = lua.create_function(move |lua, raised: Value| {
+            Ok((state.is_over(), crate::interpreter::seen(lua, raised)?))
+        })?;
+        let (new_environment, protected) = prelude.call((base, libraries, check, seen))?;
+        Ok(Self {
+            new_environment,
+            protected,
+        })
+    }
+}
+
+fn metatable_of_strings(lua: &Lua, any: &mlua::LuaString) -> mlua::Result<Option<Table>> {
+    let get: Function = lua.globals().raw_get("getmetatable")?;
+    get.call(any)
+}
+
+/// Only tells how much memory is used: a script is not to turn the collector off.
+fn collect_garbage(lua: &Lua) -> mlua::Result<Function> {
+    lua.create_function(|lua, what: Option<mlua::LuaString>| {
+        let is_count = what.is_some_and(|what| *what.as_bytes() == *b"count");
+        Ok(if is_count {
+            lua.used_memory() as f64 / 1024.0
+        } else {
+            0.0
+        })
+    })
+}
+
+/// Text only: bytecode could do anything.
+fn load_string(lua: &Lua) -> mlua::Result<Function> {
+    lua.create_function(
+        |lua, (text, name): (mlua::LuaString, Option<mlua::LuaString>)| {
+            let text = text.as_bytes().to_vec();
+            let name = name.map_or_else(|| "=loadstring".to_owned(), |name| name.to_string_lossy());
+            let environment = lua.named_registry_value::<Table>(ENVIRONMENT)?;
+            let chunk = lua
+                .load(text)
+                .set_name(name)
+                .set_mode(mlua::chunk::ChunkMode::Text);
+            match chunk.set_environment(environment).into_function() {
+                Ok(function) => Ok((Value::Function(function), Value::Nil)),
+                Err(error) => {
+                    let text = lua.create_string(crate::interpreter::text_of(&error))?;
+                    Ok((Value::Nil, Value::String(text)))
+                }
+            }
+        },
+    )
+}
+
+/// The environment of the script that runs.
+pub(crate) const ENVIRONMENT: &str = "pluvio environment";
+
+/// What `pcall` caught, unless the script must end (SCRIPT-2, SCRIPT-3).
+fn check(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
+    let shared = Rc::clone(shared);
+    lua.create_function(move |lua, mut caught: MultiValue| {
+        let mut values = caught.iter_mut();
+        if let (Some(Value::Boolean(false)), Some(error)) = (values.next(), values.next()) {
+            if let Value::Error(inner) = error {
+                if crate::interpreter::is_memory(inner) {
+                    shared.end_full();
+                }
+                *error = crate::interpreter::seen(lua, error.clone())?;
+            } else if let Value::String(text) = error
+                && text.as_bytes().ends_with(b"not enough memory")
+            {
+                shared.end_full();
+            }
+        }
+        match shared.is_over() {
+            true => Err(mlua::Error::runtime("the script was interrupted")),
+            false => Ok(caught),
+        }
+    })
+}
