@@ -49,6 +49,15 @@ pub(crate) const TOO_MANY_WATCHED: Failure = Failure::fixed(
 /// Others changed the keys of a transaction until its time was over.
 pub(crate) const CONTENDED: Failure =
     Failure::fixed("TRYAGAIN not executed: others changed the keys again and again; try again");
+pub(crate) const NO_SCRIPT: Failure =
+    Failure::fixed("NOSCRIPT No matching script. Please use EVAL.");
+pub(crate) const NO_FUNCTION: Failure = Failure::fixed("ERR Function not found");
+pub(crate) const NO_LIBRARY: Failure = Failure::fixed("ERR Library not found");
+/// A script that ran until its time was over, or that SCRIPT KILL has stopped.
+pub(crate) const SCRIPT_STOPPED: Failure = Failure::fixed(
+    "ERR Error running script: stopped by SCRIPT KILL, or because its time was over; it changed \
+     nothing",
+);
 pub(crate) const BAD_SLOT: Failure = Failure::fixed("ERR Invalid or out of range slot");
 pub(crate) const NO_SELECT: Failure = Failure::fixed("ERR SELECT is not allowed in cluster mode");
 /// A database 0 that was made when there were no slot tables.

@@ -29,7 +29,7 @@
 //! Threads: a connection stays on the core that accepted it. Cores share the list of connections,
 //! and counters that are only added up to be shown.
 //!
-//! Not here: sockets, scripts, publish and subscribe, cluster discovery.
+//! Not here: sockets, publish and subscribe, cluster discovery.
 
 mod block;
 mod clients;
@@ -46,6 +46,7 @@ mod output;
 mod parser;
 mod queue;
 mod reply;
+mod scripts;
 mod service;
 mod session;
 mod shared;
@@ -58,5 +59,5 @@ pub use memory::{ClientMemory, ClientMemoryStats};
 pub use parser::{Command, Limits, Parsed, Parser, ProtocolError, TooLarge};
 pub use reply::{Bulks, Failure, Protocol, Reply};
 pub use service::RedisService;
-pub use shared::{ClusterPort, RedisOptions, ServersFn, StatusFn};
+pub use shared::{ClusterPort, Elsewhere, RedisOptions, ServersFn, StatusFn};
 pub use table::{Keys, SPECS, Spec};

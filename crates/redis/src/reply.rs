@@ -67,7 +67,7 @@ impl Failure {
 }
 
 /// A reply.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Reply {
     /// `+OK` and other fixed words.
     Status(&'static str),
@@ -77,6 +77,8 @@ pub enum Reply {
     Error(Failure),
     /// An integer.
     Integer(i64),
+    /// A number with a fraction: bytes in RESP2.
+    Double(f64),
     /// Bytes.
     Bulk(Bytes),
     /// Fixed text, sent as bytes.
@@ -150,7 +152,7 @@ impl Reply {
         HEAD + match self {
             Self::Status(text) | Self::Text(text) => text.len(),
             Self::Error(failure) => failure.text().len(),
-            Self::Integer(_) | Self::Nil | Self::NoList => 0,
+            Self::Integer(_) | Self::Double(_) | Self::Nil | Self::NoList => 0,
             Self::Bulk(bytes) => bytes.len(),
             Self::Verbatim(text) | Self::Word(text) => text.len(),
             Self::Array(items) | Self::Set(items) => items.iter().map(Self::size).sum(),
@@ -189,6 +191,13 @@ impl Reply {
             Self::Word(text) => line(out.small(), b'+', text.as_bytes()),
             Self::Error(failure) => line(out.small(), b'-', failure.text()),
             Self::Integer(value) => head(out.small(), b':', value),
+            Self::Double(number) => {
+                let text = number.to_string();
+                match protocol {
+                    Protocol::Resp2 => bulk(out.small(), text.as_bytes()),
+                    Protocol::Resp3 => line(out.small(), b',', text.as_bytes()),
+                }
+            }
             Self::Bulk(bytes) => {
                 head_count(out.small(), b'$', bytes.len());
                 out.value(&bytes);
@@ -263,6 +272,20 @@ impl Bulks {
             self.bytes += part.len() - before;
         }
         self.count += 1;
+    }
+
+    /// The items.
+    pub(crate) fn items(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
+        self.parts.iter().flat_map(|part| {
+            let mut rest = &part[..];
+            core::iter::from_fn(move || {
+                let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+                let len: usize = core::str::from_utf8(&rest[1..end]).ok()?.parse().ok()?;
+                let item = rest.get(end + 2..end + 2 + len)?.to_vec();
+                rest = &rest[end + 4 + len..];
+                Some(item)
+            })
+        })
     }
 
     /// Bytes of all items.

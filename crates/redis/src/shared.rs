@@ -5,9 +5,10 @@ use crate::counters::{Counters, Totals};
 use crate::database::Databases;
 use crate::memory::ClientMemory;
 use crate::parser::Limits;
+use crate::scripts::Scripts;
 use core::time::Duration;
 use pluvio_client::{Client, Parts, ServerList, ServerStatus};
-use pluvio_env::{Clock, Moment};
+use pluvio_env::{BoxFuture, Clock, Moment};
 use pluvio_units::{CoreId, ServerId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
@@ -44,6 +45,30 @@ pub struct RedisOptions {
     pub reply_bytes_max: usize,
     /// What all connections may hold. Ports that share a bound share this.
     pub memory: Arc<ClientMemory>,
+    /// Where scripts run that take long. `None`: on the event loop, as all others.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// The way in which work of a thread is done outside the event loops ([`Elsewhere`]).
+type ElsewhereFn = dyn Fn(Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> + Send + Sync;
+
+/// Does work that takes long outside the event loops.
+#[derive(Clone)]
+pub struct Elsewhere(pub(crate) Arc<ElsewhereFn>);
+
+impl Elsewhere {
+    /// `run` does the work on another thread; its future ends with the work.
+    pub fn new(
+        run: impl Fn(Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(run))
+    }
+}
+
+impl core::fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Elsewhere").finish_non_exhaustive()
+    }
 }
 
 impl Default for RedisOptions {
@@ -62,6 +87,7 @@ impl Default for RedisOptions {
             cluster: None,
             reply_bytes_max: 256 << 20,
             memory: Arc::new(ClientMemory::new(512 << 20)),
+            elsewhere: None,
         }
     }
 }
@@ -162,6 +188,7 @@ pub(crate) struct Shared {
     /// Relaxed: it guards nothing.
     pub(crate) port: AtomicU16,
     pub(crate) clients: Clients,
+    pub(crate) scripts: Scripts,
     pub(crate) started: Moment,
     clock: Arc<dyn Clock>,
     status: StatusFn,
@@ -182,6 +209,7 @@ impl Shared {
             port: AtomicU16::new(options.port),
             options,
             clients: Clients::default(),
+            scripts: Scripts::new(Arc::clone(&clock)),
             started: now,
             wall: Mutex::new((clock.unix_seconds(), now)),
             clock,

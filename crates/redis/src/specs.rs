@@ -137,6 +137,14 @@ rows! {
         "transactions" "2.0.0" "Throws away what was put into a transaction";
     "echo" 2 now(Now::Echo), "loading stale fast", "fast connection", NONE "",
         "connection" "1.0.0" "Gives its argument back";
+    "eval" -3 data(Data::Eval), "noscript stale skip_monitor no_mandatory_keys movablekeys", "slow scripting", COUNTED "RW access update",
+        "scripting" "2.6.0" "Runs a script as a transaction";
+    "eval_ro" -3 data(Data::EvalRo), "readonly noscript stale skip_monitor no_mandatory_keys movablekeys", "slow scripting", COUNTED "RO access",
+        "scripting" "7.0.0" "Runs a script that only reads";
+    "evalsha" -3 data(Data::EvalSha), "noscript stale skip_monitor no_mandatory_keys movablekeys", "slow scripting", COUNTED "RW access update",
+        "scripting" "2.6.0" "Runs a script by its hash";
+    "evalsha_ro" -3 data(Data::EvalShaRo), "readonly noscript stale skip_monitor no_mandatory_keys movablekeys", "slow scripting", COUNTED "RO access",
+        "scripting" "7.0.0" "Runs a script that only reads by its hash";
     "exec" 1 data(Data::Exec), "noscript loading stale skip_slowlog", "slow transaction", NONE "",
         "transactions" "1.2.0" "Runs a transaction";
     "exists" -2 data(Data::Exists), "readonly fast", "keyspace read fast", ALL "RO",
@@ -147,10 +155,30 @@ rows! {
         "generic" "1.2.0" "Lets a key expire at a second since 1970";
     "expiretime" 2 data(Data::ExpireTime), "readonly fast", "keyspace read fast", ONE "RO access",
         "generic" "7.0.0" "Gives the second since 1970 at which a key expires";
+    "fcall" -3 data(Data::FCall), "noscript stale skip_monitor no_mandatory_keys movablekeys", "slow scripting", COUNTED "RW access update",
+        "scripting" "7.0.0" "Runs a function as a transaction";
+    "fcall_ro" -3 data(Data::FCallRo), "readonly noscript stale skip_monitor no_mandatory_keys movablekeys", "slow scripting", COUNTED "RO access",
+        "scripting" "7.0.0" "Runs a function that only reads";
     "flushall" -1 data(Data::FlushAll), "write", "keyspace write slow dangerous", NONE "",
         "server" "1.0.0" "Deletes all keys of all databases";
     "flushdb" -1 data(Data::FlushDb), "write", "keyspace write slow dangerous", NONE "",
         "server" "1.0.0" "Deletes all keys of the database";
+    "function" -2 BOX, "", "slow", NONE "",
+        "scripting" "7.0.0" "Commands about functions";
+    "function|delete" 3 data(Data::FunctionDelete), "write noscript", "write slow scripting", NONE "",
+        "scripting" "7.0.0" "Forgets a library";
+    "function|flush" -2 data(Data::FunctionFlush), "write noscript", "write slow scripting", NONE "",
+        "scripting" "7.0.0" "Forgets all libraries";
+    "function|help" 2 now(Now::Help), "loading stale", "slow scripting", NONE "",
+        "scripting" "7.0.0" "Lists the subcommands";
+    "function|kill" 2 now(Now::ScriptKill), "noscript allow_busy", "slow scripting", NONE "",
+        "scripting" "7.0.0" "Stops the scripts and functions that take long";
+    "function|list" -2 data(Data::FunctionList), "noscript", "slow scripting", NONE "",
+        "scripting" "7.0.0" "Lists the libraries and their functions";
+    "function|load" -3 data(Data::FunctionLoad), "write denyoom noscript", "write slow scripting", NONE "",
+        "scripting" "7.0.0" "Keeps a library of functions";
+    "function|stats" 2 data(Data::FunctionStats), "noscript allow_busy", "slow scripting", NONE "",
+        "scripting" "7.0.0" "Counts libraries and functions";
     "get" 2 data(Data::Get), "readonly fast", "read string fast", ONE "RO access",
         "string" "1.0.0" "Gives a value";
     "getbit" 3 data(Data::GetBit), "readonly fast", "read bitmap fast", ONE "RO access",
@@ -243,6 +271,18 @@ rows! {
         "server" "2.8.12" "Answers that the server is a master without Redis replicas";
     "scan" -2 data(Data::Scan), "readonly", "keyspace read slow", NONE "",
         "generic" "2.8.0" "Goes through the keys of the database in steps";
+    "script" -2 BOX, "", "slow", NONE "",
+        "scripting" "2.6.0" "Commands about scripts";
+    "script|exists" -3 data(Data::ScriptExists), "noscript", "slow scripting", NONE "",
+        "scripting" "2.6.0" "Tells which scripts are kept";
+    "script|flush" -2 data(Data::ScriptFlush), "noscript", "slow scripting", NONE "",
+        "scripting" "2.6.0" "Forgets all scripts";
+    "script|help" 2 now(Now::Help), "loading stale", "slow scripting", NONE "",
+        "scripting" "5.0.0" "Lists the subcommands";
+    "script|kill" 2 now(Now::ScriptKill), "noscript allow_busy", "slow scripting", NONE "",
+        "scripting" "2.6.0" "Stops the scripts that take long";
+    "script|load" 3 data(Data::ScriptLoad), "noscript stale", "slow scripting", NONE "",
+        "scripting" "2.6.0" "Keeps a script and gives its hash";
     "select" 2 own(Own::Select), "loading stale fast", "fast connection", NONE "",
         "connection" "1.0.0" "Chooses the database";
     "set" -3 data(Data::Set), "write denyoom", "write string slow", ONE "RW access update variable_flags",

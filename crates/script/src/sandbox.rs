@@ -203,10 +203,17 @@ fn check(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
                     shared.end_full();
                 }
                 *error = crate::interpreter::seen(lua, error.clone())?;
-            } else if let Value::String(text) = error
-                && text.as_bytes().ends_with(b"not enough memory")
-            {
-                shared.end_full();
+            } else if let Value::String(text) = error {
+                let text = text.as_bytes().to_vec();
+                if text.ends_with(b"not enough memory") {
+                    shared.end_full();
+                }
+                // A place in the prelude is none of the script.
+                if text.starts_with(b"prelude:")
+                    && let Some(at) = text.windows(2).position(|pair| pair == b": ")
+                {
+                    *error = Value::String(lua.create_string(&text[at + 2..])?);
+                }
             }
         }
         match shared.is_over() {

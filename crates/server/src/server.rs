@@ -16,7 +16,7 @@ use pluvio_log::{
     MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
-use pluvio_redis::{ClientMemory, ClusterPort, RedisOptions, RedisService, Totals};
+use pluvio_redis::{ClientMemory, ClusterPort, Elsewhere, RedisOptions, RedisService, Totals};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{
@@ -433,6 +433,8 @@ impl Starting {
         let bound = usize::try_from(self.options.redis_memory().bytes()).unwrap_or(usize::MAX);
         let mut options = RedisOptions::default().with_memory(ClientMemory::new(bound));
         options.connections_max = self.options.redis_connections_max;
+        let tasks = Arc::clone(&self.env.tasks);
+        options.elsewhere = Some(Elsewhere::new(move |work| tasks.run_blocking(work)));
         let redis = match &self.options.redis {
             Some(at) => Some(
                 self.open_redis_port(at, options.clone(), status, ports)

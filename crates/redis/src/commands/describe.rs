@@ -46,14 +46,19 @@ pub(super) fn info(command: &Command) -> Reply {
 /// The ten fields of COMMAND INFO.
 fn describe(spec: &'static Spec) -> Reply {
     let categories = words(spec.categories).map(|word| Reply::Word(format!("@{word}")));
-    let last = i64::try_from(spec.keys.last).unwrap_or_default();
+    // Where their number is given, their places are not.
+    let keys = match spec.keys.count_at {
+        0 => spec.keys,
+        _ => Keys::NONE,
+    };
+    let last = i64::try_from(keys.last).unwrap_or_default();
     Reply::Array(vec![
         Reply::Text(spec.name),
         Reply::Integer(spec.arity),
         statuses(words(spec.flags)),
-        integer(spec.keys.first),
+        integer(keys.first),
         Reply::Integer(last),
-        integer(spec.keys.step),
+        integer(keys.step),
         Reply::Set(categories.collect()),
         Reply::Set(tips(spec.name).iter().copied().map(Reply::Text).collect()),
         Reply::Array(key_specs(spec)),

@@ -19,12 +19,14 @@ mod one_key;
 mod overlay;
 mod plan;
 mod scan;
+mod script;
 mod server;
 mod strings;
 mod transaction;
 
 pub use cluster::Query;
 pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
+pub(crate) use script::library;
 pub(crate) use transaction::Prepared;
 
 use crate::block::Block;
@@ -59,6 +61,8 @@ pub enum Now {
     ConfigGet,
     ConfigSet,
     ConfigRewrite,
+    /// SCRIPT KILL and FUNCTION KILL.
+    ScriptKill,
     SlowLogGet,
     /// `+OK`.
     Fine,
@@ -117,13 +121,24 @@ pub enum Data {
     DecrBy,
     Del,
     DelIfEq,
+    Eval,
+    EvalRo,
+    EvalSha,
+    EvalShaRo,
     Exec,
     Exists,
     Expire,
     ExpireAt,
     ExpireTime,
+    FCall,
+    FCallRo,
     FlushAll,
     FlushDb,
+    FunctionDelete,
+    FunctionFlush,
+    FunctionList,
+    FunctionLoad,
+    FunctionStats,
     Get,
     GetBit,
     GetDel,
@@ -153,6 +168,9 @@ pub enum Data {
     Rename,
     RenameNx,
     Scan,
+    ScriptExists,
+    ScriptFlush,
+    ScriptLoad,
     Set,
     SetBit,
     SetEx,
@@ -203,6 +221,7 @@ pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> C
         Now::ConfigGet => Ok(config::get(core, command)),
         Now::ConfigSet => Err(config::set(core, command)),
         Now::ConfigRewrite => Err(config::NO_FILE),
+        Now::ScriptKill => script::kill(core),
         Now::SlowLogGet => server::slow_log_get(command),
         Now::Fine => Ok(Reply::OK),
         Now::Zero => Ok(Reply::Integer(0)),
@@ -353,6 +372,12 @@ async fn run_other(
     match what {
         Data::BitOp
         | Data::Copy
+        | Data::Eval
+        | Data::EvalRo
+        | Data::EvalSha
+        | Data::EvalShaRo
+        | Data::FCall
+        | Data::FCallRo
         | Data::Move
         | Data::MSetEx
         | Data::MSetNx
@@ -365,6 +390,11 @@ async fn run_other(
         Data::Exists | Data::Touch => keys::exist(core, db, command).await,
         Data::FlushAll => keys::flush_all(core, command).await,
         Data::FlushDb => keys::flush_db(core, db, command).await,
+        Data::FunctionDelete => script::delete_functions(core, command).await,
+        Data::FunctionFlush => script::flush_functions(core, command).await,
+        Data::FunctionList => script::list_functions(core, command).await,
+        Data::FunctionLoad => script::load_functions(core, command).await,
+        Data::FunctionStats => script::function_stats(core).await,
         Data::Info => info::info(core, command).await,
         Data::Keys => scan::keys(core, share, db, command).await,
         Data::MGet => keys::get_all(core, share, db, command).await,
@@ -374,6 +404,9 @@ async fn run_other(
         Data::ObjectFreq => keys::frequency(core, db, command).await,
         Data::RandomKey => scan::random_key(core, db).await,
         Data::Scan => scan::scan(core, share, db, command).await,
+        Data::ScriptExists => script::exist(core, command).await,
+        Data::ScriptFlush => script::flush(core, command).await,
+        Data::ScriptLoad => script::load(core, command).await,
         Data::Watch => transaction::watch(core, block, db, command).await,
         Data::Append
         | Data::BitCount
@@ -409,5 +442,19 @@ async fn run_other(
         | Data::StrLen
         | Data::Ttl
         | Data::Type => unreachable!("{what:?} is a command on one key"),
+    }
+}
+
+/// Runs a command that reads, for a script: what it tells is of no certain moment.
+async fn run_reading(core: &Core, db: DatabaseId, what: Data, command: &Command) -> CommandResult {
+    match what {
+        Data::DbSize => keys::db_size(core, db).await,
+        Data::Info => info::info(core, command).await,
+        Data::MemoryUsage => keys::memory_usage(core, db, command).await,
+        Data::ObjectEncoding => keys::encoding(core, db, command).await,
+        Data::RandomKey => scan::random_key(core, db).await,
+        _ => Err(Failure::fixed(
+            "ERR This Redis command is not allowed from script",
+        )),
     }
 }

@@ -221,10 +221,21 @@ pub(crate) fn one_key<'c>(
         | Data::Copy
         | Data::DbSize
         | Data::Del
+        | Data::Eval
+        | Data::EvalRo
+        | Data::EvalSha
+        | Data::EvalShaRo
         | Data::Exec
         | Data::Exists
+        | Data::FCall
+        | Data::FCallRo
         | Data::FlushAll
         | Data::FlushDb
+        | Data::FunctionDelete
+        | Data::FunctionFlush
+        | Data::FunctionList
+        | Data::FunctionLoad
+        | Data::FunctionStats
         | Data::Info
         | Data::Keys
         | Data::MGet
@@ -239,6 +250,9 @@ pub(crate) fn one_key<'c>(
         | Data::Rename
         | Data::RenameNx
         | Data::Scan
+        | Data::ScriptExists
+        | Data::ScriptFlush
+        | Data::ScriptLoad
         | Data::Touch
         | Data::Watch => return None,
     })

@@ -12,7 +12,7 @@
 
 use super::one_key::Scratch;
 use super::plan::plan;
-use super::{Data, bit_op, expiry};
+use super::{Data, bit_op, expiry, script};
 use crate::block::Watched;
 use crate::database::{DatabaseId, NotTransacted, mutation};
 use crate::failure;
@@ -33,6 +33,10 @@ use std::collections::BTreeMap;
 /// A value, and when it expires.
 type Held = (Bytes, Option<Deadline>);
 
+/// The place of an object.
+pub(crate) type ObjectAt = (DatabaseId, Bytes);
+
+#[derive(Clone)]
 struct Object {
     /// The version that was read; 0: there was no object.
     read: ObjectVersion,
@@ -44,10 +48,22 @@ struct Object {
     is_changed: bool,
 }
 
+/// The objects that were read, as the next command sees them.
+#[derive(Clone)]
+pub(crate) struct Objects {
+    places: BTreeMap<ObjectAt, Object>,
+    is_cluster: bool,
+    now: Now,
+}
+
+/// Objects that a command needs, and that were not read.
+#[derive(Debug)]
+pub(crate) struct Missing(pub(crate) Vec<ObjectAt>);
+
 /// See the module.
 pub(crate) struct Overlay<'c> {
     core: &'c Core,
-    objects: BTreeMap<(DatabaseId, Bytes), Object>,
+    objects: Objects,
 }
 
 /// What a commit came to.
@@ -63,24 +79,26 @@ pub(crate) enum Committed {
 
 impl<'c> Overlay<'c> {
     pub(crate) fn new(core: &'c Core) -> Self {
-        Self {
-            core,
-            objects: BTreeMap::new(),
-        }
+        let now = core.databases.parts().clock.unix_time().as_millis();
+        let objects = Objects {
+            places: BTreeMap::new(),
+            is_cluster: core.options().cluster.is_some(),
+            now: UnixMs(u64::try_from(now).unwrap_or(u64::MAX)).into(),
+        };
+        Self { core, objects }
     }
 
     /// Whether a command can be run here.
     pub(crate) fn can_run(what: Data, command: &Command) -> bool {
-        matches!(
-            what,
-            Data::BitOp
-                | Data::Copy
-                | Data::MSetEx
-                | Data::MSetNx
-                | Data::Move
-                | Data::Rename
-                | Data::RenameNx
-        ) || plan(what, command, &mut Scratch::default()).is_some()
+        script::Call::of(what).is_some() || Objects::can_run(what, command)
+    }
+
+    pub(super) fn core(&self) -> &'c Core {
+        self.core
+    }
+
+    pub(super) fn objects(&mut self) -> &mut Objects {
+        &mut self.objects
     }
 
     /// Runs a command.
@@ -93,52 +111,21 @@ impl<'c> Overlay<'c> {
         what: Data,
         command: &Command,
     ) -> Result<Reply, NotTransacted> {
-        let row = resolve(command, command.len()).map(|found| &SPECS[usize::from(found)]);
-        let row = match row {
-            Ok(row) => row,
-            Err(failure) => return Ok(Reply::Error(failure)),
-        };
-        if let Err(failure) = check(self.core, db, what, command) {
-            return Ok(Reply::Error(failure));
+        if let Some(call) = script::Call::of(what) {
+            return Box::pin(script::run(self, db, call, command)).await;
         }
-        let keys = row.keys.of(command).map(|at| (db, command.share(at)));
-        let mut wanted: Vec<_> = keys.collect();
-        if let Some(other) = other_database(what, db, command)
-            && let Some((_, last)) = wanted.last().cloned()
-        {
-            wanted.push((other, last));
+        loop {
+            match self.objects.run(db, what, command) {
+                Ok(reply) => return Ok(reply),
+                Err(Missing(places)) => self.read(places).await?,
+            }
         }
-        self.read(wanted).await?;
-        let mut scratch = Scratch::default();
-        if let Some(plan) = plan(what, command, &mut scratch) {
-            return Ok(match plan {
-                Ok(plan) => {
-                    let each = plan.operations.iter();
-                    let outcomes: Vec<_> = each.map(|one| self.apply(db, one)).collect();
-                    plan.gather.reply(outcomes)
-                }
-                Err(failure) => Reply::Error(failure),
-            });
-        }
-        let reply = match what {
-            Data::BitOp => self.bit_op(db, command),
-            Data::Copy => self.copy(db, command),
-            Data::MSetEx => self.set_all_expiring(db, command),
-            Data::MSetNx => self.set_all_new(db, command),
-            Data::Move => self.move_elsewhere(db, command),
-            Data::Rename => self.rename(db, command, false),
-            Data::RenameNx => self.rename(db, command, true),
-            _ => Err(Failure::fixed(
-                "ERR this command is not supported inside a transaction that reads first",
-            )),
-        };
-        Ok(reply.into())
     }
 
     /// Reads what has not been read yet, at one moment.
-    async fn read(&mut self, wanted: Vec<(DatabaseId, Bytes)>) -> Result<(), NotTransacted> {
+    pub(super) async fn read(&mut self, wanted: Vec<ObjectAt>) -> Result<(), NotTransacted> {
         let mut new = wanted;
-        new.retain(|place| !self.objects.contains_key(place));
+        new.retain(|place| !self.objects.places.contains_key(place));
         new.sort_unstable();
         new.dedup();
         if new.is_empty() {
@@ -187,21 +174,134 @@ impl<'c> Overlay<'c> {
                 held,
                 is_changed: false,
             };
-            self.objects.insert(place, object);
+            self.objects.places.insert(place, object);
         }
         Ok(())
     }
 
-    fn now(&self) -> Now {
-        let now = self.core.databases.parts().clock.unix_time().as_millis();
-        UnixMs(u64::try_from(now).unwrap_or(u64::MAX)).into()
+    /// Makes all changes, if the watched keys and all that was read are as they were.
+    ///
+    /// # Errors
+    /// Nothing was done, unless the failure says that this is not known.
+    pub(crate) async fn commit(self, watched: &[Watched]) -> Result<Committed, NotTransacted> {
+        let mut steps: Vec<_> = watched
+            .iter()
+            .map(|watched| {
+                let (key, version) = (&watched.key[..], watched.version);
+                let step = TransactionStep::version_is(watched.table, key, version);
+                (watched.database, step)
+            })
+            .collect();
+        let places = &self.objects.places;
+        for ((db, key), object) in places {
+            steps.push((
+                *db,
+                TransactionStep::version_is(object.table, key, object.read),
+            ));
+        }
+        for ((db, key), object) in places.iter().filter(|(_, object)| object.is_changed) {
+            let change = match &object.held {
+                Some((value, deadline)) => Mutation {
+                    lifetime: deadline.map_or(Lifetime::Endless, Lifetime::Until),
+                    ..mutation(&key[..], Change::Put(value.into()))
+                },
+                None => mutation(&key[..], Change::Delete),
+            };
+            steps.push((*db, TransactionStep::new(Operation::Mutate(change))));
+        }
+        if steps.is_empty() {
+            return Ok(Committed::Done);
+        }
+        Ok(match self.core.databases.transact(&steps).await?.0 {
+            Transacted::Committed(_) => Committed::Done,
+            Transacted::Refused { step, .. } if step < watched.len() => Committed::WatchedChanged,
+            Transacted::Refused { .. } => Committed::Conflict,
+        })
+    }
+}
+
+impl Objects {
+    fn can_run(what: Data, command: &Command) -> bool {
+        matches!(
+            what,
+            Data::BitOp
+                | Data::Copy
+                | Data::MSetEx
+                | Data::MSetNx
+                | Data::Move
+                | Data::Rename
+                | Data::RenameNx
+        ) || plan(what, command, &mut Scratch::default()).is_some()
+    }
+
+    /// Runs a command. `None`: it is none of those that can be run here.
+    pub(super) fn run_if_possible(
+        &mut self,
+        db: DatabaseId,
+        what: Data,
+        command: &Command,
+    ) -> Option<Result<Reply, Missing>> {
+        Self::can_run(what, command).then(|| self.run(db, what, command))
+    }
+
+    /// Takes over the changes of another state of the same objects, and keeps what was read since.
+    pub(super) fn restore(&mut self, before: &Self) {
+        for (place, object) in &before.places {
+            self.places.insert(place.clone(), object.clone());
+        }
+    }
+
+    fn run(&mut self, db: DatabaseId, what: Data, command: &Command) -> Result<Reply, Missing> {
+        let row = resolve(command, command.len()).map(|found| &SPECS[usize::from(found)]);
+        let row = match row {
+            Ok(row) => row,
+            Err(failure) => return Ok(Reply::Error(failure)),
+        };
+        if let Err(failure) = check(self.is_cluster, db, what, command) {
+            return Ok(Reply::Error(failure));
+        }
+        let keys = row.keys.of(command).map(|at| (db, command.share(at)));
+        let mut wanted: Vec<_> = keys.collect();
+        if let Some(other) = other_database(what, db, command)
+            && let Some((_, last)) = wanted.last().cloned()
+        {
+            wanted.push((other, last));
+        }
+        wanted.retain(|place| !self.places.contains_key(place));
+        if !wanted.is_empty() {
+            return Err(Missing(wanted));
+        }
+        let mut scratch = Scratch::default();
+        if let Some(plan) = plan(what, command, &mut scratch) {
+            return Ok(match plan {
+                Ok(plan) => {
+                    let each = plan.operations.iter();
+                    let outcomes: Vec<_> = each.map(|one| self.apply(db, one)).collect();
+                    plan.gather.reply(outcomes)
+                }
+                Err(failure) => Reply::Error(failure),
+            });
+        }
+        let reply = match what {
+            Data::BitOp => self.bit_op(db, command),
+            Data::Copy => self.copy(db, command),
+            Data::MSetEx => self.set_all_expiring(db, command),
+            Data::MSetNx => self.set_all_new(db, command),
+            Data::Move => self.move_elsewhere(db, command),
+            Data::Rename => self.rename(db, command, false),
+            Data::RenameNx => self.rename(db, command, true),
+            _ => Err(Failure::fixed(
+                "ERR this command is not supported inside a transaction that reads first",
+            )),
+        };
+        Ok(reply.into())
     }
 
     /// Does an operation on an object that was read.
     fn apply(&mut self, db: DatabaseId, operation: &Operation<'_>) -> Outcome {
-        let now = self.now();
+        let now = self.now;
         let key = Bytes::copy_from_slice(operation.key());
-        let Some(object) = self.objects.get_mut(&(db, key)) else {
+        let Some(object) = self.places.get_mut(&(db, key)) else {
             unreachable!("the keys of a command are read before it")
         };
         let current = object.held.as_ref().map(|(value, deadline)| Current {
@@ -227,60 +327,18 @@ impl<'c> Overlay<'c> {
 
     /// The object as the next command sees it.
     fn held(&self, db: DatabaseId, key: &Bytes) -> Option<Held> {
-        let now = self.now().judged;
-        let (value, deadline) = self.objects.get(&(db, key.clone()))?.held.clone()?;
+        let now = self.now.judged;
+        let (value, deadline) = self.places.get(&(db, key.clone()))?.held.clone()?;
         let is_gone = deadline.is_some_and(|deadline: Deadline| deadline.is_past(now));
         (!is_gone).then_some((value, deadline))
     }
 
     fn set(&mut self, db: DatabaseId, key: &Bytes, held: Option<Held>) {
-        if let Some(object) = self.objects.get_mut(&(db, key.clone())) {
+        if let Some(object) = self.places.get_mut(&(db, key.clone())) {
             object.version = ObjectVersion(object.read.0.max(1) + 1);
             object.held = held;
             object.is_changed = true;
         }
-    }
-
-    /// Makes all changes, if the watched keys and all that was read are as they were.
-    ///
-    /// # Errors
-    /// Nothing was done, unless the failure says that this is not known.
-    pub(crate) async fn commit(self, watched: &[Watched]) -> Result<Committed, NotTransacted> {
-        let mut steps: Vec<_> = watched
-            .iter()
-            .map(|watched| {
-                let (key, version) = (&watched.key[..], watched.version);
-                let step = TransactionStep::version_is(watched.table, key, version);
-                (watched.database, step)
-            })
-            .collect();
-        for ((db, key), object) in &self.objects {
-            steps.push((
-                *db,
-                TransactionStep::version_is(object.table, key, object.read),
-            ));
-        }
-        for ((db, key), object) in &self.objects {
-            if !object.is_changed {
-                continue;
-            }
-            let change = match &object.held {
-                Some((value, deadline)) => Mutation {
-                    lifetime: deadline.map_or(Lifetime::Endless, Lifetime::Until),
-                    ..mutation(&key[..], Change::Put(value.into()))
-                },
-                None => mutation(&key[..], Change::Delete),
-            };
-            steps.push((*db, TransactionStep::new(Operation::Mutate(change))));
-        }
-        if steps.is_empty() {
-            return Ok(Committed::Done);
-        }
-        Ok(match self.core.databases.transact(&steps).await?.0 {
-            Transacted::Committed(_) => Committed::Done,
-            Transacted::Refused { step, .. } if step < watched.len() => Committed::WatchedChanged,
-            Transacted::Refused { .. } => Committed::Conflict,
-        })
     }
 
     // --- commands -------------------------------------------------------------------------------
@@ -306,7 +364,7 @@ impl<'c> Overlay<'c> {
     }
 
     fn copy(&mut self, db: DatabaseId, command: &Command) -> Result<Reply, Failure> {
-        let options = CopyOptions::of(self.core, db, command)?;
+        let options = CopyOptions::of(self.is_cluster, db, command)?;
         let (from, to) = (command.share(1), command.share(2));
         let Some(held) = self.held(db, &from) else {
             return Ok(Reply::flag(false));
@@ -379,11 +437,11 @@ impl<'c> Overlay<'c> {
 }
 
 /// Whether the arguments of a command make sense, before anything is read.
-fn check(core: &Core, db: DatabaseId, what: Data, command: &Command) -> Result<(), Failure> {
+fn check(is_cluster: bool, db: DatabaseId, what: Data, command: &Command) -> Result<(), Failure> {
     match what {
         Data::BitOp => bit_op::of(command).map(drop),
         Data::Copy => {
-            let options = CopyOptions::of(core, db, command)?;
+            let options = CopyOptions::of(is_cluster, db, command)?;
             match command.get(1) == command.get(2) && options.database == db {
                 true => Err(failure::SAME_OBJECT),
                 false => Ok(()),
@@ -391,7 +449,7 @@ fn check(core: &Core, db: DatabaseId, what: Data, command: &Command) -> Result<(
         }
         Data::MSetEx => expiry::set_all_options(command).map(drop),
         Data::MSetNx if command.len().is_multiple_of(2) => Err(wrong_arity("msetnx")),
-        Data::Move if core.options().cluster.is_some() => Err(failure::NO_MOVE),
+        Data::Move if is_cluster => Err(failure::NO_MOVE),
         Data::Move if database(command.get(2))? == db => Err(failure::SAME_OBJECT),
         _ => Ok(()),
     }
@@ -404,7 +462,7 @@ struct CopyOptions {
 }
 
 impl CopyOptions {
-    fn of(core: &Core, db: DatabaseId, command: &Command) -> Result<Self, Failure> {
+    fn of(is_cluster: bool, db: DatabaseId, command: &Command) -> Result<Self, Failure> {
         let mut options = Self {
             database: db,
             replaces: false,
@@ -421,7 +479,7 @@ impl CopyOptions {
             }
             at += 1;
         }
-        if core.options().cluster.is_some() && options.database != db {
+        if is_cluster && options.database != db {
             return Err(failure::NO_COPY_ELSEWHERE);
         }
         Ok(options)

@@ -11,7 +11,7 @@
 use super::one_key::Scratch;
 use super::overlay::{Committed, Overlay};
 use super::plan::{Gather, plan};
-use super::{CommandResult, Data, Own, cluster, handshake, run_now, run_single};
+use super::{CommandResult, Data, Own, cluster, handshake, run_now, run_single, script};
 use crate::block::{Block, Queued, Taken, Watched};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
@@ -279,6 +279,10 @@ pub(super) async fn alone(
     command: &Command,
 ) -> CommandResult {
     let mut tries = Tries::new(core);
+    let _turns = match script::Call::of(what) {
+        Some(_) => core.shared.scripts.turns(script::named_keys(command)).await,
+        None => Vec::new(),
+    };
     loop {
         let mut overlay = Overlay::new(core);
         let reply = overlay.run(db, what, command).await?;

@@ -15,6 +15,7 @@ mod parser;
 mod pipeline;
 mod random;
 mod real_server;
+mod scripts;
 mod session;
 mod transactions;
 mod updates;

@@ -131,6 +131,87 @@ fn random_transactions_get_the_same_replies() {
     }
 }
 
+/// Scripts whose replies depend on nothing.
+const SCRIPTS: &[&str] = &[
+    "return foo",
+    "foo=1",
+    "return redis.call('set')",
+    "return redis.call('nosuch')",
+    "return redis.pcall('incr','a','b')",
+    "return redis.error_reply('My err')",
+    "return redis.status_reply('FINE')",
+    "return {err='My table err'}",
+    "error('boom')",
+    "error({err='X boom'})",
+    "return {1,2,nil,3}",
+    "return 3.99",
+    "return {1,{2,'a'},false,true}",
+    "return (",
+    "string.x=1",
+    "return redis.call()",
+    "return redis.call({})",
+    "return pcall(redis.call,'set')",
+    "redis.call('set','k','v'); return redis.pcall('incr','k')",
+    "redis.call('set','k','v'); redis.call('incr','k')",
+    "return redis.setresp(4)",
+    "return cjson.encode({1,2,{a=1.5,b='x'}})",
+    "return cjson.decode('[1,{\"a\":null}]')[2]['a'] == cjson.null",
+    "return cjson.decode('{')",
+    "return redis.call('multi')",
+    "return redis.call('eval','return 1',0)",
+    "return redis.call('incr','k','x')",
+    "local a = {} ; a.x.y = 1",
+    "return redis.call('mset','a','1','b','2')",
+    "return redis.call('mget','a','b','none')",
+    "return redis.call('set','a','1','xx','get')",
+    "return redis.call('ping')",
+    "return redis.call('echo', 'x')",
+    "return redis.call('select', 1)",
+    "return redis.call('type', 'a')",
+    "return tostring(redis.call('get', 'none'))",
+    "return redis.call('setbit', 'bits', 7, 1)",
+    "return redis.call('bitfield', 'bits', 'get', 'u8', 0)",
+    "return {redis.call('incrby', 'n', 5), redis.call('append', 'n', 'x'), redis.call('strlen', 'n')}",
+    "return string.format('%5.2f|%-5s|%05d|%x', 3.14159, 'ab', 42, 255)",
+    "return {string.find('hello', 'l'), string.match('a1b22', '%d+')}",
+    "return {string.gsub('hello', 'l', 'L')}",
+    "return string.rep('ab', 3) .. string.reverse('abc') .. string.upper('x') .. string.byte('A')",
+    "local t = {5,2,8,1} table.sort(t) return t",
+    "return tostring(2^53) .. ' ' .. tostring(1e100) .. ' ' .. tostring(0.1) .. ' ' .. tostring(-1/3)",
+    "return bit.band(0xff, 0x0f)",
+    "return cmsgpack.pack({1,2,{a=1}}, 'x', 1.5, -100, 70000)",
+    "return struct.pack('>I2<i4', 258, -2)",
+    "return #ARGV",
+    "return redis.sha1hex('')",
+    "return tostring(KEYS[1]) .. type(nil)",
+    "return tonumber('0x10') + tonumber('  12  ')",
+    "return next({}) == nil",
+    "return select(2, 'a', 'b')",
+    "local ok, e = pcall(error, 'x') return e",
+    "local ok, e = pcall(error, {code=5}) return e.code",
+    "return redis.REPL_ALL",
+    "return {ok='a', 1, 2}",
+    "return {double=3.5}",
+    "for i=1,3 do redis.call('incr','loop') end return redis.call('get','loop')",
+];
+
+#[test]
+fn scripts_give_the_same_replies() {
+    let real = RealServer::start();
+    for protocol in ["2", "3"] {
+        let mut bench = Bench::local();
+        let (mut ours, mut theirs) = (bench.connect(), real.connect());
+        ours.call(&["HELLO", protocol]);
+        theirs.call(&["HELLO", protocol]);
+        theirs.call(&["FLUSHALL"]);
+        for script in SCRIPTS {
+            let command = ["EVAL", script, "1", "key", "one", "two"];
+            let (got, expected) = (ours.call(&command), theirs.call(&command));
+            assert_eq!(show(&got), show(&expected), "RESP{protocol}: {script}");
+        }
+    }
+}
+
 /// Commands whose replies depend on nothing.
 const FIXED: &[&str] = &[
     "FOO",
@@ -391,6 +472,33 @@ const FIXED: &[&str] = &[
     "rename a",
     "command getkeys bitop and d a b",
     "command getkeys copy a b",
+    "eval",
+    "eval return",
+    "eval x x",
+    "eval x -1",
+    "eval x 2 a",
+    "evalsha aaaa 0",
+    "script",
+    "script exists",
+    "script exists a b",
+    "script kill",
+    "script flush foo",
+    "script flush sync",
+    "script load (",
+    "script nosuch",
+    "function",
+    "function list",
+    "function list foo",
+    "function load x",
+    "function load foo x",
+    "function delete nolib",
+    "function flush foo",
+    "function flush async",
+    "function kill",
+    "function stats",
+    "fcall nosuch 0",
+    "fcall_ro nosuch 0",
+    "command getkeys eval x 2 a b c",
 ];
 
 // shows: REDIS-3

@@ -1,0 +1,646 @@
+//! EVAL, FCALL and their kin: a script is a transaction.
+//!
+//! 1. The objects of the keys that it names are read, at one moment.
+//! 2. It runs on an [overlay](super::overlay), in its own thread of control from its beginning to
+//!    its end: nothing waits inside it. Where it wants an object that was not read, or a command
+//!    that works on no key, it is interrupted. That is fetched, and it runs anew from its beginning.
+//! 3. A script that takes long is interrupted, and runs anew outside the event loop.
+//! 4. Its changes are made at one moment, if nothing that it read has changed meanwhile; else all of
+//!    it is done again. A script that fails changes nothing.
+//!
+//! - EVAL-1: a script sees one state of its objects, and nobody sees a part of what it does.
+//! - EVAL-2: scripts of one process that name the same key take turns: they do not meet again and
+//!   again in their commits.
+
+use super::overlay::{Missing, ObjectAt, Objects, Overlay};
+use super::{CommandResult, Data, run_now};
+use crate::database::{DatabaseId, NotTransacted};
+use crate::failure;
+use crate::number::integer;
+use crate::parser::Command;
+use crate::reply::{Failure, Reply};
+use crate::scripts::Body;
+use crate::shared::Core;
+use crate::table::{Run, SPECS, resolve};
+use bytes::Bytes;
+use core::cell::RefCell;
+use pluvio_env::timeout;
+use pluvio_script::{
+    Budget, Commands, Ended, Interpreter, Interrupted, MEMORY_MAX, Shebang, Stop, Value,
+};
+use std::rc::Rc;
+
+/// Instructions after which a script goes on outside the event loop: a millisecond or so.
+const INLINE: u64 = 200_000;
+/// Instructions after which it is given up: some ten seconds.
+const MOST: u64 = 4_000_000_000;
+/// How often a script may want something that was not read.
+const WANTS_MAX: usize = 1000;
+
+thread_local! {
+    static INTERPRETER: RefCell<Option<Interpreter>> = const { RefCell::new(None) };
+}
+
+fn with_interpreter<R>(f: impl FnOnce(&Interpreter) -> R) -> R {
+    // Taken out: nothing inside may ask for it again.
+    let interpreter = INTERPRETER.try_with(|kept| kept.borrow_mut().take());
+    let interpreter = interpreter.ok().flatten().unwrap_or_default();
+    let result = f(&interpreter);
+    let _exiting = INTERPRETER.try_with(|kept| *kept.borrow_mut() = Some(interpreter));
+    result
+}
+
+/// Whether a script can be compiled.
+///
+/// # Errors
+/// It cannot, in Redis's words.
+pub(super) fn check(source: &[u8]) -> Result<(), Failure> {
+    if let Err(error) = Shebang::of_script(source) {
+        return Err(Failure::new([b"ERR ".as_slice(), &error.0].concat()));
+    }
+    with_interpreter(|interpreter| interpreter.check(source)).map_err(Failure::new)
+}
+
+/// What a library registers.
+///
+/// # Errors
+/// It makes no sense, in Redis's words.
+pub(crate) fn library(source: &[u8]) -> Result<pluvio_script::Library, Failure> {
+    let budget = Rc::new(Budget::new(INLINE, Stop::default()));
+    let loaded = with_interpreter(|interpreter| interpreter.load_library(source, &budget));
+    loaded.map_err(|error| Failure::new([b"ERR ".as_slice(), &error].concat()))
+}
+
+/// A command that runs a script.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Call {
+    by: By,
+    is_read_only: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum By {
+    Source,
+    Hash,
+    Function,
+}
+
+impl Call {
+    pub(crate) fn of(what: Data) -> Option<Self> {
+        let (by, is_read_only) = match what {
+            Data::Eval => (By::Source, false),
+            Data::EvalRo => (By::Source, true),
+            Data::EvalSha => (By::Hash, false),
+            Data::EvalShaRo => (By::Hash, true),
+            Data::FCall => (By::Function, false),
+            Data::FCallRo => (By::Function, true),
+            _ => return None,
+        };
+        Some(Self { by, is_read_only })
+    }
+}
+
+/// The number of keys, and where the arguments behind them begin.
+fn arguments(command: &Command) -> Result<usize, Failure> {
+    let count = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
+    if count < 0 {
+        return Err(Failure::fixed("ERR Number of keys can't be negative"));
+    }
+    let keys = usize::try_from(count).unwrap_or(usize::MAX);
+    match keys <= command.len() - 3 {
+        true => Ok(keys),
+        false => Err(Failure::fixed(
+            "ERR Number of keys can't be greater than number of args",
+        )),
+    }
+}
+
+/// What is to be run.
+#[derive(Clone)]
+struct Job {
+    body: Body,
+    db: DatabaseId,
+    keys: Vec<Vec<u8>>,
+    arguments: Vec<Vec<u8>>,
+    is_read_only: bool,
+}
+
+/// What a script wanted when it was interrupted.
+enum Want {
+    Objects(Vec<ObjectAt>),
+    Outside(DatabaseId, Command),
+}
+
+/// What an attempt came to.
+enum Attempt {
+    Done(Reply),
+    Wants(Want),
+    /// Its budget is used up.
+    TooLong,
+}
+
+/// Runs a script on an overlay, after what was run there before.
+///
+/// # Errors
+/// Its objects could not be read.
+pub(super) async fn run(
+    overlay: &mut Overlay<'_>,
+    db: DatabaseId,
+    call: Call,
+    command: &Command,
+) -> Result<Reply, NotTransacted> {
+    let core = overlay.core();
+    let job = match prepare(core, db, call, command).await {
+        Ok(job) => job,
+        Err(failure) => return Ok(Reply::Error(failure)),
+    };
+    let keys = job.keys.iter().map(|key| (db, Bytes::copy_from_slice(key)));
+    overlay.read(keys.collect()).await?;
+    let mut before = overlay.objects().clone();
+    let mut fetched = Vec::new();
+    let mut is_long = false;
+    for _ in 0..WANTS_MAX {
+        let attempt = match is_long {
+            false => attempt(&job, overlay.objects(), &fetched, (INLINE, Stop::default())),
+            true => elsewhere(core, &job, overlay.objects(), &fetched).await,
+        };
+        match attempt {
+            Attempt::Done(reply) => {
+                if let Reply::Error(_) = reply {
+                    overlay.objects().restore(&before);
+                }
+                return Ok(reply);
+            }
+            Attempt::TooLong if is_long => {
+                overlay.objects().restore(&before);
+                return Ok(Reply::Error(failure::SCRIPT_STOPPED));
+            }
+            Attempt::TooLong => {
+                overlay.objects().restore(&before);
+                is_long = true;
+            }
+            Attempt::Wants(Want::Objects(places)) => {
+                overlay.objects().restore(&before);
+                overlay.read(places).await?;
+                before = overlay.objects().clone();
+            }
+            Attempt::Wants(Want::Outside(db, command)) => {
+                overlay.objects().restore(&before);
+                fetched.push(Box::pin(outside(core, db, command)).await);
+            }
+        }
+    }
+    overlay.objects().restore(&before);
+    Ok(Reply::Error(Failure::new(format!(
+        "ERR the script used more than {WANTS_MAX} keys that it had not named: pass them as keys"
+    ))))
+}
+
+async fn prepare(
+    core: &Core,
+    db: DatabaseId,
+    call: Call,
+    command: &Command,
+) -> Result<Job, Failure> {
+    let count = arguments(command)?;
+    let scripts = &core.shared.scripts;
+    let client = core.databases.client();
+    let body = match call.by {
+        By::Source => {
+            let source = command.share(1);
+            if !scripts.knows(&source) {
+                check(&source)?;
+            }
+            scripts.keep(client, source).await
+        }
+        By::Hash => scripts.by_hash(client, command.get(1)).await?,
+        By::Function => scripts.function(client, command.get(1)).await?,
+    };
+    let flags = body.flags;
+    if call.is_read_only && call.by == By::Function && !flags.no_writes {
+        return Err(Failure::fixed(
+            "ERR Can not execute a script with write flag using *_ro command.",
+        ));
+    }
+    if flags.no_cluster && core.options().cluster.is_some() {
+        return Err(Failure::fixed(
+            "ERR Can not run script on cluster, 'no-cluster' flag is set.",
+        ));
+    }
+    let part = |at| command.get(at).to_vec();
+    Ok(Job {
+        body,
+        db,
+        keys: (3..3 + count).map(part).collect(),
+        arguments: (3 + count..command.len()).map(part).collect(),
+        is_read_only: call.is_read_only || flags.no_writes,
+    })
+}
+
+/// Runs a script from its beginning.
+fn attempt(
+    job: &Job,
+    objects: &mut Objects,
+    fetched: &[Reply],
+    (most, stop): (u64, Stop),
+) -> Attempt {
+    let budget = Rc::new(Budget::new(most, stop));
+    let mut server = Server {
+        objects,
+        db: job.db,
+        is_read_only: job.is_read_only,
+        protocol: 2,
+        fetched,
+        used: 0,
+        want: None,
+    };
+    let (keys, arguments) = (&job.keys[..], &job.arguments[..]);
+    let script = (&job.body.source[..], &job.body.name[..]);
+    let ended = with_interpreter(|interpreter| match job.body.is_library {
+        true => interpreter.run_function(script, (keys, arguments), &mut server, &budget),
+        false => interpreter.run(script, (keys, arguments), &mut server, &budget),
+    });
+    match (ended, server.want) {
+        (_, Some(want)) => Attempt::Wants(want),
+        (Ended::Value(value), None) => Attempt::Done(reply_of(value)),
+        (Ended::Failed(text), None) => Attempt::Done(Reply::Error(Failure::new(text))),
+        (Ended::OutOfMemory, None) => Attempt::Done(Reply::Error(Failure::new(format!(
+            "ERR the script needs more than {MEMORY_MAX} bytes of memory"
+        )))),
+        (Ended::Interrupted, None) => Attempt::TooLong,
+    }
+}
+
+/// [`attempt`] outside the event loop, until the time of an operation is over.
+async fn elsewhere(core: &Core, job: &Job, objects: &mut Objects, fetched: &[Reply]) -> Attempt {
+    let Some(run) = &core.options().elsewhere else {
+        return attempt(job, objects, fetched, (MOST, Stop::default()));
+    };
+    let stop = Stop::default();
+    let _running = core.shared.scripts.enter(&stop);
+    let (done, result) = tokio::sync::oneshot::channel();
+    let (job, mut copy, fetched) = (job.clone(), objects.clone(), fetched.to_vec());
+    let until = stop.clone();
+    let work = move || {
+        let attempt = attempt(&job, &mut copy, &fetched, (MOST, until));
+        drop(done.send((attempt, copy)));
+    };
+    let running = run.0(Box::new(work));
+    let clock = &*core.databases.parts().clock;
+    let limit = core.databases.client().timeout();
+    let waited = timeout(clock, limit, async {
+        running.await;
+        result.await
+    });
+    match waited.await {
+        Ok(Ok((attempt, changed))) => {
+            *objects = changed;
+            attempt
+        }
+        Ok(Err(_)) | Err(_) => {
+            stop.stop();
+            Attempt::TooLong
+        }
+    }
+}
+
+/// A command that works on no key, for a script: what it tells is of no certain moment.
+async fn outside(core: &Core, db: DatabaseId, command: Command) -> Reply {
+    let Ok(spec) = resolve(&command, command.len()) else {
+        return Reply::Nil;
+    };
+    match SPECS[usize::from(spec)].run {
+        Run::Now(what) => run_now(core, what, spec, &command).into(),
+        Run::Data(what) => super::run_reading(core, db, what, &command).await.into(),
+        Run::Own(_) | Run::Container => Reply::Error(NOT_ALLOWED),
+    }
+}
+
+const NOT_ALLOWED: Failure = Failure::fixed("ERR This Redis command is not allowed from script");
+
+/// The server, as a script sees it.
+struct Server<'s> {
+    objects: &'s mut Objects,
+    db: DatabaseId,
+    is_read_only: bool,
+    protocol: u8,
+    /// The replies of commands on no key, in the order in which the script wants them.
+    fetched: &'s [Reply],
+    used: usize,
+    want: Option<Want>,
+}
+
+impl Server<'_> {
+    fn run(&mut self, command: &Command) -> Result<Reply, Interrupted> {
+        let refuse = |text| Ok(Reply::Error(Failure::fixed(text)));
+        let Ok(found) = resolve(command, command.len()) else {
+            let sub = (command.len() > 1).then(|| command.get(1));
+            return match crate::table::find_called(command.get(0), sub) {
+                Some(_) => refuse("ERR Wrong number of args calling Redis command from script"),
+                None => refuse("ERR Unknown Redis command called from script"),
+            };
+        };
+        let row = &SPECS[usize::from(found)];
+        if row.has_flag("noscript") {
+            return Ok(Reply::Error(NOT_ALLOWED));
+        }
+        if self.is_read_only && row.has_flag("write") {
+            return refuse("ERR Write commands are not allowed from read-only scripts.");
+        }
+        match row.run {
+            Run::Data(what) => match self.objects.run_if_possible(self.db, what, command) {
+                Some(Ok(reply)) => Ok(reply),
+                Some(Err(Missing(places))) => {
+                    self.want = Some(Want::Objects(places));
+                    Err(Interrupted)
+                }
+                None if row.has_flag("write") => Ok(Reply::Error(NOT_ALLOWED)),
+                None => self.outside(command),
+            },
+            Run::Now(_) => self.outside(command),
+            Run::Own(super::Own::Select) => match integer(command.get(1)).and_then(DatabaseId::new)
+            {
+                Some(db) => {
+                    self.db = db;
+                    Ok(Reply::OK)
+                }
+                None => Ok(Reply::Error(failure::BAD_DATABASE)),
+            },
+            Run::Own(_) | Run::Container => Ok(Reply::Error(NOT_ALLOWED)),
+        }
+    }
+
+    fn outside(&mut self, command: &Command) -> Result<Reply, Interrupted> {
+        match self.fetched.get(self.used) {
+            Some(reply) => {
+                self.used += 1;
+                Ok(reply.clone())
+            }
+            None => {
+                self.want = Some(Want::Outside(self.db, command.clone()));
+                Err(Interrupted)
+            }
+        }
+    }
+}
+
+impl Commands for Server<'_> {
+    fn call(&mut self, arguments: Vec<Vec<u8>>) -> Result<Value, Interrupted> {
+        let reply = self.run(&Command::from_parts(&arguments))?;
+        Ok(value_of(reply, self.protocol))
+    }
+
+    fn log(&mut self, level: u8, text: &[u8]) {
+        let text = String::from_utf8_lossy(text);
+        match level {
+            0 | 1 => tracing::debug!(%text, "a script says"),
+            2 => tracing::info!(%text, "a script says"),
+            _ => tracing::warn!(%text, "a script says"),
+        }
+    }
+
+    fn set_protocol(&mut self, version: u8) {
+        self.protocol = version;
+    }
+}
+
+/// A reply, as a script gets it.
+fn value_of(reply: Reply, protocol: u8) -> Value {
+    let list = |items: Vec<Reply>| {
+        items
+            .into_iter()
+            .map(|item| value_of(item, protocol))
+            .collect()
+    };
+    match reply {
+        Reply::Status(text) => Value::Status(text.into()),
+        Reply::Word(text) => Value::Status(text.into_bytes()),
+        Reply::Error(failure) => Value::Error(failure.text().to_vec()),
+        Reply::Integer(number) => Value::Integer(number),
+        Reply::Double(number) => Value::Double(number),
+        Reply::Bulk(bytes) => Value::Bulk(bytes.to_vec()),
+        Reply::Text(text) => Value::Bulk(text.into()),
+        Reply::Verbatim(text) => Value::Bulk(text.into_bytes()),
+        Reply::Nil | Reply::NoList => Value::Nil,
+        Reply::Array(items) => Value::Array(list(items)),
+        Reply::Set(items) if protocol == 3 => Value::Set(list(items)),
+        Reply::Set(items) => Value::Array(list(items)),
+        Reply::Bulks(bulks) => Value::Array(bulks.items().map(Value::Bulk).collect()),
+        Reply::Map(pairs) if protocol == 3 => {
+            let pair = |(k, v)| (value_of(k, protocol), value_of(v, protocol));
+            Value::Map(pairs.into_iter().map(pair).collect())
+        }
+        Reply::Map(pairs) => {
+            Value::Array(list(pairs.into_iter().flat_map(|(k, v)| [k, v]).collect()))
+        }
+    }
+}
+
+/// What a script gave, as a reply.
+fn reply_of(value: Value) -> Reply {
+    let list = |items: Vec<Value>| items.into_iter().map(reply_of).collect();
+    match value {
+        Value::Nil => Reply::Nil,
+        Value::Integer(number) => Reply::Integer(number),
+        Value::Status(text) => {
+            let text = String::from_utf8_lossy(&text);
+            Reply::Word(text.replace(['\r', '\n'], " "))
+        }
+        Value::Error(text) => Reply::Error(Failure::new(text)),
+        Value::Bulk(bytes) | Value::BigNumber(bytes) | Value::Verbatim(_, bytes) => {
+            Reply::Bulk(bytes.into())
+        }
+        Value::Array(items) => Reply::Array(list(items)),
+        Value::Set(items) => Reply::Set(list(items)),
+        Value::Double(number) => Reply::Double(number),
+        Value::Boolean(truth) => Reply::flag(truth),
+        Value::Map(pairs) => {
+            let pair = |(k, v)| (reply_of(k), reply_of(v));
+            Reply::Map(pairs.into_iter().map(pair).collect())
+        }
+    }
+}
+
+/// The keys that a script names, for turns (EVAL-2).
+pub(super) fn named_keys(command: &Command) -> impl Iterator<Item = &[u8]> {
+    let count = arguments(command).unwrap_or(0);
+    (3..3 + count).map(|at| command.get(at))
+}
+
+// --- SCRIPT and FUNCTION ------------------------------------------------------------------------
+
+/// SCRIPT LOAD.
+pub(super) async fn load(core: &Core, command: &Command) -> CommandResult {
+    let source = command.share(2);
+    check(&source)?;
+    let kept = core
+        .shared
+        .scripts
+        .keep(core.databases.client(), source)
+        .await;
+    Ok(Reply::copy(kept.name.as_bytes()))
+}
+
+/// SCRIPT EXISTS.
+pub(super) async fn exist(core: &Core, command: &Command) -> CommandResult {
+    let mut known = Vec::new();
+    for at in 2..command.len() {
+        let found = core
+            .shared
+            .scripts
+            .by_hash(core.databases.client(), command.get(at));
+        known.push(Reply::flag(found.await.is_ok()));
+    }
+    Ok(Reply::Array(known))
+}
+
+/// SCRIPT FLUSH.
+pub(super) async fn flush(core: &Core, command: &Command) -> CommandResult {
+    let is_mode = command.is(2, "SYNC") || command.is(2, "ASYNC");
+    if command.len() > 3 || (command.len() == 3 && !is_mode) {
+        return Err(Failure::fixed(
+            "ERR SCRIPT FLUSH only support SYNC|ASYNC option",
+        ));
+    }
+    core.shared.scripts.flush(core.databases.client()).await?;
+    Ok(Reply::OK)
+}
+
+/// SCRIPT KILL and FUNCTION KILL.
+pub(super) fn kill(core: &Core) -> CommandResult {
+    match core.shared.scripts.stop_all() {
+        true => Ok(Reply::OK),
+        false => Err(Failure::fixed("NOTBUSY No scripts in execution right now.")),
+    }
+}
+
+/// FUNCTION LOAD.
+pub(super) async fn load_functions(core: &Core, command: &Command) -> CommandResult {
+    let replaces = command.len() == 4 && command.is(2, "REPLACE");
+    if command.len() != 3 && !replaces {
+        let option = String::from_utf8_lossy(command.get(2)).into_owned();
+        return Err(Failure::new(format!("ERR Unknown option given: {option}")));
+    }
+    let source = command.share(command.len() - 1);
+    let library = library(&source)?;
+    let name = library.name.clone();
+    let scripts = &core.shared.scripts;
+    let client = core.databases.client();
+    scripts
+        .load_library(client, library, source, replaces)
+        .await?;
+    Ok(Reply::copy(name.as_bytes()))
+}
+
+/// FUNCTION DELETE.
+pub(super) async fn delete_functions(core: &Core, command: &Command) -> CommandResult {
+    let client = core.databases.client();
+    core.shared
+        .scripts
+        .delete_library(client, command.get(2))
+        .await?;
+    Ok(Reply::OK)
+}
+
+/// FUNCTION FLUSH.
+pub(super) async fn flush_functions(core: &Core, command: &Command) -> CommandResult {
+    let is_mode = command.is(2, "SYNC") || command.is(2, "ASYNC");
+    if command.len() > 3 || (command.len() == 3 && !is_mode) {
+        return Err(Failure::fixed(
+            "ERR FUNCTION FLUSH only supports SYNC|ASYNC option",
+        ));
+    }
+    core.shared
+        .scripts
+        .flush_libraries(core.databases.client())
+        .await?;
+    Ok(Reply::OK)
+}
+
+/// FUNCTION LIST.
+pub(super) async fn list_functions(core: &Core, command: &Command) -> CommandResult {
+    let (mut with_code, mut pattern) = (false, None);
+    let mut at = 2;
+    while at < command.len() {
+        if command.is(at, "WITHCODE") {
+            with_code = true;
+        } else if command.is(at, "LIBRARYNAME") && at + 1 < command.len() {
+            at += 1;
+            pattern = Some(command.share(at));
+        } else {
+            let option = String::from_utf8_lossy(command.get(at)).into_owned();
+            return Err(Failure::new(format!("ERR Unknown argument {option}")));
+        }
+        at += 1;
+    }
+    let libraries = core
+        .shared
+        .scripts
+        .libraries(core.databases.client())
+        .await?;
+    let shown = libraries.iter().filter(|(library, _)| {
+        let name = library.name.as_bytes();
+        pattern
+            .as_ref()
+            .is_none_or(|pattern| crate::glob::matches_any_case(pattern, name))
+    });
+    Ok(Reply::Array(
+        shown
+            .map(|(library, source)| described(library, source, with_code))
+            .collect(),
+    ))
+}
+
+fn described(library: &pluvio_script::Library, source: &Bytes, with_code: bool) -> Reply {
+    let functions = library.functions.iter().map(|function| {
+        let flags = function.flags.names().into_iter().map(Reply::Status);
+        let description = function.description.clone().map(Bytes::from);
+        Reply::Map(vec![
+            (Reply::Text("name"), Reply::copy(function.name.as_bytes())),
+            (Reply::Text("description"), Reply::bulk_or_nil(description)),
+            (Reply::Text("flags"), Reply::Set(flags.collect())),
+        ])
+    });
+    let mut fields = vec![
+        (
+            Reply::Text("library_name"),
+            Reply::copy(library.name.as_bytes()),
+        ),
+        (Reply::Text("engine"), Reply::Text("LUA")),
+        (Reply::Text("functions"), Reply::Array(functions.collect())),
+    ];
+    if with_code {
+        fields.push((Reply::Text("library_code"), Reply::Bulk(source.clone())));
+    }
+    Reply::Map(fields)
+}
+
+/// FUNCTION STATS.
+pub(super) async fn function_stats(core: &Core) -> CommandResult {
+    let libraries = core
+        .shared
+        .scripts
+        .libraries(core.databases.client())
+        .await?;
+    let functions: usize = libraries
+        .iter()
+        .map(|(library, _)| library.functions.len())
+        .sum();
+    let lua = Reply::Map(vec![
+        (
+            Reply::Text("libraries_count"),
+            Reply::count(libraries.len() as u64),
+        ),
+        (
+            Reply::Text("functions_count"),
+            Reply::count(functions as u64),
+        ),
+    ]);
+    Ok(Reply::Map(vec![
+        (Reply::Text("running_script"), Reply::Nil),
+        (
+            Reply::Text("engines"),
+            Reply::Map(vec![(Reply::Text("LUA"), lua)]),
+        ),
+    ]))
+}

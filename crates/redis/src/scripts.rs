@@ -1,0 +1,410 @@
+//! The scripts and libraries of functions that a cluster keeps.
+//!
+//! They lie in the table `redis:scripts`: a script under its hash, a library under its name. So a
+//! script that was loaded through one server is called through any. A server remembers what it has
+//! seen, up to [`KEPT_MAX`] bytes of scripts. What it knows of libraries is at most a second old.
+//!
+//! Any thread; locks are held for single steps, turns over awaits.
+
+use crate::commands::library;
+use crate::failure::{NO_FUNCTION, NO_LIBRARY, NO_SCRIPT, of_client};
+use crate::reply::Failure;
+use bytes::Bytes;
+use core::time::Duration;
+use pluvio_client::{Change, Client, ErrorKind, Mutation, Table};
+use pluvio_env::{Clock, Moment};
+use pluvio_script::{Flags, Library, Shebang, Stop, sha1_hex};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The table.
+const TABLE: &str = "redis:scripts";
+/// What stands before the names of libraries: no hash begins so.
+const LIBRARY: &[u8] = b"library ";
+/// Most bytes of scripts that a server remembers.
+const KEPT_MAX: usize = 16 << 20;
+/// How old the known libraries may be.
+const LIBRARIES_AGE: Duration = Duration::from_secs(1);
+/// Turns of scripts (EVAL-2).
+const TURNS: usize = 256;
+
+/// A script or a function, ready to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Body {
+    pub(crate) source: Bytes,
+    /// The hash of a script, the name of a function.
+    pub(crate) name: Arc<str>,
+    pub(crate) flags: Flags,
+    pub(crate) is_library: bool,
+}
+
+#[derive(Default)]
+struct Libraries {
+    /// When they were asked for.
+    asked: Option<Moment>,
+    all: Arc<BTreeMap<String, (Library, Bytes)>>,
+}
+
+#[derive(Default)]
+struct Kept {
+    scripts: HashMap<Arc<str>, Bytes>,
+    by_source: HashMap<Bytes, Arc<str>>,
+    bytes: usize,
+}
+
+/// See the module.
+pub(crate) struct Scripts {
+    clock: Arc<dyn Clock>,
+    kept: Mutex<Kept>,
+    libraries: Mutex<Libraries>,
+    table: Mutex<Option<Table>>,
+    turns: Box<[tokio::sync::Mutex<()>]>,
+    running: Mutex<Vec<Stop>>,
+}
+
+/// A script that runs outside the event loops, as long as this lives.
+pub(crate) struct Running<'s> {
+    scripts: &'s Scripts,
+    stop: Stop,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // A script that nobody waits for any more is to end.
+        self.stop.stop();
+        lock(&self.scripts.running).retain(|stop| !stop.is_stopped());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Scripts {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            kept: Mutex::default(),
+            libraries: Mutex::default(),
+            table: Mutex::default(),
+            turns: (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect(),
+            running: Mutex::default(),
+        }
+    }
+
+    /// Waits until no other script of this process that names one of these keys runs.
+    pub(crate) async fn turns<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> Vec<tokio::sync::MutexGuard<'_, ()>> {
+        let place = |key| pluvio_units::KeyHash::of(0, key).0 as usize % TURNS;
+        // In one order, so that two never wait for each other.
+        let places: BTreeSet<usize> = keys.map(place).collect();
+        let mut turns = Vec::with_capacity(places.len());
+        for place in places {
+            turns.push(self.turns[place].lock().await);
+        }
+        turns
+    }
+
+    /// A script runs outside the event loops.
+    pub(crate) fn enter(&self, stop: &Stop) -> Running<'_> {
+        lock(&self.running).push(stop.clone());
+        Running {
+            scripts: self,
+            stop: stop.clone(),
+        }
+    }
+
+    /// Stops all scripts that run outside the event loops. False: there are none.
+    pub(crate) fn stop_all(&self) -> bool {
+        let mut running = lock(&self.running);
+        let is_any = !running.is_empty();
+        running.drain(..).for_each(|stop| stop.stop());
+        is_any
+    }
+
+    /// Whether a script was seen before.
+    pub(crate) fn knows(&self, source: &Bytes) -> bool {
+        lock(&self.kept).by_source.contains_key(source)
+    }
+
+    fn remember(&self, source: &Bytes) -> (Body, bool) {
+        let mut kept = lock(&self.kept);
+        let known = kept.by_source.get(source).cloned();
+        let is_new = known.is_none();
+        let name = known.unwrap_or_else(|| {
+            let name: Arc<str> = sha1_hex(source).into();
+            // It does not hold on to the command that brought it.
+            let source = Bytes::copy_from_slice(source);
+            if kept.bytes + source.len() > KEPT_MAX {
+                *kept = Kept::default();
+            }
+            kept.bytes += source.len();
+            kept.scripts.insert(Arc::clone(&name), source.clone());
+            kept.by_source.insert(source, Arc::clone(&name));
+            name
+        });
+        let shebang = Shebang::of_script(source).ok().flatten();
+        let body = Body {
+            source: source.clone(),
+            name,
+            flags: shebang.unwrap_or_default().flags,
+            is_library: false,
+        };
+        (body, is_new)
+    }
+
+    /// Keeps a script, here and in the cluster. When the cluster cannot keep it now, this server
+    /// does.
+    pub(crate) async fn keep(&self, client: &Client, source: Bytes) -> Body {
+        let (body, is_new) = self.remember(&source);
+        if is_new {
+            let stored = self.store(client, body.name.as_bytes(), &source).await;
+            if let Err(failure) = stored {
+                let why = String::from_utf8_lossy(failure.text()).into_owned();
+                tracing::debug!(why, "a script is not kept by the cluster");
+            }
+        }
+        body
+    }
+
+    /// The script with this hash.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be looked for.
+    pub(crate) async fn by_hash(&self, client: &Client, hash: &[u8]) -> Result<Body, Failure> {
+        let name = String::from_utf8_lossy(hash).to_ascii_lowercase();
+        let known = lock(&self.kept).scripts.get(&*name).cloned();
+        if let Some(source) = known {
+            return Ok(self.remember(&source).0);
+        }
+        if name.len() != 40 {
+            return Err(NO_SCRIPT);
+        }
+        let Some(table) = self.existing(client).await? else {
+            return Err(NO_SCRIPT);
+        };
+        let found = client.read(&table, name.as_bytes()).await;
+        match self.unless_dropped(found)?.flatten() {
+            Some(object) => Ok(self.remember(&object.value).0),
+            None => Err(NO_SCRIPT),
+        }
+    }
+
+    /// Forgets all scripts.
+    pub(crate) async fn flush(&self, client: &Client) -> Result<(), Failure> {
+        *lock(&self.kept) = Kept::default();
+        let Some(table) = self.existing(client).await? else {
+            return Ok(());
+        };
+        let mut all = client.enumerate(&table);
+        let mut hashes = Vec::new();
+        while let Some(objects) = all.next_batch().await.map_err(|error| of_client(&error))? {
+            let is_script = |key: &Vec<u8>| !key.starts_with(LIBRARY);
+            hashes.extend(
+                objects
+                    .into_iter()
+                    .map(|object| object.key)
+                    .filter(is_script),
+            );
+        }
+        self.delete_all(client, &table, &hashes).await
+    }
+
+    async fn delete_all(
+        &self,
+        client: &Client,
+        table: &Table,
+        keys: &[Vec<u8>],
+    ) -> Result<(), Failure> {
+        let deletes: Vec<_> = keys
+            .iter()
+            .map(|key| (table, Mutation::new(table.id(), key, Change::Delete)))
+            .collect();
+        for result in client.multi_mutate(&deletes).await {
+            self.unless_dropped(result)?;
+        }
+        Ok(())
+    }
+
+    // --- the table ------------------------------------------------------------------------------
+
+    async fn existing(&self, client: &Client) -> Result<Option<Table>, Failure> {
+        if let Some(table) = &*lock(&self.table) {
+            return Ok(Some(table.clone()));
+        }
+        match client.table(TABLE).await {
+            Ok(table) => {
+                *lock(&self.table) = Some(table.clone());
+                Ok(Some(table))
+            }
+            Err(error) if error.kind() == ErrorKind::NoSuchTable => Ok(None),
+            Err(error) => Err(of_client(&error)),
+        }
+    }
+
+    /// `None` when the table was dropped.
+    fn unless_dropped<T>(
+        &self,
+        result: Result<T, pluvio_client::ClientError>,
+    ) -> Result<Option<T>, Failure> {
+        match result {
+            Ok(done) => Ok(Some(done)),
+            Err(error) if error.kind() == ErrorKind::NoSuchTable => {
+                *lock(&self.table) = None;
+                Ok(None)
+            }
+            Err(error) => Err(of_client(&error)),
+        }
+    }
+
+    async fn store(&self, client: &Client, key: &[u8], value: &Bytes) -> Result<(), Failure> {
+        for _ in 0..2 {
+            let table = match self.existing(client).await? {
+                Some(table) => table,
+                None => {
+                    let created = client.create_table(TABLE, None).await;
+                    let table = created.map_err(|error| of_client(&error))?;
+                    *lock(&self.table) = Some(table.clone());
+                    table
+                }
+            };
+            let put = Mutation::new(table.id(), key, Change::Put(value.into()));
+            let written = client.mutate(&table, put).await;
+            if self.unless_dropped(written)?.is_some() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    // --- functions ------------------------------------------------------------------------------
+
+    /// All libraries by their names, at most a second old.
+    async fn known(
+        &self,
+        client: &Client,
+    ) -> Result<Arc<BTreeMap<String, (Library, Bytes)>>, Failure> {
+        let now = self.clock.now();
+        {
+            let libraries = lock(&self.libraries);
+            let is_fresh = |asked: Moment| now.since(asked) < LIBRARIES_AGE;
+            if libraries.asked.is_some_and(is_fresh) {
+                return Ok(Arc::clone(&libraries.all));
+            }
+        }
+        self.ask(client).await
+    }
+
+    async fn ask(
+        &self,
+        client: &Client,
+    ) -> Result<Arc<BTreeMap<String, (Library, Bytes)>>, Failure> {
+        let now = self.clock.now();
+        let mut all = BTreeMap::new();
+        if let Some(table) = self.existing(client).await? {
+            let mut enumeration = client.enumerate(&table);
+            loop {
+                let batch = enumeration.next_batch().await;
+                let Some(Some(objects)) = self.unless_dropped(batch)? else {
+                    break;
+                };
+                for object in objects.into_iter().filter(|o| o.key.starts_with(LIBRARY)) {
+                    if let Ok(library) = library(&object.value) {
+                        all.insert(library.name.clone(), (library, object.value));
+                    }
+                }
+            }
+        }
+        let all = Arc::new(all);
+        let mut libraries = lock(&self.libraries);
+        libraries.asked = Some(now);
+        libraries.all = Arc::clone(&all);
+        Ok(all)
+    }
+
+    /// All libraries, by their names.
+    pub(crate) async fn libraries(
+        &self,
+        client: &Client,
+    ) -> Result<Vec<(Library, Bytes)>, Failure> {
+        Ok(self.ask(client).await?.values().cloned().collect())
+    }
+
+    /// The function of this name.
+    pub(crate) async fn function(&self, client: &Client, name: &[u8]) -> Result<Body, Failure> {
+        let libraries = self.known(client).await?;
+        for (library, source) in libraries.values() {
+            let mut functions = library.functions.iter();
+            if let Some(function) = functions.find(|function| function.name.as_bytes() == name) {
+                return Ok(Body {
+                    source: source.clone(),
+                    name: function.name.as_str().into(),
+                    flags: function.flags,
+                    is_library: true,
+                });
+            }
+        }
+        Err(NO_FUNCTION)
+    }
+
+    /// Keeps a library.
+    pub(crate) async fn load_library(
+        &self,
+        client: &Client,
+        library: Library,
+        source: Bytes,
+        replaces: bool,
+    ) -> Result<(), Failure> {
+        let known = self.ask(client).await?;
+        if !replaces && known.contains_key(&library.name) {
+            let name = &library.name;
+            return Err(Failure::new(format!("ERR Library '{name}' already exists")));
+        }
+        let others = known
+            .values()
+            .filter(|(other, _)| other.name != library.name);
+        let taken: BTreeSet<&str> = others
+            .flat_map(|(other, _)| &other.functions)
+            .map(|function| &function.name[..])
+            .collect();
+        let mut names = library.functions.iter().map(|function| &function.name[..]);
+        if let Some(name) = names.find(|name| taken.contains(name)) {
+            return Err(Failure::new(format!("ERR Function {name} already exists")));
+        }
+        let key = [LIBRARY, library.name.as_bytes()].concat();
+        self.store(client, &key, &source).await?;
+        lock(&self.libraries).asked = None;
+        Ok(())
+    }
+
+    /// Forgets a library.
+    pub(crate) async fn delete_library(&self, client: &Client, name: &[u8]) -> Result<(), Failure> {
+        let known = self.ask(client).await?;
+        let name = String::from_utf8_lossy(name).into_owned();
+        let Some(table) = self
+            .existing(client)
+            .await?
+            .filter(|_| known.contains_key(&name))
+        else {
+            return Err(NO_LIBRARY);
+        };
+        let key = [LIBRARY, name.as_bytes()].concat();
+        self.delete_all(client, &table, &[key]).await?;
+        lock(&self.libraries).asked = None;
+        Ok(())
+    }
+
+    /// Forgets all libraries.
+    pub(crate) async fn flush_libraries(&self, client: &Client) -> Result<(), Failure> {
+        let known = self.ask(client).await?;
+        if let Some(table) = self.existing(client).await? {
+            let key = |name: &String| [LIBRARY, name.as_bytes()].concat();
+            let keys: Vec<_> = known.keys().map(key).collect();
+            self.delete_all(client, &table, &keys).await?;
+        }
+        lock(&self.libraries).asked = None;
+        Ok(())
+    }
+}
