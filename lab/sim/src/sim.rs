@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use tracing::Dispatch;
 
 /// What wall clocks show at virtual time zero: 14 November 2023.
-const UNIX_START: u64 = 1_700_000_000;
+pub(crate) const UNIX_START: u64 = 1_700_000_000;
 
 /// A simulation. Runs it, and ends everything in it when dropped.
 pub struct Sim {
@@ -413,6 +413,16 @@ impl SimHandle {
         let state = self.shared.lock();
         let start = seconds.saturating_sub(state.now / 1_000_000_000);
         state.process(id).unix.store(start, Ordering::Relaxed);
+    }
+
+    /// By how many seconds the wall clock of a process is ahead of a right one.
+    #[must_use]
+    pub fn unix_seconds_ahead(&self, id: ProcessId) -> i64 {
+        let state = self.shared.lock();
+        let unix = state.process(id).unix.load(Ordering::Relaxed);
+        i64::try_from(unix)
+            .unwrap_or(i64::MAX)
+            .saturating_sub_unsigned(UNIX_START)
     }
 
     /// Lets the wall clock of a process jump by `seconds`, back when negative; not before 1970.

@@ -97,7 +97,9 @@ impl Kind {
             (KeyKind::Register, 77..85) => Self::GetSet,
             (KeyKind::Register, 85..90) => Self::GetDelete,
             (KeyKind::Register, _) => Self::Delete,
-            (KeyKind::Value | KeyKind::Tokens, _) => unreachable!("there are no such keys here"),
+            (KeyKind::Value | KeyKind::Tokens | KeyKind::Volatile, _) => {
+                unreachable!("there are no such keys here")
+            }
         }
     }
 }

@@ -73,6 +73,12 @@ pub enum OperationKind {
     InOrder,
     /// Read all that ordered mutations append to.
     Audit,
+    /// Change an object that expires: mostly write it, with a lifetime.
+    WriteVolatile,
+    /// Change when such an object expires.
+    Touch,
+    /// Read such an object, or when it expires.
+    ReadVolatile,
 }
 
 impl OperationKind {
@@ -90,6 +96,13 @@ impl OperationKind {
         (Self::Enumerate, 10),
         (Self::Split, 2),
         (Self::Scratch, 4),
+    ];
+
+    /// Kinds that are drawn where there are keys that expire, and how often they are asked for.
+    const OF_VOLATILES: [(Self, u32); 3] = [
+        (Self::WriteVolatile, 120),
+        (Self::Touch, 50),
+        (Self::ReadVolatile, 250),
     ];
 
     /// Kinds that are one mutation of a key whose bytes checkers know.
@@ -152,6 +165,8 @@ pub struct Plan {
     /// Keys beside those, in all tables together, whose bytes checkers know: they get mutations of
     /// every kind.
     pub values: u32,
+    /// Keys beside those, in all tables together, whose objects expire.
+    pub volatiles: u32,
     /// How many of a table's keys hold numbers, in percent.
     pub counters_percent: u32,
     /// How many of those numbers are floating-point ones, in percent.
@@ -254,7 +269,8 @@ impl Plan {
             } else {
                 [0, 10, 10, 30, 30, 100][draw.below(6) as usize]
             },
-            // These three are drawn apart, so that they change nothing else.
+            // These are drawn apart, so that they change nothing else.
+            volatiles: [0, 0, 4, 10][Stream::new(seed, "volatiles").below(4) as usize],
             values: [0, 5, 5, 10][Stream::new(seed, "values").below(4) as usize],
             floats_percent: [0, 50, 100][Stream::new(seed, "floats").below(3) as usize],
             other_rules_percent: [0, 20, 20, 60][Stream::new(seed, "rules").below(4) as usize],
@@ -286,6 +302,9 @@ impl Plan {
             plan.operations.push((OperationKind::Migrate, migrations));
         }
         plan.draw_mutations(seed);
+        if plan.volatiles > 0 {
+            plan.operations.extend(OperationKind::OF_VOLATILES);
+        }
         if plan.faults.has(Fault::Clock) {
             // Leases are made for clocks that differ by a quarter at most (`docs/membership.md`).
             let drifts = [200, 20_000, 100_000];
