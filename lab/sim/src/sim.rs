@@ -1,6 +1,8 @@
 //! The simulation as tests see it: processes, faults, and running it all.
 
 use crate::clock::{ProcessClock, SimClock, nanos};
+#[cfg(feature = "cluster")]
+use crate::datagrams::Datagrams;
 use crate::disk::SimDisk;
 use crate::executor::{Ended, Shared, locked};
 use crate::logging::SimSubscriber;
@@ -16,7 +18,7 @@ use crate::trace::Fact;
 use core::any::Any;
 use core::ops::Deref;
 use core::time::Duration;
-use pluvio_env::{Address, Env, TaskHandle};
+use pluvio_env::{Address, Clock, Env, Network, TaskHandle};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tracing::Dispatch;
@@ -256,15 +258,32 @@ impl SimHandle {
             what: "start",
             owner,
         });
+        #[cfg(feature = "cluster")]
+        let datagrams = { state.options.datagram_bytes_max }
+            .map(|most| (most, state.options.network.message_bytes_max));
         let shared = || Arc::clone(&self.shared);
-        let env = Env {
-            clock: Arc::new(clock),
-            rng: Arc::new(rng),
-            disk: Arc::new(SimDisk::new(shared(), owner)),
-            network: Arc::new(SimNetwork {
+        let clock: Arc<dyn Clock> = Arc::new(clock);
+        let whole = || -> Arc<dyn Network> {
+            Arc::new(SimNetwork {
                 shared: shared(),
                 owner,
-            }),
+            })
+        };
+        #[cfg(feature = "cluster")]
+        let network = match datagrams {
+            Some((most, frame)) => {
+                let clock = Arc::clone(&clock);
+                Arc::new(Datagrams::new(shared(), owner, clock, most, frame))
+            }
+            None => whole(),
+        };
+        #[cfg(not(feature = "cluster"))]
+        let network = whole();
+        let env = Env {
+            clock,
+            rng: Arc::new(rng),
+            disk: Arc::new(SimDisk::new(shared(), owner)),
+            network,
             tasks: Arc::new(SimTasks {
                 shared: shared(),
                 owner,

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 /// Where memory is to fill up, values are so long at least; elsewhere usual ones are shorter.
 const HEAVY_VALUES_MIN: u32 = 1 << 17;
 
+/// The largest datagrams of a run; UDP takes little more.
+const LARGEST_DATAGRAM: usize = 60_000;
+
 /// The kinds of operations of clients.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -207,6 +210,8 @@ pub struct Plan {
     pub weak_server: Option<u32>,
     /// Overwrites append tombstones too.
     pub every_tombstone: bool,
+    /// The bytes of a datagram, where messages go by datagrams.
+    pub datagram_bytes_max: Option<usize>,
 }
 
 impl Plan {
@@ -294,6 +299,7 @@ impl Plan {
             clock_drift_ppm_max: [0, 0, 200][draw.below(3) as usize],
             weak_server: None,
             every_tombstone: draw.below(4) == 0,
+            datagram_bytes_max: None,
         };
         // Some, or so many that one seldom ends before the next begins. Drawn apart, too.
         let migrations =
@@ -312,6 +318,7 @@ impl Plan {
             plan.clock_drift_ppm_max = drifts[drawn];
         }
         plan.faults = Self::with_memory(seed, plan.faults, allowed);
+        plan.choose_datagrams(seed, allowed);
         plan.choose_weak_server(seed);
         // Where all servers may lose power, only what is synced survives; where one may, the others
         // have what it loses.
@@ -336,6 +343,26 @@ impl Plan {
                 self.operations.push((kind, weight));
             }
         }
+    }
+
+    /// Messages go by datagrams in one run of eight, or wherever nothing else may happen. Drawn
+    /// apart, so that it changes nothing else.
+    fn choose_datagrams(&mut self, seed: u64, allowed: &Faults) {
+        let mut draw = Stream::new(seed, "datagrams");
+        let alone = self.faults.is_empty();
+        if !allowed.has(Fault::Datagrams) || !alone && draw.below(8) > 0 {
+            return;
+        }
+        let faults = core::mem::take(&mut self.faults);
+        self.faults = faults.with(Fault::Datagrams);
+        let sizes = [1_400, 9_000, LARGEST_DATAGRAM];
+        let drawn = sizes[draw.below(sizes.len() as u64) as usize];
+        // Much data in small datagrams costs real time.
+        self.datagram_bytes_max = Some(if self.is_heavy() {
+            LARGEST_DATAGRAM
+        } else {
+            drawn
+        });
     }
 
     /// One copy of everything may be lost where two are always there.
@@ -394,7 +421,8 @@ impl Plan {
 
     /// Every other kind of those that are allowed, at least one.
     fn draw_faults(draw: &mut Stream, allowed: &Faults) -> Faults {
-        let all = allowed.iter().filter(|fault| *fault != Fault::Memory);
+        let apart = [Fault::Memory, Fault::Datagrams];
+        let all = allowed.iter().filter(|fault| !apart.contains(fault));
         let all: Vec<Fault> = all.collect();
         if all.is_empty() {
             return Faults::none();

@@ -134,6 +134,7 @@ pub fn run_traced(
         SimOptions {
             cores: plan.cores,
             network: Plan::calm_network(),
+            datagram_bytes_max: plan.datagram_bytes_max,
             clock_drift_ppm_max: plan.clock_drift_ppm_max,
             log_level: Some(level),
             ..SimOptions::default()
@@ -247,6 +248,7 @@ fn injected(sim: &Sim, nemesis: &Nemesis) -> BTreeMap<String, u64> {
                 Fault::Loss => stats.lost,
                 Fault::Duplication => stats.duplicated,
                 Fault::Reordering => stats.reordered,
+                Fault::Datagrams => stats.sent_again,
                 Fault::Delay
                 | Fault::Crash
                 | Fault::Restart
