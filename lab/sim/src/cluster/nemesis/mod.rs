@@ -263,6 +263,11 @@ impl Nemesis {
                 self.network.reorder_ppm = strength(1_000_000);
                 self.network.replay_ppm = strength(5_000);
                 self.network.damage_ppm = strength(20_000);
+                // Half of the time as bad as it gets.
+                if on && draw.below(2) == 0 {
+                    self.network.loss_ppm = 200_000;
+                    self.network.duplicate_ppm = 200_000;
+                }
             }
             Fault::Crash
             | Fault::Restart
