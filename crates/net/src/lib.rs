@@ -44,6 +44,8 @@ mod watch;
 mod writer;
 
 pub use counters::{Counters, Totals};
+#[cfg(feature = "machines")]
+pub use datagram::machines;
 pub use frame::{FRAME_VERSION, HEADER_BYTES};
 pub use handshake::PROTOCOL_VERSION;
 pub use network::OsNetwork;

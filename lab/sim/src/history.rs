@@ -16,10 +16,12 @@ use core::fmt;
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
+mod clocks;
 mod exchange;
 mod whole;
 
 pub use crate::condition::Condition;
+pub use clocks::Clocks;
 pub use exchange::{Answer, Change, Exchange, Request, Want};
 pub use whole::{Begun, History, KeyHistory, KeyId, KeyKind, OrderedBatch, Scan};
 

@@ -26,6 +26,8 @@ mod clock;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 mod condition;
+#[cfg(feature = "cluster")]
+mod datagrams;
 mod disk;
 mod executor;
 pub mod history;

@@ -36,8 +36,30 @@ pub struct NetworkStats {
     pub refused: u64,
     /// Calls that reached their limit.
     pub timed_out: u64,
+    /// Datagrams that came once more, much later.
+    pub replayed: u64,
+    /// Datagrams that were damaged on their way.
+    pub damaged: u64,
+    /// Datagrams that the sessions found lost, and whose content they sent again.
+    pub sent_again: u64,
+    /// Datagrams that the sessions knew as repeated.
+    pub repeated: u64,
+    /// Datagrams that no session took for one of its own: damaged ones, and those of other times.
+    pub refused_datagrams: u64,
     /// Replies dropped because their call had ended: late ones and second copies.
     pub replies_unwanted: u64,
+}
+
+#[cfg(feature = "cluster")]
+impl NetworkStats {
+    /// Adds what sessions of datagrams have seen.
+    pub(crate) fn count(&mut self, seen: pluvio_net::machines::Seen) {
+        let add = |to: &mut u64, by: usize| *to += by as u64;
+        add(&mut self.sent_again, seen.lost);
+        add(&mut self.repeated, seen.repeated);
+        let refused = seen.forged + seen.garbage + seen.unknown;
+        add(&mut self.refused_datagrams, refused);
+    }
 }
 
 /// A call that waits for its reply.

@@ -21,6 +21,10 @@ pub struct SimOptions {
     pub polls_per_instant_max: u64,
     /// The network between processes, until changed at run time.
     pub network: NetworkFaults,
+    /// Sends requests and replies by the sessions of datagrams of crate `net`, in datagrams of so
+    /// many bytes. `None`: whole, by a network that knows what a call is.
+    #[cfg(feature = "cluster")]
+    pub datagram_bytes_max: Option<usize>,
     /// The disks of new processes, until changed at run time.
     pub disk: DiskFaults,
     /// How many of the last trace lines to keep as text; 0 keeps none and is fastest.
@@ -39,6 +43,8 @@ impl Default for SimOptions {
             clock_drift_ppm_max: 0,
             polls_per_instant_max: 1_000_000,
             network: NetworkFaults::default(),
+            #[cfg(feature = "cluster")]
+            datagram_bytes_max: None,
             disk: DiskFaults::default(),
             trace_lines: 0,
             log_level: Some(tracing::Level::WARN),
@@ -73,6 +79,11 @@ pub struct NetworkFaults {
     /// How often a message may overtake those sent before it on the same way. The others keep
     /// their order, as on one TCP connection, and wait behind late ones.
     pub reorder_ppm: u32,
+    /// How often a datagram arrives once more up to 10 s later. Not for whole messages, nor is the
+    /// next one.
+    pub replay_ppm: u32,
+    /// How often a bit of a datagram turns over.
+    pub damage_ppm: u32,
     /// How often a call to an address where nobody listens is refused at once, instead of silence.
     pub refused_ppm: u32,
     /// Calls with larger requests fail with `TooLarge`.
@@ -91,6 +102,8 @@ impl Default for NetworkFaults {
             noticed_ppm: 500_000,
             duplicate_ppm: 0,
             duplicate_requests: false,
+            replay_ppm: 0,
+            damage_ppm: 0,
             reorder_ppm: 100_000,
             refused_ppm: 800_000,
             message_bytes_max: 16 << 20,

@@ -70,6 +70,8 @@ pub(crate) enum Packet {
     Reply(ReplyTo, Frame),
     /// The client's end learns that the connection is refused or broken.
     Failure(ReplyTo, CallError),
+    #[cfg(feature = "cluster")]
+    Datagram(crate::datagrams::Datagram),
 }
 
 /// A request for a service, to be handed over without the lock.
@@ -81,14 +83,14 @@ pub(crate) struct Arrival {
 }
 
 /// How one message is sent.
-struct Way {
-    from: ProcessId,
-    to: Option<ProcessId>,
-    length: usize,
+pub(crate) struct Way {
+    pub(crate) from: ProcessId,
+    pub(crate) to: Option<ProcessId>,
+    pub(crate) length: usize,
 }
 
 impl State {
-    fn faults(&self, from: ProcessId, to: Option<ProcessId>) -> &NetworkFaults {
+    pub(crate) fn faults(&self, from: ProcessId, to: Option<ProcessId>) -> &NetworkFaults {
         to.and_then(|to| self.links.get(&link_key(from, to)))
             .and_then(|link| link.faults.as_ref())
             .unwrap_or(&self.options.network)
@@ -101,7 +103,7 @@ impl State {
     }
 
     /// Draws when a message that is sent now arrives.
-    fn arrival_time(&mut self, way: &Way) -> u64 {
+    pub(crate) fn arrival_time(&mut self, way: &Way) -> u64 {
         if way.to == Some(way.from) {
             return self.now + 1 + self.random_network.below(2_000);
         }
@@ -134,7 +136,7 @@ impl State {
     }
 
     /// Whether a message is lost on its way, and why.
-    fn loss(&mut self, way: &Way) -> Option<&'static str> {
+    pub(crate) fn loss(&mut self, way: &Way) -> Option<&'static str> {
         let to = way.to?;
         if to == way.from {
             return None;
@@ -252,7 +254,7 @@ impl State {
         self.queue.push(time, Event::Packet(Box::new(packet)));
     }
 
-    fn lost(&mut self, way: &Way, why: &'static str, call: u64, opcode: u16) {
+    pub(crate) fn lost(&mut self, way: &Way, why: &'static str, call: u64, opcode: u16) {
         self.record(&Fact::Lost {
             why,
             from: way.from,
@@ -266,6 +268,8 @@ impl State {
     pub(crate) fn arrive(&mut self, packet: Packet) -> Action {
         match packet {
             Packet::Request(request) => self.arrive_request(request),
+            #[cfg(feature = "cluster")]
+            Packet::Datagram(datagram) => self.arrive_datagram(datagram),
             Packet::Reply(reply, frame) => {
                 let (from, to) = (reply.server.process, reply.client.process);
                 if self.is_cut(from, to) {

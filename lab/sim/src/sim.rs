@@ -1,6 +1,8 @@
 //! The simulation as tests see it: processes, faults, and running it all.
 
 use crate::clock::{ProcessClock, SimClock, nanos};
+#[cfg(feature = "cluster")]
+use crate::datagrams::Datagrams;
 use crate::disk::SimDisk;
 use crate::executor::{Ended, Shared, locked};
 use crate::logging::SimSubscriber;
@@ -16,13 +18,13 @@ use crate::trace::Fact;
 use core::any::Any;
 use core::ops::Deref;
 use core::time::Duration;
-use pluvio_env::{Address, Env, TaskHandle};
+use pluvio_env::{Address, Clock, Env, Network, TaskHandle};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tracing::Dispatch;
 
 /// What wall clocks show at virtual time zero: 14 November 2023.
-const UNIX_START: u64 = 1_700_000_000;
+pub(crate) const UNIX_START: u64 = 1_700_000_000;
 
 /// A simulation. Runs it, and ends everything in it when dropped.
 pub struct Sim {
@@ -256,15 +258,32 @@ impl SimHandle {
             what: "start",
             owner,
         });
+        #[cfg(feature = "cluster")]
+        let datagrams = { state.options.datagram_bytes_max }
+            .map(|most| (most, state.options.network.message_bytes_max));
         let shared = || Arc::clone(&self.shared);
-        let env = Env {
-            clock: Arc::new(clock),
-            rng: Arc::new(rng),
-            disk: Arc::new(SimDisk::new(shared(), owner)),
-            network: Arc::new(SimNetwork {
+        let clock: Arc<dyn Clock> = Arc::new(clock);
+        let whole = || -> Arc<dyn Network> {
+            Arc::new(SimNetwork {
                 shared: shared(),
                 owner,
-            }),
+            })
+        };
+        #[cfg(feature = "cluster")]
+        let network = match datagrams {
+            Some((most, frame)) => {
+                let clock = Arc::clone(&clock);
+                Arc::new(Datagrams::new(shared(), owner, clock, most, frame))
+            }
+            None => whole(),
+        };
+        #[cfg(not(feature = "cluster"))]
+        let network = whole();
+        let env = Env {
+            clock,
+            rng: Arc::new(rng),
+            disk: Arc::new(SimDisk::new(shared(), owner)),
+            network,
             tasks: Arc::new(SimTasks {
                 shared: shared(),
                 owner,
@@ -413,6 +432,16 @@ impl SimHandle {
         let state = self.shared.lock();
         let start = seconds.saturating_sub(state.now / 1_000_000_000);
         state.process(id).unix.store(start, Ordering::Relaxed);
+    }
+
+    /// By how many seconds the wall clock of a process is ahead of a right one.
+    #[must_use]
+    pub fn unix_seconds_ahead(&self, id: ProcessId) -> i64 {
+        let state = self.shared.lock();
+        let unix = state.process(id).unix.load(Ordering::Relaxed);
+        i64::try_from(unix)
+            .unwrap_or(i64::MAX)
+            .saturating_sub_unsigned(UNIX_START)
     }
 
     /// Lets the wall clock of a process jump by `seconds`, back when negative; not before 1970.

@@ -108,6 +108,11 @@ pub(crate) struct State {
     /// service has got it.
     pub(crate) copies: FixedMap<u64, bool>,
     pub(crate) network_stats: NetworkStats,
+    #[cfg(feature = "cluster")]
+    pub(crate) sockets: crate::datagrams::Sockets,
+    /// Keys of sessions of datagrams so far.
+    #[cfg(feature = "cluster")]
+    pub(crate) session_keys: u64,
 
     pub(crate) random_network: Stream,
     pub(crate) random_disk: Stream,
@@ -148,6 +153,10 @@ impl State {
             call_last: 0,
             copies: FixedMap::default(),
             network_stats: NetworkStats::default(),
+            #[cfg(feature = "cluster")]
+            sockets: crate::datagrams::Sockets::default(),
+            #[cfg(feature = "cluster")]
+            session_keys: 0,
             random_network: Stream::new(seed, "network"),
             random_disk: Stream::new(seed, "disk"),
             random_schedule: Stream::new(seed, "schedule"),

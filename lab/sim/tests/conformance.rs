@@ -11,10 +11,22 @@ use support::{SECOND, quiet};
 
 #[test]
 fn the_simulated_network_is_a_network() {
+    every_case(None);
+}
+
+#[test]
+fn sessions_of_datagrams_are_a_network() {
+    for datagram_bytes_max in [1_400, 60_000] {
+        every_case(Some(datagram_bytes_max));
+    }
+}
+
+fn every_case(datagram_bytes_max: Option<usize>) {
     for (seed, (name, case)) in (1..).zip(CASES) {
         println!("{name}");
         let mut options = quiet();
         options.network.refused_ppm = 1_000_000;
+        options.datagram_bytes_max = datagram_bytes_max;
         let frame_bytes_max = options.network.message_bytes_max;
         let sim = Sim::new(seed, options);
         let (server, client) = (sim.process("s"), sim.process("c"));

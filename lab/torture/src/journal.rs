@@ -165,7 +165,7 @@ impl Journal {
         }
     }
 
-    /// Counts why an operation failed.
+    /// Counts why an operation failed, or was sent once more.
     pub fn error(&self, why: String) {
         *self.pages().errors.entry(why).or_default() += 1;
     }

@@ -4,7 +4,7 @@
 //! `docs/torture.md` tells what is done, recorded and checked. The parts:
 //! - `faults`: the schedule;
 //! - `nemesis`: does it, to processes, `links` and `disks`;
-//! - `native` and `redis`: clients;
+//! - `native`, `redis` and `slots`: clients;
 //! - `journal`: their operations;
 //! - `report`: the judgement;
 //! - `evidence`: where it is kept;
@@ -29,9 +29,10 @@ use pluvio_env::{Clock, Env};
 use pluvio_local::{LocalCluster, LocalOptions, Program, temporary};
 use pluvio_sim::check::{Check, Violation};
 use pluvio_sim::history::History;
-use pluvio_units::{CoreId, Size};
+use pluvio_units::{CoreId, HashKind, Size};
 use redis::Redis;
 use report::Report;
+use slots::Slots;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,6 +53,7 @@ mod native;
 mod nemesis;
 mod redis;
 mod report;
+mod slots;
 
 /// The table of all keys: database 0 of the Redis port, so that both kinds of clients meet.
 const TABLE: &str = "redis:0";
@@ -90,7 +92,7 @@ pub struct Torture {
     /// Log memory of each server
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     memory: Size,
-    /// Clients; every other one uses the Redis port
+    /// Clients; every other one uses the Redis ports, half of those as cluster clients
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(2..=256))]
     clients: u16,
     /// Kinds of faults: all, none, or a list with commas
@@ -248,6 +250,11 @@ fn machine(torture: &mut Torture, seed: u64, data: &Path) -> (Machine, BTreeMap<
     (machine, left_out)
 }
 
+/// Whether the processes of a run have rings for each other: in half of the runs.
+fn has_rings(seed: u64) -> bool {
+    Draw::new(seed, "rings", 0).percent(50)
+}
+
 /// A seed for somebody who gives none.
 fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
@@ -267,6 +274,7 @@ async fn torment(
     (log, log_format): (Option<String>, LogFormat),
 ) -> Result<(Report, History), Failure> {
     let torture = &run.torture;
+    let rings = has_rings(run.seed);
     let options = LocalOptions {
         coordinators: COORDINATORS,
         // Where bits flip, one replica of every segment may be damaged: a write needs another one.
@@ -275,6 +283,7 @@ async fn torment(
             .has(Fault::Flip)
             .then(|| (torture.replicas - 1).max(2)),
         homes: run.machine.links.as_ref().map(Links::homes),
+        rings,
         log: Some(log.unwrap_or_else(|| "info".to_owned())),
         log_format,
         ..LocalOptions::for_a_while(torture.servers, torture.replicas, torture.memory, &run.data)
@@ -294,6 +303,7 @@ async fn torment(
         seed: run.seed,
         servers: torture.servers,
         replicas: torture.replicas,
+        rings,
         faults: torture.faults.clone(),
         again: again(torture, run.seed),
         ..Report::default()
@@ -333,11 +343,18 @@ async fn phases(
 ) -> Result<(), Failure> {
     let cluster = &nemesis.cluster;
     let last = cluster.session(LAST_PATIENCE);
-    let redis: Vec<String> = cluster.servers().filter_map(|s| s.redis.clone()).collect();
+    let ports = Ports {
+        redis: cluster.servers().filter_map(|s| s.redis.clone()).collect(),
+        cluster: { cluster.servers() }
+            .filter_map(|s| s.redis_cluster.clone())
+            .collect(),
+    };
     let sessions = (0..run.torture.clients).map(|number| cluster.session(patience(number)));
     let sessions: Vec<Session> = sessions.collect();
-    let table = last.client.create_table(TABLE, None).await?;
-    let clients = Clients::start(run.seed, journal, &sessions, &redis).await?;
+    // As the Redis ports make it: cluster clients need slots.
+    let kind = HashKind::Slots;
+    let table = last.client.create_table_hashed(TABLE, None, kind).await?;
+    let clients = Clients::start(run.seed, journal, &sessions, &ports).await?;
     let length = Duration::from_secs_f64(run.torture.minutes * 60.0);
     let progress = bar(length.as_secs(), "torture (s)", false);
     let showing = show(journal, &*env.clock, &progress);
@@ -446,6 +463,19 @@ fn patience(client: u16) -> Duration {
     PATIENCE[usize::from(client / 2) % PATIENCE.len()]
 }
 
+/// Where the Redis ports of all servers are.
+struct Ports {
+    redis: Vec<String>,
+    /// Those for cluster clients.
+    cluster: Vec<String>,
+}
+
+/// Whether a client of the Redis ports is a cluster client: of both the patient ones and the
+/// others.
+fn is_of_cluster(client: u16) -> bool {
+    client / 4 % 2 == 1
+}
+
 /// The clients at work.
 struct Clients(Vec<oneshot::Receiver<()>>);
 
@@ -454,7 +484,7 @@ impl Clients {
         seed: u64,
         journal: &Journal,
         sessions: &[Session],
-        servers: &[String],
+        ports: &Ports,
     ) -> Result<Self, Failure> {
         let mut ends = Vec::new();
         for (number, session) in (0..).zip(sessions) {
@@ -475,12 +505,13 @@ impl Clients {
                 _ => Worker::Redis(Redis {
                     journal: journal.clone(),
                     clock: clock.clone(),
-                    servers: servers.to_vec(),
+                    servers: ports.redis.clone(),
                     // The server itself gives up after 10 s, and says so.
                     patience: patience(number) + Duration::from_secs(1),
                     number,
                     draw,
                     connection: None,
+                    slots: is_of_cluster(number).then(|| Slots::new(ports.cluster.clone())),
                 }),
             };
             session.env.tasks.spawn(CoreId(0), "torture", async move {

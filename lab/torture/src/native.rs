@@ -53,7 +53,9 @@ impl Native {
             (KeyKind::Register, 80..85) => self.get_and_delete(&subject).await,
             (KeyKind::Register, 85..92) => self.multi_read(subject).await,
             (KeyKind::Register, _) => self.multi_write(subject).await,
-            (KeyKind::Value | KeyKind::Tokens, _) => unreachable!("there are no such keys here"),
+            (KeyKind::Value | KeyKind::Tokens | KeyKind::Volatile, _) => {
+                unreachable!("there are no such keys here")
+            }
         }
     }
 

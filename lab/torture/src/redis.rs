@@ -1,10 +1,12 @@
-//! Clients that use the Redis port of any server, in pipelines, over connections that break.
+//! Clients that use the Redis ports, in pipelines, over connections that break: any server's
+//! ordinary port, or as cluster clients the port of each key's owner (`slots`).
 //!
 //! A command without an answer has an unknown outcome, except for one that was never sent.
 
 use super::draw::Draw;
 use super::journal::{Journal, Subject};
 use super::native::{addend, appendix, appends, length, new_value, replaced};
+use super::slots::Slots;
 use pluvio_env::{Clock, timeout};
 use pluvio_load::resp::{Connection, Reply, command};
 use pluvio_sim::cluster::values;
@@ -13,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Commands of a pipeline.
-const PIPELINE_MAX: u64 = 4;
+pub(super) const PIPELINE_MAX: u64 = 4;
 /// How long a connection may take to be made.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Pause after a connection could not be made.
-const CONNECT_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How the answer begins when the server does not know whether a command was executed.
 const IN_DOUBT: &str = "ERR it is not known whether the command was executed: ";
@@ -38,11 +40,13 @@ pub struct Redis {
     pub draw: Draw,
     /// The connection, if there is one.
     pub connection: Option<Connection>,
+    /// What a cluster client knows; `None`: it is an ordinary one.
+    pub slots: Option<Slots>,
 }
 
 /// A command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(super) enum Kind {
     Get,
     Set,
     SetNew,
@@ -60,7 +64,10 @@ enum Kind {
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    fn name(self, of_cluster: bool) -> &'static str {
+        if of_cluster {
+            return self.cluster_name();
+        }
         match self {
             Self::Get => "redis GET",
             Self::Set => "redis SET",
@@ -74,6 +81,23 @@ impl Kind {
             Self::Append => "redis APPEND",
             Self::Length => "redis STRLEN",
             Self::SetNoRange => "redis SETRANGE",
+        }
+    }
+
+    fn cluster_name(self) -> &'static str {
+        match self {
+            Self::Get => "redis cluster GET",
+            Self::Set => "redis cluster SET",
+            Self::SetNew => "redis cluster SETNX",
+            Self::SetGet => "redis cluster SET GET",
+            Self::GetSet => "redis cluster GETSET",
+            Self::Delete => "redis cluster DEL",
+            Self::GetDelete => "redis cluster GETDEL",
+            Self::Add => "redis cluster INCRBY",
+            Self::AddDecimal => "redis cluster INCRBYFLOAT",
+            Self::Append => "redis cluster APPEND",
+            Self::Length => "redis cluster STRLEN",
+            Self::SetNoRange => "redis cluster SETRANGE",
         }
     }
 
@@ -97,13 +121,15 @@ impl Kind {
             (KeyKind::Register, 77..85) => Self::GetSet,
             (KeyKind::Register, 85..90) => Self::GetDelete,
             (KeyKind::Register, _) => Self::Delete,
-            (KeyKind::Value | KeyKind::Tokens, _) => unreachable!("there are no such keys here"),
+            (KeyKind::Value | KeyKind::Tokens | KeyKind::Volatile, _) => {
+                unreachable!("there are no such keys here")
+            }
         }
     }
 }
 
 /// A command that was sent.
-struct Sent {
+pub(super) struct Sent {
     kind: Kind,
     begun: Begun,
 }
@@ -111,6 +137,10 @@ struct Sent {
 impl Redis {
     /// One pipeline.
     pub async fn step(&mut self) {
+        if let Some(slots) = self.slots.take() {
+            self.slots = Some(self.step_of_cluster(slots).await);
+            return;
+        }
         let Some(mut connection) = self.connected().await else {
             self.clock.sleep(CONNECT_PAUSE).await;
             return;
@@ -124,31 +154,38 @@ impl Redis {
         let mut is_whole = timeout(&*clock, self.patience, connection.send(&bytes))
             .await
             .is_ok_and(|result| result.is_ok());
-        for Sent { kind, begun } in sent {
+        for sent in sent {
             let mut outcome = None;
             if is_whole {
-                let reply = connection.reply(|reply| self.outcome(kind, reply));
+                let reply = connection.reply(|reply| self.outcome(&sent, reply));
                 let waited = timeout(&*clock, self.patience, reply).await;
                 outcome = waited.ok().and_then(Result::ok);
                 is_whole = outcome.is_some();
             }
-            let outcome = match outcome {
-                Some(outcome) => outcome,
-                None => {
-                    self.journal.error("redis: no reply".to_owned());
-                    Outcome::Unknown
-                }
-            };
-            // A read changes nothing, whatever happened to it.
-            let outcome = match (kind, outcome) {
-                (kind, Outcome::Unknown) if kind.is_read() => Outcome::NotDone,
-                (_, outcome) => outcome,
-            };
-            self.journal.end(kind.name(), begun, outcome);
+            self.end(sent, outcome, false);
         }
         if is_whole && !self.draw.percent(2) {
             self.connection = Some(connection);
         }
+    }
+
+    /// Ends a command. `None`: there was no reply to it.
+    pub(super) fn end(&self, sent: Sent, outcome: Option<Outcome>, of_cluster: bool) {
+        let Sent { kind, begun } = sent;
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None => {
+                self.journal.error("redis: no reply".to_owned());
+                Outcome::Unknown
+            }
+        };
+        // A read changes nothing, whatever happened to it.
+        let outcome = match (kind, outcome) {
+            (kind, Outcome::Unknown) if kind.is_read() => Outcome::NotDone,
+            (_, outcome) => outcome,
+        };
+        let name = kind.name(of_cluster);
+        self.journal.end(name, begun, outcome);
     }
 
     async fn connected(&mut self) -> Option<Connection> {
@@ -156,11 +193,15 @@ impl Redis {
             return Some(connection);
         }
         let server = &self.servers[self.draw.place(self.servers.len())];
+        self.open(server).await
+    }
+
+    pub(super) async fn open(&self, server: &str) -> Option<Connection> {
         let opened = timeout(&*self.clock, CONNECT_LIMIT, Connection::open(server)).await;
         opened.ok().and_then(Result::ok)
     }
 
-    fn one(&mut self, subject: &Subject, bytes: &mut Vec<u8>) -> Sent {
+    pub(super) fn one(&mut self, subject: &Subject, bytes: &mut Vec<u8>) -> Sent {
         let kind = Kind::draw(subject, &mut self.draw);
         let key = subject.key.as_slice();
         let action = match kind {
@@ -217,7 +258,8 @@ impl Redis {
         Sent { kind, begun }
     }
 
-    fn outcome(&self, kind: Kind, reply: Reply<'_>) -> Outcome {
+    pub(super) fn outcome(&self, sent: &Sent, reply: Reply<'_>) -> Outcome {
+        let kind = sent.kind;
         let plain = match (kind, reply) {
             (Kind::Get, Reply::Nil) => return Outcome::Missing,
             (Kind::Get, Reply::Bulk(value)) => Plain::Found {
@@ -259,7 +301,7 @@ impl Redis {
             }
             (_, reply) => {
                 self.journal
-                    .wrong(format!("{} was answered with {reply:?}", kind.name()));
+                    .wrong(format!("{kind:?} was answered with {reply:?}"));
                 return Outcome::Unknown;
             }
         };
@@ -274,7 +316,7 @@ impl Redis {
             // Nothing is asked for that could be refused for good.
             _ => self
                 .journal
-                .wrong(format!("{} was answered with {text:?}", kind.name())),
+                .wrong(format!("{kind:?} was answered with {text:?}")),
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct Report {
     pub servers: u32,
     /// Replicas of every write.
     pub replicas: u32,
+    /// Whether servers had rings for each other and for clients.
+    pub rings: bool,
     /// How long clients worked, in seconds.
     pub seconds: f64,
     /// Kinds of faults that were asked for and possible.
@@ -51,7 +53,7 @@ pub struct Report {
     pub expelled: u64,
     /// Operations by kind and outcome.
     pub operations: BTreeMap<String, Counts>,
-    /// Why operations failed.
+    /// Why operations failed, or were sent once more.
     pub errors: BTreeMap<String, u64>,
     /// Seconds until the cluster was healthy when faults ended.
     pub healed_s: Option<f64>,
@@ -130,11 +132,12 @@ impl Report {
             let all: u64 = self.operations.values().map(Counts::all).sum();
             let unknown: u64 = self.operations.values().map(|c| c.unknown).sum();
             line(format!(
-                "{} operations in {:.0} s, {} of unknown outcome; {} servers, {} replicas, seed {}",
+                "{} operations in {:.0} s, {} of unknown outcome; {} servers{}, {} replicas, seed {}",
                 count(all),
                 self.seconds,
                 count(unknown),
                 self.servers,
+                if self.rings { " with rings" } else { "" },
                 self.replicas,
                 self.seed
             ));

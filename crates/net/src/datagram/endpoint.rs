@@ -21,13 +21,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const ANSWERS_MAX: usize = 256;
 
 /// A request that has arrived whole.
-pub(crate) struct Arrived {
-    pub(crate) session: u64,
+pub struct Arrived {
+    /// Its session.
+    pub session: u64,
     /// The client.
-    pub(crate) peer: Address,
+    pub peer: Address,
     /// The client's number of the call.
-    pub(crate) call: u64,
-    pub(crate) frame: Frame,
+    pub call: u64,
+    /// The request.
+    pub frame: Frame,
 }
 
 /// Counts since they were last taken.

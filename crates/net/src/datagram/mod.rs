@@ -10,13 +10,17 @@
 //!   side of all sessions of a socket.
 //! - `client_io` and `serve` are the tasks that give them sockets and time.
 //!
-//! All but the last two know no socket, clock or task, and are tested in virtual time.
+//! - `machines` shows the former to programs with a network of their own.
+//!
+//! All but those two tasks know no socket, clock or task, and are tested in virtual time.
 
 mod caller;
 pub(crate) mod client_io;
 mod endpoint;
 mod flight;
 mod inbox;
+#[cfg(feature = "machines")]
+pub mod machines;
 mod opening;
 mod outbox;
 mod packet;

@@ -42,6 +42,26 @@ impl Engine {
         self.expiry.judge(shown.min(self.expiry.reached()))
     }
 
+    /// No object whose deadline is up to this time is there any more for a read that begins now.
+    /// `None`: no object has ever had a deadline. For observers: it changes nothing, and may be
+    /// behind [`Self::now`].
+    #[must_use]
+    pub fn surely_past(&self) -> Option<UnixMs> {
+        if !self.expiry.is_used() {
+            return None;
+        }
+        let shown = match self.kind {
+            StoreKind::Replicated => self.expiry.shown().min(self.expiry.reached()),
+            StoreKind::Volatile | StoreKind::InPlace => self.expiry.shown(),
+        };
+        let judged = shown.max(self.expiry.judged());
+        Some(
+            self.expiry
+                .earliest_standing()
+                .map_or(judged, |standing| standing.min(judged)),
+        )
+    }
+
     /// [`Self::now`], and the clock.
     pub(crate) fn time(&self) -> Now {
         let judged = self.now();

@@ -121,6 +121,12 @@ impl Expiry {
         found.map(|one| one.horizon)
     }
 
+    /// The earliest time that a tablet is judged by, of those that have one of their own.
+    pub(crate) fn earliest_standing(&self) -> Option<UnixMs> {
+        let standing = self.standing.read().unwrap_or_else(PoisonError::into_inner);
+        standing.iter().map(|one| one.horizon).min()
+    }
+
     /// With room for fewer notes.
     #[cfg(test)]
     pub(crate) fn with_room(most: usize) -> Self {

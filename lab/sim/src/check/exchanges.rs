@@ -52,7 +52,11 @@ impl Operation for Exchange {
 }
 
 impl Exchange {
-    fn after_answer(&self, object: &ValueObject, outcome: &Outcome) -> Option<ValueObject> {
+    pub(super) fn after_answer(
+        &self,
+        object: &ValueObject,
+        outcome: &Outcome,
+    ) -> Option<ValueObject> {
         let met = match outcome {
             Outcome::Written { replaced, .. } => object.known(replaced.0)?,
             Outcome::Unchanged { version, .. }
@@ -87,7 +91,7 @@ impl Exchange {
 
     /// The object after a mutation took effect whose reply nobody got; `None` when it has none
     /// here.
-    fn after_unknown(&self, object: &ValueObject) -> Option<ValueObject> {
+    pub(super) fn after_unknown(&self, object: &ValueObject) -> Option<ValueObject> {
         let met = object.held(Some(self.request.condition()))?;
         let mutation = self.request.mutation(b"")?;
         match judge(&mutation, current(&met), NO_TIME) {

@@ -1,7 +1,7 @@
 //! Time does not run backwards: what was acknowledged or read stays, what was deleted stays away.
 
 use crate::check::{Check, Subject, Violation};
-use crate::history::{Outcome, Plain, Record};
+use crate::history::{KeyKind, Outcome, Plain, Record};
 
 /// An acknowledged write is readable with its value or a later one.
 pub(super) fn acknowledged_write_is_readable(subject: &Subject<'_>) -> Vec<Violation> {
@@ -60,12 +60,18 @@ fn lost<'a>(
         let (Some((version, proof)), Some(seen)) = (best, found(later)) else {
             continue;
         };
-        let explained = seen == 0 && subject.deletion_between(proof, later, version);
+        let explained =
+            seen == 0 && (expires(subject) || subject.deletion_between(proof, later, version));
         if seen < version && !explained {
             return Some((proof, later));
         }
     }
     None
+}
+
+/// Whether objects of this key may be gone without a delete (`expiry` judges when).
+fn expires(subject: &Subject<'_>) -> bool {
+    subject.key.kind == KeyKind::Volatile
 }
 
 /// The version that was there when the operation took effect; `Some(0)`: no object.

@@ -16,6 +16,7 @@ mod counters;
 mod enumeration;
 mod exchanges;
 pub mod expected;
+mod expiry;
 mod going_back;
 mod linear;
 mod not_done;
@@ -27,11 +28,12 @@ mod tests;
 pub mod tokens;
 mod versions;
 
-use crate::history::{History, KeyHistory, KeyId, Record};
+use crate::history::{Clocks, History, KeyHistory, KeyId, KeyKind, Record};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use exchanges::ValueObject;
+pub use expiry::{Mortal, Timed, Window};
 pub use linear::{End, Linear, Operation, linearize};
 pub use register::Object;
 
@@ -57,6 +59,8 @@ pub enum Check {
     CountersAddUp,
     /// An enumeration finds each stable key exactly once.
     EnumerationFindsEachOnce,
+    /// Objects expire when their deadlines are past: no later, and no earlier.
+    ExpiresInTime,
     /// Items of an ordered batch take effect in its order.
     BatchesInOrder,
     /// There is an order of all operations on a key that explains every answer.
@@ -87,6 +91,7 @@ impl fmt::Display for Check {
             Self::OneWinner => "one conditional change wins per version",
             Self::CountersAddUp => "counters add up",
             Self::EnumerationFindsEachOnce => "an enumeration finds each stable key exactly once",
+            Self::ExpiresInTime => "objects expire at their deadlines",
             Self::BatchesInOrder => "an ordered batch takes effect in its order",
             Self::Linearizable => "operations on a key are linearizable",
             Self::OneOwner => "each key has one owner",
@@ -197,17 +202,9 @@ pub fn check_history(history: &History, steps_max: u64) -> Verdict {
         for checker in KEY_CHECKERS {
             verdict.violations.extend(checker(&subject));
         }
-        let violation = if key.kind.has_exchanges() {
-            judged(
-                &mut verdict,
-                &subject,
-                &key.exchanges,
-                steps_max,
-                describe_value,
-            )
-        } else {
-            judged(&mut verdict, &subject, &key.records, steps_max, describe)
-        };
+        let late = expiry::expires_in_time(&subject, history.clocks());
+        verdict.violations.extend(late);
+        let violation = ordered(&mut verdict, &subject, history.clocks(), steps_max);
         verdict.violations.extend(violation);
     }
     let reads = tokens::Reads::new(history);
@@ -221,6 +218,29 @@ pub fn check_history(history: &History, steps_max: u64) -> Verdict {
             .extend(enumeration::finds_each_once(history, scan));
     }
     verdict
+}
+
+/// Searches an order for the operations on a key, as they stand for its kind.
+fn ordered(
+    verdict: &mut Verdict,
+    subject: &Subject<'_>,
+    clocks: &Clocks,
+    steps_max: u64,
+) -> Option<Violation> {
+    let key = subject.key;
+    match key.kind {
+        KeyKind::Register | KeyKind::Counter => {
+            judged(verdict, subject, &key.records, steps_max, describe)
+        }
+        KeyKind::Value | KeyKind::Tokens => {
+            judged(verdict, subject, &key.exchanges, steps_max, describe_value)
+        }
+        KeyKind::Volatile => {
+            let exchanges = key.exchanges.iter();
+            let timed: Vec<Timed<'_>> = exchanges.map(|e| Timed::new(e, clocks)).collect();
+            judged(verdict, subject, &timed, steps_max, describe_mortal)
+        }
+    }
 }
 
 /// Searches an order for the operations on a key, and counts what came of it.
@@ -277,6 +297,15 @@ fn describe_value(object: &ValueObject) -> String {
         Some(value) => format!("{value:?}, {}", version_of(object)),
         None => format!("no object, {}", version_of(object)),
     }
+}
+
+fn describe_mortal(mortal: &Mortal) -> String {
+    let Mortal { object, window } = mortal;
+    let deadline = match *window {
+        Window::NEVER => "no deadline".to_owned(),
+        Window { first, last } => format!("deadline {first} to {last}"),
+    };
+    format!("{}, {deadline}", describe_value(object))
 }
 
 fn version_of<C>(object: &Object<C>) -> String {

@@ -1,6 +1,7 @@
 //! Each checker must find the error it is for, and none in what a correct cluster does.
 
 mod exchanges;
+mod expiry;
 mod fake;
 
 use super::accounts::{Account, Contents, not_accounted_for, not_found};

@@ -47,11 +47,16 @@ pub enum Fault {
     Bitrot,
     /// Bits of objects turn over in the memory of one server, where every write needs two replicas.
     Memory,
+    /// Requests and replies go by the sessions of crate `net`, in datagrams. For a while, up to a
+    /// fifth of those are lost, up to a fifth come twice, and all may overtake each other. Some come
+    /// again seconds later, and some are damaged. In runs with this, the other faults of messages
+    /// are faults of datagrams, too.
+    Datagrams,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Delay,
         Self::Loss,
         Self::Duplication,
@@ -67,6 +72,7 @@ impl Fault {
         Self::Disk,
         Self::Bitrot,
         Self::Memory,
+        Self::Datagrams,
     ];
 
     /// Its name, as in `--faults`.
@@ -88,6 +94,7 @@ impl Fault {
             Self::Disk => "disk",
             Self::Bitrot => "bitrot",
             Self::Memory => "memory",
+            Self::Datagrams => "datagrams",
         }
     }
 }

@@ -4,8 +4,8 @@ use crate::check::Violation;
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::report::OperationCounts;
 use crate::history::{
-    Action, Answer, Begun, Exchange, History, KeyId, KeyKind, OrderedBatch, Outcome, Plain, Record,
-    Request, Scan,
+    Action, Answer, Begun, Clocks, Exchange, History, KeyId, KeyKind, OrderedBatch, Outcome, Plain,
+    Record, Request, Scan,
 };
 use bytes::Bytes;
 use core::time::Duration;
@@ -80,6 +80,17 @@ impl Keys {
                 is_float: false,
             };
             let name = format!("{word} {number} of {}", keys.tables[table]);
+            keys.add(journal, name, place);
+        }
+        for number in 0..plan.volatiles {
+            let table = number as usize % keys.tables.len();
+            let place = Place {
+                table,
+                bytes: format!("volatile {number}").into_bytes(),
+                kind: KeyKind::Volatile,
+                is_float: false,
+            };
+            let name = format!("volatile {number} of {}", keys.tables[table]);
             keys.add(journal, name, place);
         }
         keys
@@ -165,6 +176,7 @@ struct Pages {
     failures: BTreeMap<String, u64>,
     violations: Vec<Violation>,
     recovered: BTreeSet<ServerId>,
+    listed: BTreeSet<ServerId>,
     steps_left: u64,
     steps_done: u64,
     value_last: u64,
@@ -347,6 +359,24 @@ impl Journal {
     /// A crashed server whose recovery has ended.
     pub(super) fn recovered(&self, server: ServerId) {
         self.pages().recovered.insert(server);
+    }
+
+    /// Notes what the owners' clocks showed.
+    pub(super) fn set_clocks(&self, clocks: Clocks) {
+        self.pages().history.set_clocks(clocks);
+    }
+
+    /// These servers are on the coordinator's list.
+    pub(super) fn listed(&self, servers: BTreeSet<ServerId>) {
+        self.pages().listed = servers;
+    }
+
+    /// Whether a server that was a member is on the coordinator's list no more: nobody holds
+    /// anything for it. Ids ascend, so that a list without any later one may be an old one.
+    pub(super) fn is_forgotten(&self, server: ServerId) -> bool {
+        let pages = self.pages();
+        let is_later = pages.listed.last().is_some_and(|last| *last > server);
+        is_later && !pages.listed.contains(&server)
     }
 
     /// Takes everything out, the history in its order.

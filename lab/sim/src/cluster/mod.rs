@@ -21,6 +21,7 @@ mod plan;
 mod report;
 mod run;
 mod shrink;
+mod times;
 pub mod values;
 mod workload;
 

@@ -14,7 +14,7 @@ use core::time::Duration;
 use pluvio_coordinator::{Candidate, Coordinator, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
 use pluvio_server::{OnCorruption, Server, ServerOptions, Tombstones};
-use pluvio_units::Size;
+use pluvio_units::{ServerId, Size, UnixMs};
 use pluvio_wire::{Opcode, WriteReplica, decode};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -45,6 +45,23 @@ struct View {
     corrupt: bool,
     /// Its disk is full or gives errors: it may be unable to start.
     disk_trouble: bool,
+}
+
+/// What the harness knows of the time at one server.
+pub(super) struct ServerTime {
+    /// How far its wall clock is ahead of a right one.
+    pub(super) ahead_ms: i64,
+    /// Its present life, once that has a master; `None`: a clock may be started next.
+    pub(super) life: Option<LifeTime>,
+}
+
+/// What the harness knows of the time of one life of a server.
+pub(super) struct LifeTime {
+    pub(super) id: ServerId,
+    /// Whether it may answer reads: nobody has recovered it yet.
+    pub(super) may_serve: bool,
+    /// Deadlines up to this are past for reads; `None`: it never had any.
+    pub(super) past: Option<UnixMs>,
 }
 
 /// One process that can be crashed and started again.
@@ -285,6 +302,26 @@ impl Nodes {
                 self.run_server(sim, &process, number);
             }
         }
+    }
+
+    /// What the harness knows of the time at each server.
+    pub(super) fn times(&self, sim: &Sim) -> Vec<ServerTime> {
+        let time = |(number, (node, _)): (usize, &(Node, Arc<Mutex<View>>))| {
+            let server = self.running(number).filter(|_| node.starts_at.is_none());
+            let life = server.and_then(|server| {
+                let master = server.master()?;
+                Some(LifeTime {
+                    id: server.id(),
+                    may_serve: master.may_serve(),
+                    past: master.store().surely_past(),
+                })
+            });
+            ServerTime {
+                ahead_ms: sim.unix_seconds_ahead(node.process).saturating_mul(1_000),
+                life,
+            }
+        };
+        self.servers.iter().enumerate().map(time).collect()
     }
 
     /// What every server has and uses; `None` while one of them has no master.

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 /// Where memory is to fill up, values are so long at least; elsewhere usual ones are shorter.
 const HEAVY_VALUES_MIN: u32 = 1 << 17;
 
+/// The largest datagrams of a run; UDP takes little more.
+const LARGEST_DATAGRAM: usize = 60_000;
+
 /// The kinds of operations of clients.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -73,6 +76,12 @@ pub enum OperationKind {
     InOrder,
     /// Read all that ordered mutations append to.
     Audit,
+    /// Change an object that expires: mostly write it, with a lifetime.
+    WriteVolatile,
+    /// Change when such an object expires.
+    Touch,
+    /// Read such an object, or when it expires.
+    ReadVolatile,
 }
 
 impl OperationKind {
@@ -90,6 +99,13 @@ impl OperationKind {
         (Self::Enumerate, 10),
         (Self::Split, 2),
         (Self::Scratch, 4),
+    ];
+
+    /// Kinds that are drawn where there are keys that expire, and how often they are asked for.
+    const OF_VOLATILES: [(Self, u32); 3] = [
+        (Self::WriteVolatile, 120),
+        (Self::Touch, 50),
+        (Self::ReadVolatile, 250),
     ];
 
     /// Kinds that are one mutation of a key whose bytes checkers know.
@@ -152,6 +168,8 @@ pub struct Plan {
     /// Keys beside those, in all tables together, whose bytes checkers know: they get mutations of
     /// every kind.
     pub values: u32,
+    /// Keys beside those, in all tables together, whose objects expire.
+    pub volatiles: u32,
     /// How many of a table's keys hold numbers, in percent.
     pub counters_percent: u32,
     /// How many of those numbers are floating-point ones, in percent.
@@ -192,6 +210,8 @@ pub struct Plan {
     pub weak_server: Option<u32>,
     /// Overwrites append tombstones too.
     pub every_tombstone: bool,
+    /// The bytes of a datagram, where messages go by datagrams.
+    pub datagram_bytes_max: Option<usize>,
 }
 
 impl Plan {
@@ -254,7 +274,8 @@ impl Plan {
             } else {
                 [0, 10, 10, 30, 30, 100][draw.below(6) as usize]
             },
-            // These three are drawn apart, so that they change nothing else.
+            // These are drawn apart, so that they change nothing else.
+            volatiles: [0, 0, 4, 10][Stream::new(seed, "volatiles").below(4) as usize],
             values: [0, 5, 5, 10][Stream::new(seed, "values").below(4) as usize],
             floats_percent: [0, 50, 100][Stream::new(seed, "floats").below(3) as usize],
             other_rules_percent: [0, 20, 20, 60][Stream::new(seed, "rules").below(4) as usize],
@@ -278,6 +299,7 @@ impl Plan {
             clock_drift_ppm_max: [0, 0, 200][draw.below(3) as usize],
             weak_server: None,
             every_tombstone: draw.below(4) == 0,
+            datagram_bytes_max: None,
         };
         // Some, or so many that one seldom ends before the next begins. Drawn apart, too.
         let migrations =
@@ -286,6 +308,9 @@ impl Plan {
             plan.operations.push((OperationKind::Migrate, migrations));
         }
         plan.draw_mutations(seed);
+        if plan.volatiles > 0 {
+            plan.operations.extend(OperationKind::OF_VOLATILES);
+        }
         if plan.faults.has(Fault::Clock) {
             // Leases are made for clocks that differ by a quarter at most (`docs/membership.md`).
             let drifts = [200, 20_000, 100_000];
@@ -293,6 +318,7 @@ impl Plan {
             plan.clock_drift_ppm_max = drifts[drawn];
         }
         plan.faults = Self::with_memory(seed, plan.faults, allowed);
+        plan.choose_datagrams(seed, allowed);
         plan.choose_weak_server(seed);
         // Where all servers may lose power, only what is synced survives; where one may, the others
         // have what it loses.
@@ -317,6 +343,26 @@ impl Plan {
                 self.operations.push((kind, weight));
             }
         }
+    }
+
+    /// Messages go by datagrams in one run of eight, or wherever nothing else may happen. Drawn
+    /// apart, so that it changes nothing else.
+    fn choose_datagrams(&mut self, seed: u64, allowed: &Faults) {
+        let mut draw = Stream::new(seed, "datagrams");
+        let alone = self.faults.is_empty();
+        if !allowed.has(Fault::Datagrams) || !alone && draw.below(8) > 0 {
+            return;
+        }
+        let faults = core::mem::take(&mut self.faults);
+        self.faults = faults.with(Fault::Datagrams);
+        let sizes = [1_400, 9_000, LARGEST_DATAGRAM];
+        let drawn = sizes[draw.below(sizes.len() as u64) as usize];
+        // Much data in small datagrams costs real time.
+        self.datagram_bytes_max = Some(if self.is_heavy() {
+            LARGEST_DATAGRAM
+        } else {
+            drawn
+        });
     }
 
     /// One copy of everything may be lost where two are always there.
@@ -375,7 +421,8 @@ impl Plan {
 
     /// Every other kind of those that are allowed, at least one.
     fn draw_faults(draw: &mut Stream, allowed: &Faults) -> Faults {
-        let all = allowed.iter().filter(|fault| *fault != Fault::Memory);
+        let apart = [Fault::Memory, Fault::Datagrams];
+        let all = allowed.iter().filter(|fault| !apart.contains(fault));
         let all: Vec<Fault> = all.collect();
         if all.is_empty() {
             return Faults::none();

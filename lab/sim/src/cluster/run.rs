@@ -10,7 +10,8 @@ use crate::cluster::nemesis::{Nemesis, Targets};
 use crate::cluster::nodes::Nodes;
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::report::RunReport;
-use crate::cluster::workload::{Shared, Worker};
+use crate::cluster::times::Times;
+use crate::cluster::workload::{LIFETIME_MAX, Shared, Worker};
 use crate::history::{History, KeyKind, Outcome};
 use crate::options::SimOptions;
 use crate::sim::{ProcessEnv, Sim};
@@ -43,6 +44,11 @@ const CLEARING_MAX: Duration = Duration::from_secs(10);
 /// Virtual time in which backups have once been asked for all of a log between two changes of its
 /// segments.
 const ROLLING_MAX: Duration = Duration::from_secs(10);
+/// How long time may stand still for deadlines in a healthy cluster: a horizon waits for replicas
+/// that are made anew.
+const STANDSTILL_MAX: Duration = Duration::from_secs(5);
+/// Virtual time in which objects whose deadlines are past leave memory.
+const SWEEPING_MAX: Duration = Duration::from_secs(3);
 /// Steps of the search for an order, per key: far more than any key with one needed so far.
 const LINEAR_STEPS_MAX: u64 = 200_000;
 /// How often the coordinator is asked for its tables and recoveries.
@@ -128,6 +134,7 @@ pub fn run_traced(
         SimOptions {
             cores: plan.cores,
             network: Plan::calm_network(),
+            datagram_bytes_max: plan.datagram_bytes_max,
             clock_drift_ppm_max: plan.clock_drift_ppm_max,
             log_level: Some(level),
             ..SimOptions::default()
@@ -241,6 +248,7 @@ fn injected(sim: &Sim, nemesis: &Nemesis) -> BTreeMap<String, u64> {
                 Fault::Loss => stats.lost,
                 Fault::Duplication => stats.duplicated,
                 Fault::Reordering => stats.reordered,
+                Fault::Datagrams => stats.sent_again,
                 Fault::Delay
                 | Fault::Crash
                 | Fault::Restart
@@ -267,6 +275,16 @@ struct Cluster<'s> {
     shared: Shared,
     observer: ProcessEnv,
     overlap_seen: bool,
+    /// Only where keys expire.
+    times: Option<Times>,
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        if let Some(times) = &self.times {
+            self.shared.journal.set_clocks(times.known());
+        }
+    }
 }
 
 impl<'s> Cluster<'s> {
@@ -293,6 +311,7 @@ impl<'s> Cluster<'s> {
             shared,
             observer,
             overlap_seen: false,
+            times: (plan.volatiles > 0).then(|| Times::new(plan.clock_drift_ppm_max)),
         }
     }
 
@@ -318,6 +337,10 @@ impl<'s> Cluster<'s> {
         self.nodes.tend(self.sim, all_up);
         self.clients.tend(self.sim, all_up);
         self.sim.run_for(LOOK);
+        if let Some(times) = &mut self.times {
+            let servers = self.nodes.times(self.sim);
+            times.look(self.sim.now(), &servers, &self.shared.journal);
+        }
         if self.overlap_seen {
             return;
         }
@@ -361,15 +384,16 @@ impl<'s> Cluster<'s> {
             return false;
         }
         // A ping that was lost just before the last fault ended may still convict somebody.
-        let until = self.sim.now() + CONVICTION_MAX;
-        while self.sim.now() < until {
-            self.look(true);
-        }
+        self.wait(CONVICTION_MAX);
         let mut problem = self.until_healthy();
         if problem.is_some() && self.shared.plan.is_heavy() {
             // What fits nowhere waits for room (`docs/recovery.md`, Weaknesses), which another
             // server brings.
             self.nodes.add_server(self.sim);
+            problem = self.until_healthy();
+        }
+        if problem.is_none() && self.times.is_some() {
+            self.let_expire();
             problem = self.until_healthy();
         }
         if problem.is_none() && self.shared.plan.faults.has(Fault::Memory) {
@@ -387,6 +411,41 @@ impl<'s> Cluster<'s> {
         }
         self.write_once_more();
         healthy
+    }
+
+    /// Waits until most lifetimes are over, reads what they were of, and deletes the rest: nothing
+    /// changes by itself any more.
+    fn let_expire(&mut self) {
+        // Clocks may be slow.
+        self.wait(LIFETIME_MAX.mul_f64(1.25));
+        let times = self.times.as_ref();
+        if let Some(problem) = times.and_then(|times| times.stands_still(STANDSTILL_MAX)) {
+            self.complain(Check::ExpiresInTime, problem);
+        }
+        let mut worker = self.worker(u16::MAX - 4);
+        let keys = self.shared.keys.of_kind(KeyKind::Volatile);
+        let work = async move {
+            if !worker.open_tables().await {
+                return Err("the tables cannot be opened".to_owned());
+            }
+            for key in keys {
+                let read = worker.read_volatile(key).await;
+                let deleted = worker.delete_volatile(key).await;
+                if [read, deleted].contains(&Outcome::NotDone) {
+                    return Err("keys that expire cannot be read and deleted".to_owned());
+                }
+            }
+            Ok(())
+        };
+        self.last("reads of what expires", work);
+        self.wait(SWEEPING_MAX);
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let until = self.sim.now() + time;
+        while self.sim.now() < until {
+            self.look(true);
+        }
     }
 
     /// Reads every key, and then compares what nobody reads: servers whose memory is corrupt end.
@@ -585,6 +644,12 @@ async fn observe(env: Env, shared: Shared) {
             problem
                 .into_iter()
                 .for_each(|v| shared.journal.violation(v));
+        }
+        if shared.plan.volatiles > 0
+            && let Ok(list) = worker.client().server_list().await
+        {
+            let listed = list.servers.iter().map(|info| info.id);
+            shared.journal.listed(listed.collect());
         }
         if round.is_multiple_of(5)
             && let Ok(status) = worker.client().cluster_status().await

@@ -3,6 +3,7 @@
 mod exchanges;
 mod requests;
 mod tables;
+mod volatile;
 
 use crate::check::{Check, Violation};
 use crate::cluster::attempts::Attempts;
@@ -23,6 +24,8 @@ use pluvio_env::Env;
 use pluvio_units::HashKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+pub(super) use volatile::LIFETIME_MAX;
 
 /// Most keys of a batch.
 const BATCH_MAX: u64 = 12;
@@ -49,6 +52,8 @@ pub(super) struct Worker {
     rules: Stream,
     /// For keys whose bytes checkers know: apart, too.
     values: Stream,
+    /// For keys that expire: apart, too.
+    lifetimes: Stream,
     /// The versions this client saw last.
     versions: BTreeMap<KeyId, u64>,
     /// The values it saw last of keys whose bytes checkers know.
@@ -142,6 +147,7 @@ impl Worker {
             draw: Stream::new(shared.sim.seed(), &name),
             rules: Stream::new(shared.sim.seed(), &format!("rules of {name}")),
             values: Stream::new(shared.sim.seed(), &format!("values of {name}")),
+            lifetimes: Stream::new(shared.sim.seed(), &format!("lifetimes of {name}")),
             versions: BTreeMap::new(),
             seen: BTreeMap::new(),
             scratch_last: 0,
@@ -237,6 +243,9 @@ impl Worker {
             OperationKind::MultiGet => self.multi_get(kind).await,
             OperationKind::InOrder => self.in_order(kind).await,
             OperationKind::Audit => self.audit(kind).await,
+            OperationKind::WriteVolatile | OperationKind::Touch | OperationKind::ReadVolatile => {
+                self.volatile(kind).await;
+            }
         }
     }
 

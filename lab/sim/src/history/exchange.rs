@@ -11,7 +11,9 @@ use crate::history::{Action, Content, Outcome};
 use bytes::Bytes;
 use core::fmt;
 use core::time::Duration;
-use pluvio_mutation::{self as mutation, Addend, BitStep, Get, Mutation, Output, Projection, Span};
+use pluvio_mutation::{
+    self as mutation, Addend, BitStep, Get, Lifetime, Mutation, Output, Projection, Span, TouchIf,
+};
 use pluvio_units::TableId;
 
 /// [`mutation::Change`] with bytes of its own.
@@ -36,6 +38,8 @@ pub enum Change {
     },
     /// Steps on fields of bits.
     Bits(Vec<BitStep>),
+    /// The lifetime changes alone.
+    Touch(TouchIf),
 }
 
 /// [`Projection`] with steps of its own.
@@ -60,6 +64,10 @@ pub enum Want {
         /// Where to look.
         span: Span,
     },
+    /// When it expires.
+    Deadline,
+    /// How long it still lives.
+    TimeLeft,
 }
 
 /// What a client asked for.
@@ -75,6 +83,8 @@ pub enum Request {
         returns_old: bool,
         /// What to do.
         change: Change,
+        /// How long the object lives afterwards; `None`: as usual for such a change.
+        lifetime: Option<Lifetime>,
     },
     /// Read the object, or a part of it.
     Get {
@@ -94,6 +104,7 @@ impl Request {
             value_is: None,
             returns_old: false,
             change,
+            lifetime: None,
         }
     }
 
@@ -128,6 +139,7 @@ impl Request {
             value_is,
             returns_old,
             change,
+            lifetime,
         } = self
         else {
             return None;
@@ -143,8 +155,11 @@ impl Request {
                 bytes: bytes.into(),
             },
             Change::Bits(steps) => mutation::Change::Bits(steps),
+            Change::Touch(when) => mutation::Change::Touch(*when),
         };
+        let usual = Lifetime::of_change(&change);
         Some(Mutation {
+            lifetime: lifetime.unwrap_or(usual),
             rules: condition.rules(),
             value_is: value_is.as_deref(),
             returns_old: *returns_old,
@@ -169,6 +184,8 @@ impl Request {
                 bit: *bit,
                 span: *span,
             },
+            Want::Deadline => Projection::Deadline,
+            Want::TimeLeft => Projection::TimeLeft,
         };
         Some(Get {
             rules: condition.rules(),

@@ -1,5 +1,6 @@
 //! The history itself: all keys, what was done to each, passes through tables, ordered batches.
 
+use super::clocks::Clocks;
 use super::exchange::{Answer, Exchange, Request};
 use super::{Action, Outcome, Record};
 use core::time::Duration;
@@ -20,6 +21,8 @@ pub enum KeyKind {
     Value,
     /// The same, but what is appended are tokens, each once, and nothing else changes a part.
     Tokens,
+    /// Mutations with lifetimes, and reads: objects expire.
+    Volatile,
 }
 
 impl KeyKind {
@@ -28,7 +31,7 @@ impl KeyKind {
     pub fn has_exchanges(self) -> bool {
         match self {
             Self::Register | Self::Counter => false,
-            Self::Value | Self::Tokens => true,
+            Self::Value | Self::Tokens | Self::Volatile => true,
         }
     }
 }
@@ -88,6 +91,8 @@ pub struct History {
     scans: Vec<Scan>,
     #[serde(skip)]
     batches: Vec<OrderedBatch>,
+    #[serde(skip)]
+    clocks: Clocks,
 }
 
 impl History {
@@ -183,6 +188,17 @@ impl History {
     /// An ordered batch that began at `invoked` has ended, or will.
     pub fn ordered(&mut self, batch: OrderedBatch) {
         self.batches.push(batch);
+    }
+
+    /// What the owners' clocks showed.
+    #[must_use]
+    pub fn clocks(&self) -> &Clocks {
+        &self.clocks
+    }
+
+    /// Notes what the owners' clocks showed.
+    pub fn set_clocks(&mut self, clocks: Clocks) {
+        self.clocks = clocks;
     }
 
     /// All ordered batches.

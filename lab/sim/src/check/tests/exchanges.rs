@@ -79,6 +79,7 @@ fn every_answer_is_what_the_mutation_makes_of_the_value() {
         value_is: Some(Bytes::from("0.5")),
         returns_old: true,
         change: Change::Put(Bytes::from("x")),
+        lifetime: None,
     };
     let length = Request::Get {
         condition: Condition::version(4),
@@ -134,6 +135,7 @@ fn a_value_that_is_not_the_expected_one_rejects_and_tells_no_version_rule() {
         value_is: Some(Bytes::from(expected)),
         returns_old: false,
         change: Change::Delete,
+        lifetime: None,
     };
     let rejected = |version| {
         Answer::Given(Outcome::Rejected {

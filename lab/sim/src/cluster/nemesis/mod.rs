@@ -141,7 +141,11 @@ impl Nemesis {
         let downtime_max = self.plan.downtime_max;
         let sim = targets.sim;
         match fault {
-            Fault::Delay | Fault::Loss | Fault::Duplication | Fault::Reordering => {
+            Fault::Delay
+            | Fault::Loss
+            | Fault::Duplication
+            | Fault::Reordering
+            | Fault::Datagrams => {
                 self.change_network(sim, fault, draw);
                 1
             }
@@ -253,6 +257,18 @@ impl Nemesis {
             Fault::Loss => self.network.loss_ppm = strength(100_000),
             Fault::Duplication => self.network.duplicate_ppm = strength(300_000),
             Fault::Reordering => self.network.reorder_ppm = strength(1_000_000),
+            Fault::Datagrams => {
+                self.network.loss_ppm = strength(200_000);
+                self.network.duplicate_ppm = strength(200_000);
+                self.network.reorder_ppm = strength(1_000_000);
+                self.network.replay_ppm = strength(5_000);
+                self.network.damage_ppm = strength(20_000);
+                // Half of the time as bad as it gets.
+                if on && draw.below(2) == 0 {
+                    self.network.loss_ppm = 200_000;
+                    self.network.duplicate_ppm = 200_000;
+                }
+            }
             Fault::Crash
             | Fault::Restart
             | Fault::Coordinator

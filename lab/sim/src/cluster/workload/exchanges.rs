@@ -33,7 +33,12 @@ impl Worker {
         self.ask(OperationKind::Project, key, Request::read()).await
     }
 
-    async fn ask(&mut self, kind: OperationKind, key: KeyId, request: Request) -> Outcome {
+    pub(super) async fn ask(
+        &mut self,
+        kind: OperationKind,
+        key: KeyId,
+        request: Request,
+    ) -> Outcome {
         let begun = self.begin_exchange(key, request.clone());
         let keys = Arc::clone(&self.shared.keys);
         let (table, bytes) = (&self.tables[keys.table(key)], keys.bytes(key));

@@ -85,13 +85,19 @@ pub(super) fn request(draw: &mut Stream, kind: OperationKind, target: &Target<'_
         | OperationKind::MultiMutate
         | OperationKind::MultiGet
         | OperationKind::InOrder
-        | OperationKind::Audit => panic!("{kind:?} is not one request of a key with known bytes"),
+        | OperationKind::Audit
+        | OperationKind::WriteVolatile
+        | OperationKind::Touch
+        | OperationKind::ReadVolatile => {
+            panic!("{kind:?} is not one request of a key with known bytes")
+        }
     };
     Request::Mutate {
         condition,
         value_is,
         returns_old,
         change,
+        lifetime: None,
     }
 }
 
@@ -225,7 +231,7 @@ mod tests {
         for kind in kinds.iter().cycle().take(2000) {
             drawn.push(request(&mut draw, *kind, &target));
         }
-        // The scenario of expiry draws requests about deadlines: it knows what time it is.
+        // `volatile` draws requests about deadlines: it knows what time it is.
         let touch = [ChangeKind::Touch];
         let times = [ProjectionKind::Deadline, ProjectionKind::TimeLeft];
         for kind in ChangeKind::ALL.iter().filter(|kind| !touch.contains(kind)) {

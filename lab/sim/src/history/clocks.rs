@@ -1,0 +1,85 @@
+//! What the clocks of owners can have shown, so that checkers know when a deadline may be past, and
+//! when it surely is.
+//!
+//! Times are those of histories (since the start of the run); clocks show milliseconds since 1970.
+//!
+//! Not here: how these bounds follow from what happened to processes (`cluster::times`).
+
+use core::time::Duration;
+
+/// Bounds of the clocks by which owners judge deadlines. By default they are all right.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Clocks {
+    /// What a right clock shows at the start of the run.
+    pub start_ms: u64,
+    /// How much a clock may gain or lose, in parts per million of the time that has passed.
+    pub drift_ppm: u64,
+    /// From these moments on some clock may be behind, and some ahead, by so much: milliseconds.
+    /// Ascending; the last entry before a moment counts.
+    pub bounds: Vec<(Duration, u64, u64)>,
+    /// Deadlines up to this are past for all reads that begin at this moment, or later. Ascending.
+    pub past: Vec<(Duration, u64)>,
+}
+
+/// Milliseconds of a time, rounded up.
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+fn last_before<T>(entries: &[(Duration, T)], at: Duration) -> Option<&T> {
+    let later = entries.partition_point(|(from, _)| *from <= at);
+    Some(&entries.get(later.checked_sub(1)?)?.1)
+}
+
+impl Clocks {
+    fn bounds_at(&self, at: Duration) -> (u64, u64) {
+        let later = self.bounds.partition_point(|(from, _, _)| *from <= at);
+        let last = later.checked_sub(1).map(|last| self.bounds[last]);
+        let (behind, ahead) = last.map_or((0, 0), |(_, behind, ahead)| (behind, ahead));
+        let drift = ms(at).saturating_mul(self.drift_ppm).div_ceil(1_000_000);
+        (behind.saturating_add(drift), ahead.saturating_add(drift))
+    }
+
+    /// No owner's clock shows less at this moment.
+    #[must_use]
+    pub fn earliest(&self, at: Duration) -> u64 {
+        let right = self.start_ms.saturating_add(ms(at));
+        // Rounded down.
+        right.saturating_sub(self.bounds_at(at).0).saturating_sub(1)
+    }
+
+    /// No owner's clock shows more at this moment.
+    #[must_use]
+    pub fn latest(&self, at: Duration) -> u64 {
+        let right = self.start_ms.saturating_add(ms(at));
+        right.saturating_add(self.bounds_at(at).1)
+    }
+
+    /// Deadlines up to this are past for a read that begins at this moment.
+    #[must_use]
+    pub fn past(&self, at: Duration) -> u64 {
+        last_before(&self.past, at).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_lie_between_their_bounds() {
+        let second = Duration::from_secs;
+        let clocks = Clocks {
+            start_ms: 1_000_000,
+            drift_ppm: 10_000,
+            bounds: vec![(second(2), 0, 500), (second(5), 3_000, 2_500)],
+            past: vec![(second(1), 1_000_500), (second(3), 1_003_000)],
+        };
+        let at = |s| (clocks.earliest(second(s)), clocks.latest(second(s)));
+        assert_eq!(at(1), (1_000_989, 1_001_010));
+        assert_eq!(at(2), (1_001_979, 1_002_520));
+        assert_eq!(at(10), (1_006_899, 1_012_600));
+        let past = [0, 1, 2, 3, 9].map(|s| clocks.past(second(s)));
+        assert_eq!(past, [0, 1_000_500, 1_000_500, 1_003_000, 1_003_000]);
+    }
+}
