@@ -214,7 +214,7 @@ impl<'a> Timed<'a> {
             | Outcome::Deleted { version, .. }
             | Outcome::Rejected { version, .. } => version.0,
             // Nothing is asked for here that may be refused.
-            Outcome::Refused(_) => return None,
+            Outcome::Refused(_) | Outcome::Together { .. } => return None,
         };
         let met = self.met(mortal, version)?;
         let window = match &self.exchange.request {
@@ -233,9 +233,10 @@ impl<'a> Timed<'a> {
                 match outcome {
                     Outcome::Written { .. } => window,
                     Outcome::Deleted { .. } => Window::NEVER,
-                    Outcome::Unchanged { .. } | Outcome::Rejected { .. } | Outcome::Refused(_) => {
-                        met.window
-                    }
+                    Outcome::Unchanged { .. }
+                    | Outcome::Rejected { .. }
+                    | Outcome::Refused(_)
+                    | Outcome::Together { .. } => met.window,
                 }
             }
         };
@@ -254,7 +255,10 @@ impl<'a> Timed<'a> {
         let (told, output) = match outcome {
             Outcome::Unchanged { output, .. } => (true, output),
             Outcome::Rejected { output, .. } => (false, output),
-            Outcome::Written { .. } | Outcome::Deleted { .. } | Outcome::Refused(_) => return None,
+            Outcome::Written { .. }
+            | Outcome::Deleted { .. }
+            | Outcome::Refused(_)
+            | Outcome::Together { .. } => return None,
         };
         if told != condition.holds(version) {
             return None;
@@ -356,7 +360,7 @@ impl<'a> Timed<'a> {
                 let fits = possible && may_be_over && *told == output(true);
                 fits.then(|| Mortal::gone(&met.object))
             }
-            Outcome::Rejected { .. } | Outcome::Refused(_) => None,
+            Outcome::Rejected { .. } | Outcome::Refused(_) | Outcome::Together { .. } => None,
         }
     }
 
@@ -530,7 +534,7 @@ fn seen(exchange: &Exchange) -> Option<(u64, Option<i64>)> {
         Outcome::Unchanged { version, .. }
         | Outcome::Deleted { version, .. }
         | Outcome::Rejected { version, .. } => version.0,
-        Outcome::Refused(_) => return None,
+        Outcome::Refused(_) | Outcome::Together { .. } => return None,
     };
     let number = match (&exchange.request, outcome) {
         (

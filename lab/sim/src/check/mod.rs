@@ -26,6 +26,7 @@ pub mod running;
 #[cfg(test)]
 mod tests;
 pub mod tokens;
+pub mod transfers;
 mod versions;
 
 use crate::history::{Clocks, History, KeyHistory, KeyId, KeyKind, Record};
@@ -61,6 +62,8 @@ pub enum Check {
     EnumerationFindsEachOnce,
     /// Objects expire when their deadlines are past: no later, and no earlier.
     ExpiresInTime,
+    /// Transactions take effect at one moment, whole or not at all, in real-time order.
+    StrictlySerializable,
     /// Items of an ordered batch take effect in its order.
     BatchesInOrder,
     /// There is an order of all operations on a key that explains every answer.
@@ -92,6 +95,7 @@ impl fmt::Display for Check {
             Self::CountersAddUp => "counters add up",
             Self::EnumerationFindsEachOnce => "an enumeration finds each stable key exactly once",
             Self::ExpiresInTime => "objects expire at their deadlines",
+            Self::StrictlySerializable => "transactions are strictly serializable",
             Self::BatchesInOrder => "an ordered batch takes effect in its order",
             Self::Linearizable => "operations on a key are linearizable",
             Self::OneOwner => "each key has one owner",

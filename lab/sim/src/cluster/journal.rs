@@ -1,6 +1,7 @@
 //! What a run writes down while it runs: the history, counts of operations, and the keys.
 
 use crate::check::Violation;
+use crate::check::transfers::Deed;
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::report::OperationCounts;
 use crate::history::{
@@ -177,6 +178,7 @@ struct Pages {
     violations: Vec<Violation>,
     recovered: BTreeSet<ServerId>,
     listed: BTreeSet<ServerId>,
+    deeds: Vec<Deed>,
     steps_left: u64,
     steps_done: u64,
     value_last: u64,
@@ -317,6 +319,11 @@ impl Journal {
         }
     }
 
+    /// Notes a transaction.
+    pub(super) fn deed(&self, deed: Deed) {
+        self.pages().deeds.push(deed);
+    }
+
     /// Counts why an operation failed.
     pub(super) fn failure(&self, error: &ClientError) {
         let kind = match error.retry_reason() {
@@ -392,6 +399,7 @@ impl Journal {
             operations: pages.operations,
             failures: pages.failures,
             violations: pages.violations,
+            deeds: pages.deeds,
             recoveries: pages.recovered.len() as u64,
         }
     }
@@ -403,5 +411,6 @@ pub(super) struct Closed {
     pub(super) operations: BTreeMap<OperationKind, OperationCounts>,
     pub(super) failures: BTreeMap<String, u64>,
     pub(super) violations: Vec<Violation>,
+    pub(super) deeds: Vec<Deed>,
     pub(super) recoveries: u64,
 }

@@ -82,6 +82,8 @@ pub enum OperationKind {
     Touch,
     /// Read such an object, or when it expires.
     ReadVolatile,
+    /// A transaction that moves an amount between two accounts, or reads them all.
+    Transfer,
 }
 
 impl OperationKind {
@@ -107,6 +109,9 @@ impl OperationKind {
         (Self::Touch, 50),
         (Self::ReadVolatile, 250),
     ];
+
+    /// How often transactions are asked for, in runs that have some.
+    const TRANSFERS: (Self, u32) = (Self::Transfer, 200);
 
     /// Kinds that are one mutation of a key whose bytes checkers know.
     pub(super) const MUTATIONS: [Self; 9] = [
@@ -310,6 +315,9 @@ impl Plan {
         plan.draw_mutations(seed);
         if plan.volatiles > 0 {
             plan.operations.extend(OperationKind::OF_VOLATILES);
+        }
+        if Stream::new(seed, "transfers").below(3) == 0 {
+            plan.operations.push(OperationKind::TRANSFERS);
         }
         if plan.faults.has(Fault::Clock) {
             // Leases are made for clocks that differ by a quarter at most (`docs/membership.md`).

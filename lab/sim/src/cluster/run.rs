@@ -1,6 +1,7 @@
 //! One run: start, work under faults, quiet time, last reads, judgement.
 
 use crate::check::accounts::{Contents, not_accounted_for, not_found};
+use crate::check::transfers::strictly_serializable;
 use crate::check::{Check, Violation, check_history, expected, ownership, running};
 use crate::cluster::clients::Clients;
 use crate::cluster::faults::{Fault, Faults};
@@ -194,6 +195,7 @@ fn report(
     let mut violations = closed.violations;
     let verdict = check_history(&closed.history, LINEAR_STEPS_MAX);
     violations.extend(verdict.violations);
+    violations.extend(strictly_serializable(&closed.deeds));
     let (warnings, missed) = sim.warnings();
     violations.extend(expected::only_expected(
         &warnings,
@@ -535,6 +537,8 @@ impl<'s> Cluster<'s> {
         let mut worker = self.worker(u16::MAX - 1);
         let keys = Arc::clone(&self.shared.keys);
         let journal = self.shared.journal.clone();
+        let mut kinds = self.shared.plan.operations.iter();
+        let has_transfers = kinds.any(|(kind, _)| *kind == OperationKind::Transfer);
         let work = async move {
             if !worker.open_tables().await {
                 return Err("the tables cannot be opened".to_owned());
@@ -543,6 +547,9 @@ impl<'s> Cluster<'s> {
                 if worker.read_any(key).await == Outcome::NotDone {
                     return Err(format!("key {} cannot be read", journal.name_of(key)));
                 }
+            }
+            if has_transfers && !worker.read_accounts(OperationKind::Transfer).await {
+                return Err("the accounts cannot be read".to_owned());
             }
             let others = worker.contents_of_others().await;
             let mut all = others.map_err(|error| format!("other tables: {error}"))?;

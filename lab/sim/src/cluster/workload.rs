@@ -3,6 +3,7 @@
 mod exchanges;
 mod requests;
 mod tables;
+mod transfers;
 mod volatile;
 
 use crate::check::{Check, Violation};
@@ -54,6 +55,10 @@ pub(super) struct Worker {
     values: Stream,
     /// For keys that expire: apart, too.
     lifetimes: Stream,
+    /// For transactions: apart, too.
+    transfers: Stream,
+    /// The table of accounts, once it is known.
+    accounts: Option<Table>,
     /// The versions this client saw last.
     versions: BTreeMap<KeyId, u64>,
     /// The values it saw last of keys whose bytes checkers know.
@@ -148,6 +153,8 @@ impl Worker {
             rules: Stream::new(shared.sim.seed(), &format!("rules of {name}")),
             values: Stream::new(shared.sim.seed(), &format!("values of {name}")),
             lifetimes: Stream::new(shared.sim.seed(), &format!("lifetimes of {name}")),
+            transfers: Stream::new(shared.sim.seed(), &format!("transfers of {name}")),
+            accounts: None,
             versions: BTreeMap::new(),
             seen: BTreeMap::new(),
             scratch_last: 0,
@@ -246,6 +253,7 @@ impl Worker {
             OperationKind::WriteVolatile | OperationKind::Touch | OperationKind::ReadVolatile => {
                 self.volatile(kind).await;
             }
+            OperationKind::Transfer => self.transfer(kind).await,
         }
     }
 

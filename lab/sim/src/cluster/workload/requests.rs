@@ -88,7 +88,8 @@ pub(super) fn request(draw: &mut Stream, kind: OperationKind, target: &Target<'_
         | OperationKind::Audit
         | OperationKind::WriteVolatile
         | OperationKind::Touch
-        | OperationKind::ReadVolatile => {
+        | OperationKind::ReadVolatile
+        | OperationKind::Transfer => {
             panic!("{kind:?} is not one request of a key with known bytes")
         }
     };

@@ -1,0 +1,169 @@
+//! Transactions: amounts that move between accounts, which have one owner by their hash tag.
+
+use super::Worker;
+use crate::check::transfers::{ACCOUNTS, Deed, Did};
+use crate::cluster::plan::OperationKind;
+use pluvio_client::{
+    Addend, Change, ClientError, FatalKind, Get, Mutation, Operation, Outcome, Output, Table,
+    Transacted, TransactionStep, WhichTablet,
+};
+use pluvio_units::{HashKind, KeyHash, ObjectVersion};
+
+/// The table of the accounts.
+const TABLE: &str = "accounts";
+/// Counts the transfers.
+const COUNT: &[u8] = b"{account}count";
+
+fn account(number: usize) -> Vec<u8> {
+    format!("{{account}}{number}").into_bytes()
+}
+
+fn add<'a>(key: &'a [u8], by: i64, table: &Table) -> TransactionStep<'a> {
+    let change = Change::Add(Addend::Integer(by));
+    TransactionStep::new(Operation::Mutate(Mutation::new(table.id(), key, change)))
+}
+
+/// The number in an outcome; an absent one is 0.
+fn number(outcome: &Outcome) -> Option<i64> {
+    match outcome.output() {
+        Output::Nothing => Some(0),
+        Output::Integer(number) => Some(*number),
+        Output::Bytes(text) => core::str::from_utf8(text).ok()?.parse().ok(),
+        Output::Integers(_) => None,
+    }
+}
+
+impl Worker {
+    /// Moves an amount, or reads all accounts, at one moment.
+    pub(super) async fn transfer(&mut self, kind: OperationKind) {
+        let Some(table) = self.accounts().await else {
+            self.shared.journal.count_only(kind, false);
+            return;
+        };
+        match self.transfers.below(16) {
+            0 => self.move_accounts(&table).await,
+            1..=5 => drop(self.read_accounts(kind).await),
+            _ => self.move_amount(kind, &table).await,
+        }
+    }
+
+    async fn accounts(&mut self) -> Option<Table> {
+        if self.accounts.is_none() {
+            let created = self
+                .client
+                .create_table_hashed(TABLE, Some(1), HashKind::Slots);
+            self.accounts = created.await.ok();
+        }
+        self.accounts.clone()
+    }
+
+    /// Lets the accounts go to another server.
+    async fn move_accounts(&mut self, table: &Table) {
+        let Ok(list) = self.client.server_list().await else {
+            return;
+        };
+        let up: Vec<_> = list.up().map(|info| info.id).collect();
+        if up.is_empty() {
+            return;
+        }
+        let to = up[self.transfers.below(up.len() as u64) as usize];
+        let tablet = WhichTablet::Containing(KeyHash(table.hash(COUNT).0));
+        drop(self.client.start_migration(table, tablet, to).await);
+    }
+
+    async fn move_amount(&mut self, kind: OperationKind, table: &Table) {
+        let draw = &mut self.transfers;
+        let mut place = || draw.below(ACCOUNTS as u64) as usize;
+        let (from, to) = (place(), place());
+        let amount = 1 + draw.below(100) as i64;
+        // Now and then a condition that never holds: nothing may be done then.
+        let is_doomed = draw.below(8) == 0;
+        let (source, target) = (account(from), account(to));
+        let mut steps = vec![
+            (table, add(&source, -amount, table)),
+            (table, add(&target, amount, table)),
+            (table, add(COUNT, 1, table)),
+        ];
+        if is_doomed {
+            let never = ObjectVersion(u64::MAX);
+            let step = TransactionStep::version_is(table.id(), &target, never);
+            steps.push((table, step));
+        }
+        let begun = self.begin_deed();
+        let did = match self.client.transact(&steps).await {
+            Ok(Transacted::Committed(outcomes)) => match outcomes.get(2).and_then(number) {
+                Some(count) if !is_doomed => Did::Moved { count },
+                Some(_) | None => Did::Strange,
+            },
+            Ok(Transacted::Refused { step: 3, .. }) => Did::Nothing,
+            Ok(Transacted::Refused { .. }) => Did::Strange,
+            Err(error) => self.failed_deed(&error),
+        };
+        self.end_deed(kind, begun, Some((from, to, amount)), did);
+    }
+
+    /// Reads all accounts at one moment. False: they could not be read.
+    pub(in crate::cluster) async fn read_accounts(&mut self, kind: OperationKind) -> bool {
+        let Some(table) = self.accounts().await else {
+            return false;
+        };
+        let keys: Vec<Vec<u8>> = (0..ACCOUNTS).map(account).collect();
+        let read = |key| TransactionStep::new(Operation::Get(Get::new(table.id(), key)));
+        let mut steps: Vec<_> = keys.iter().map(|key| (&table, read(&key[..]))).collect();
+        steps.push((&table, read(COUNT)));
+        let begun = self.begin_deed();
+        let did = match self.client.transact(&steps).await {
+            Ok(Transacted::Committed(outcomes)) => {
+                let numbers: Option<Vec<i64>> = outcomes.iter().map(number).collect();
+                match numbers.and_then(|mut all| Some((all.pop()?, all))) {
+                    Some((count, balances)) => Did::Read { count, balances },
+                    None => Did::Strange,
+                }
+            }
+            Ok(Transacted::Refused { .. }) => Did::Strange,
+            Err(error) => match self.failed_deed(&error) {
+                // A read changes nothing, whatever happened to it.
+                Did::Unknown => Did::Nothing,
+                other => other,
+            },
+        };
+        let is_read = matches!(did, Did::Read { .. });
+        self.end_deed(kind, begun, None, did);
+        is_read
+    }
+
+    fn failed_deed(&self, error: &ClientError) -> Did {
+        self.shared.journal.failure(error);
+        match error.maybe_executed() {
+            true => Did::Unknown,
+            // They have one owner, but for a moment that no client should see.
+            false if error.fatal_kind() == Some(FatalKind::SeveralOwners) => Did::Strange,
+            false => Did::Nothing,
+        }
+    }
+
+    fn begin_deed(&self) -> u64 {
+        self.shared.journal.tick()
+    }
+
+    fn end_deed(
+        &mut self,
+        kind: OperationKind,
+        invoked: u64,
+        moved: Option<(usize, usize, i64)>,
+        did: Did,
+    ) {
+        // The client's changes are counted for other checkers.
+        let _repeats = self.attempts.repeats(did == Did::Unknown);
+        let returned = self.shared.journal.tick();
+        let is_done = matches!(did, Did::Moved { .. } | Did::Read { .. });
+        self.shared.journal.count_only(kind, is_done);
+        self.shared.journal.deed(Deed {
+            client: self.number,
+            invoked,
+            returned,
+            moved,
+            did,
+        });
+    }
+}
