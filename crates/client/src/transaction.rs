@@ -7,8 +7,8 @@
 //!    meanwhile, nothing is done.
 //! 3. [`Client::transactionally`] tries one again until it commits.
 //!
-//! - TX-3: a transaction that committed is strictly serializable: its reads and its changes are all
-//!   true at one moment between its commit and the answer to that.
+//! A transaction that committed is strictly serializable. All of its reads and changes are true at
+//! one moment between its commit and the answer to that.
 //!
 //! Not here: keys of several servers. Those are refused with
 //! [`FatalKind::SeveralOwners`](crate::FatalKind::SeveralOwners).
@@ -67,8 +67,8 @@ impl Transacted {
 }
 
 impl Client {
-    /// Does all steps at one moment, in their order, or none of them. Each sees what those before it
-    /// did. Steps that must hold and do not end it. No steps are done at once.
+    /// Does all steps at one moment, in their order, or none of them. Each sees what those before
+    /// it did. A step that must hold ends it where it does not.
     ///
     /// # Errors
     /// - [`FatalKind::SeveralOwners`] when the keys belong to several servers. Nothing was done.
@@ -130,8 +130,8 @@ impl Client {
         }
     }
 
-    /// Runs `body` on a transaction and commits it, anew whenever an object that it read was changed
-    /// meanwhile. What `body` does beside the transaction is done each time.
+    /// Runs `body` on a transaction and commits it, anew whenever an object that it read was
+    /// changed meanwhile. Other things that `body` does are done each time.
     ///
     /// # Errors
     /// - Those of `body`, at once.

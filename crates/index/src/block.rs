@@ -172,8 +172,8 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Locks the block of an approached place: waits for that one only. `None`, with nothing locked,
-    /// if the place is in another block by now.
+    /// Locks the block of an approached place: waits for that one only. `None`, with nothing
+    /// locked, if the place is in another block by now.
     pub(crate) fn lock_approached(&self, approach: Approach) -> Option<Locked<'_, M>> {
         let address = approach.address();
         let locked = self.lock_block(address);

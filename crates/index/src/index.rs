@@ -215,10 +215,10 @@ impl Index {
         Some(BucketGuard { locked, thread })
     }
 
-    /// [`Self::lock`] of an approached hash, for a caller that has other buckets locked: of this index
-    /// such with smaller [blocks](Approach::block) only, and of several indexes those of the first
-    /// in an order that all callers share. Then no two of them wait for each other. `None`, with
-    /// nothing locked by this, if the index was resized meanwhile: unlock all and begin again.
+    /// [`Self::lock`] of an approached hash, for a caller that has other buckets locked. Those of
+    /// this index have smaller [blocks](Approach::block). Several indexes are locked in an order
+    /// that all callers share. Then no two of them wait for each other. `None`, with nothing locked
+    /// by this, if the index was resized meanwhile: unlock all and begin again.
     #[must_use]
     pub fn lock_in_order(&self, approach: Approach) -> Option<BucketGuard<'_>> {
         let locked = self.table.lock_approached(approach)?;

@@ -11,8 +11,8 @@ use pluvio_wire::{
 use std::sync::Arc;
 
 impl Master {
-    /// Answers reads, mutations or transactions of objects at once. The reply must not leave before the positions
-    /// beside it are durable, if there are some.
+    /// Answers reads, mutations or transactions of objects at once. The reply must not leave before
+    /// the positions beside it are durable, if there are some.
     pub fn handle_objects(&self, op: DataOp, log: LogId, frame: &Frame) -> (Frame, Option<Waits>) {
         let opcode = Opcode::from_number(frame.opcode).unwrap_or(Opcode::Get);
         let (replies, early) = match op {

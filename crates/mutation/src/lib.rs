@@ -15,8 +15,8 @@
 //! what every reply is made from: the first one and those to retries. A read is answered by an
 //! `Outcome` too: one that changed nothing.
 //!
-//! Several operations on objects of one owner may be one transaction: each object has a [`Draft`], on
-//! which the steps are done one after the other.
+//! Several operations on objects of one owner may be one transaction. Each object has a [`Draft`],
+//! on which the steps are done one after the other.
 //!
 //! Adding a change means adding a variant of [`Change`]; `docs/how-to/add-data-operation.md` lists
 //! the places.

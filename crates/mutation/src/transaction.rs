@@ -1,11 +1,11 @@
 //! Transactions of one owner: several operations that are done together or not at all.
 //!
-//! The owner of all the keys locks them, makes a [`Draft`] of each, and does the steps one after the
-//! other on the drafts. What the drafts hold in the end is what it appends, in one group.
+//! The owner of all the keys locks them, makes a [`Draft`] of each, and does the steps one after
+//! the other on the drafts. It appends the drafts as they are in the end, in one group.
 //!
 //! - DRAFT-1: a step sees what the steps before it did, and nothing of it is seen by others.
-//! - DRAFT-2: all writes of one object in one transaction give it one version: only the last of them
-//!   is ever there.
+//! - DRAFT-2: all writes of one object in one transaction give it one version: only the last of
+//!   them is ever there.
 //!
 //! Pure functions and plain values; any thread. Not here: locks, appends (crate `store`).
 

@@ -8,8 +8,8 @@
 //! - DB-3: the first operation on a table that was dropped (FLUSHDB, here or elsewhere) finds that
 //!   out. It then looks the name up again and repeats itself, at most [`TRIES_MAX`] times.
 //! - DB-4: conditions of a change are on existence and on values, which mean the same in every
-//!   table. Versions of different tables cannot be compared: a condition on one names its table, and
-//!   does not hold in another.
+//!   table. Versions of different tables cannot be compared. So a condition on one names its
+//!   table, and does not hold in another.
 //! - DB-5: a change that leaves an absent object absent does not create the table.
 //!
 //! Threads: used by the event loop of its core. Locks are never held over an await point. The turn
@@ -396,7 +396,8 @@ impl Databases {
     }
 
     /// Does all steps at one moment, or none ([`Client::transact`]). A step that names a table, and
-    /// not 0, does not hold when its database has another one by then (DB-4). Gives the tables, too.
+    /// not 0, does not hold when its database has another one by then (DB-4). Gives the tables,
+    /// too.
     ///
     /// # Errors
     /// Nothing was done, unless the failure says that this is not known.
@@ -704,7 +705,7 @@ fn of_another_table(steps: &[(DatabaseId, TransactionStep<'_>)], tables: &Tables
     })
 }
 
-/// What a transaction comes to where there are no objects, unless it makes one.
+/// The end of a transaction where there are no objects, unless it makes one.
 fn without_objects(steps: &[(DatabaseId, TransactionStep<'_>)]) -> Option<Transacted> {
     let mut outcomes = Vec::with_capacity(steps.len());
     for (at, (_, step)) in steps.iter().enumerate() {

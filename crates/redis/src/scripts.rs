@@ -2,7 +2,7 @@
 //!
 //! They lie in the table `redis:scripts`: a script under its hash, a library under its name. So a
 //! script that was loaded through one server is called through any. A server remembers what it has
-//! seen, up to [`KEPT_MAX`] bytes of scripts. What it knows of libraries is at most a second old.
+//! seen, up to [`KEPT_MAX`] bytes of scripts. Its knowledge of libraries is at most a second old.
 //!
 //! Any thread; locks are held for single steps, turns over awaits.
 

@@ -34,7 +34,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many instructions, in steps of 10 000, unless `stop` says so before.
+    /// This number of instructions, in steps of 10 000, unless `stop` ends the script before.
     #[must_use]
     pub fn new(instructions: u64, stop: Stop) -> Self {
         Self {

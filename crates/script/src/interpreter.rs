@@ -75,7 +75,7 @@ impl core::fmt::Display for Raised {
 
 impl core::error::Error for Raised {}
 
-/// What a script sees of something that was raised: tables and texts of Lua.
+/// Something that was raised, as a script sees it: a table or a text of Lua.
 pub(crate) fn seen(lua: &Lua, raised: mlua::Value) -> mlua::Result<mlua::Value> {
     let mlua::Value::Error(error) = &raised else {
         return Ok(raised);
@@ -430,7 +430,7 @@ impl Interpreter {
             Err(error) if is_memory(&error) => Ended::OutOfMemory,
             Err(error) => Ended::Failed(format!("ERR {}", text_of(&error)).into_bytes()),
         };
-        // What the script left would else count against the next one.
+        // Garbage of this script would else count against the next one.
         if self.lua.used_memory() > MEMORY_MAX / 8 {
             let _full = self.lua.gc_collect();
         }

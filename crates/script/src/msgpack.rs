@@ -4,7 +4,7 @@ use crate::json::list_len;
 use crate::sandbox::library;
 use mlua::{Lua, MultiValue, Table, Value, Variadic};
 
-/// Deepest nesting. What lies deeper is packed as nil, as in Redis, and refused when unpacked.
+/// Deepest nesting. Deeper tables are packed as nil, as in Redis, and refused when unpacked.
 const DEPTH_MAX: usize = 16;
 
 fn head(to: &mut Vec<u8>, len: usize, (fix, fix_max): (u8, usize), (short, long): (u8, u8)) {

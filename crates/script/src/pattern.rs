@@ -30,7 +30,7 @@ type Matched<T> = Result<T, Failure>;
 enum Extent {
     /// It is open.
     Open,
-    /// So many bytes.
+    /// This number of bytes.
     Closed(usize),
     /// It is a place, not a text.
     Place,
@@ -322,8 +322,8 @@ impl<'m> Matcher<'m> {
     }
 }
 
-/// Whether a byte is of the class of this letter; a capital one stands for all others. What is no
-/// letter of a class stands for itself.
+/// Whether a byte is of the class of this letter; a capital one stands for all others. Any other
+/// byte stands for itself.
 fn is_of_class(byte: u8, class: u8) -> bool {
     let is = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),

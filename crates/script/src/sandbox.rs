@@ -26,8 +26,8 @@ const BASE: [&str; 13] = [
     "type",
 ];
 
-/// What is written in Lua: `pcall` and `xpcall` that do not catch interruptions, and the environment
-/// of a run.
+/// The part that is written in Lua: `pcall` and `xpcall` that do not catch interruptions, and the
+/// environment of a run.
 const PRELUDE: &str = r#"
 local base, libraries, check, seen = ...
 local rawset, setmetatable, tostring, error, pairs = rawset, setmetatable, tostring, error, pairs
@@ -192,7 +192,7 @@ fn load_string(lua: &Lua) -> mlua::Result<Function> {
 /// The environment of the script that runs.
 pub(crate) const ENVIRONMENT: &str = "pluvio environment";
 
-/// What `pcall` caught, unless the script must end (SCRIPT-2, SCRIPT-3).
+/// The things that `pcall` caught, unless the script must end (SCRIPT-2, SCRIPT-3).
 fn check(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
     let shared = Rc::clone(shared);
     lua.create_function(move |lua, mut caught: MultiValue| {

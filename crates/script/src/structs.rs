@@ -1,8 +1,12 @@
 //! `struct`: values as the structures of C.
 //!
-//! `<` and `>` choose the byte order, `!n` alignment. Then: `b B h H l L T i[n] I[n]` whole
-//! numbers, `f d` numbers with a fraction, `x` a zero byte, `s` text up to a zero, `c[n]` `n` bytes
-//! (`c0`: as many as the number before says).
+//! `<` and `>` choose the byte order, `!n` alignment. Then come the fields:
+//!
+//! - `b B h H l L T i[n] I[n]`: whole numbers
+//! - `f d`: numbers with a fraction
+//! - `x`: a zero byte
+//! - `s`: text up to a zero
+//! - `c[n]`: `n` bytes; `c0`: as many as the number before says
 
 use crate::sandbox::library;
 use mlua::{Lua, MultiValue, Table, Value};

@@ -1,5 +1,5 @@
-//! Clients that use the Redis ports, in pipelines, over connections that break: any server's
-//! ordinary port, or as cluster clients the port of each key's owner (`slots`).
+//! Clients that use the Redis ports, in pipelines, over connections that break. They use any
+//! server's ordinary port, or as cluster clients the port of each key's owner (`slots`).
 //!
 //! A command without an answer has an unknown outcome, except for one that was never sent.
 

@@ -1,5 +1,5 @@
-//! What makes a Redis client a cluster client: it sends each command to the server that serves the
-//! key's slot, as far as it knows, and follows MOVED.
+//! The difference between a cluster client and another Redis client. It sends each command to the
+//! server that serves the key's slot, as far as it knows, and follows MOVED.
 //!
 //! A command that was answered with MOVED was not executed, and is sent once more. So is one whose
 //! server could not be connected to, to any other server.
@@ -21,7 +21,7 @@ const SENDINGS_MAX: u32 = 6;
 pub struct Slots {
     /// Cluster ports of all servers.
     servers: Vec<String>,
-    /// Who serves a slot, by number, as far as somebody has said so.
+    /// The server of each slot, as far as somebody has said so.
     owners: BTreeMap<u16, String>,
     connections: BTreeMap<String, Connection>,
 }

@@ -6,8 +6,8 @@
 //! 3. The engine does all steps at one moment, or none.
 //! 4. The outcome is told once it is durable ([`Replies`]).
 //!
-//! Where entries of the keys are pending in several logs, the transaction is to come again, and
-//! until then other changes of these keys are held back ([`HeldBack`]).
+//! Where entries of the keys are pending in several logs, the transaction is to come again. Until
+//! then other changes of these keys are held back ([`HeldBack`]).
 
 use super::Replies;
 use super::mutate::{not_executed, refusal_of, reused};
@@ -62,7 +62,8 @@ impl Master {
         Ok(replies)
     }
 
-    /// [`Master::transact`] that answers at once. The outcome must not be told before it is durable.
+    /// [`Master::transact`] that answers at once. The outcome must not be told before it is
+    /// durable.
     ///
     /// # Errors
     /// As there; nothing changed.
@@ -100,7 +101,6 @@ impl Master {
             true => match self.admit_operation(header.operation, (first.id(), *hash)) {
                 Admission::Execute(execution) => Some(execution),
                 Admission::Answer(outcome) => {
-                    pluvio_units::mark("completion-answers-transaction");
                     return match outcome.pending() {
                         Outcome::Together { .. } => Ok(outcome),
                         _ => Err(reused()),
@@ -152,7 +152,6 @@ impl Master {
         if !self.held_back.is_any() || !self.held_back.holds((table, hash), self.monotonic()) {
             return Ok(());
         }
-        pluvio_units::mark("change-held-back-for-transaction");
         Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::InProgress))
     }
 }
@@ -168,9 +167,9 @@ fn too_large() -> Refusal {
     )
 }
 
-/// Keys whose changes wait for a transaction. Its keys had pending entries in several logs, and an
-/// object stays in a log as long as it is changed faster than that becomes durable (STORE-5). So
-/// without this such a transaction might never be done.
+/// Keys whose changes wait for a transaction. Its keys had pending entries in several logs. An
+/// object stays in a log as long as it is changed faster than that becomes durable (STORE-5).
+/// Without this, such a transaction might never be done.
 ///
 /// Bounded by [`HELD_BACK_MAX`] keys, and in time. Any thread; the lock is held for single steps.
 #[derive(Default)]

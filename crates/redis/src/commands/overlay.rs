@@ -6,7 +6,7 @@
 //! 3. The commit compares the versions of all objects that were read and makes all changes, at one
 //!    moment. When one has another version by then, nothing is done, and all of it is run again.
 //!
-//! - OVERLAY-1: nothing of it is seen by others before the commit.
+//! Nothing of it is seen by others before the commit.
 //!
 //! Owned by the future of one command.
 

@@ -1,14 +1,14 @@
 //! EVAL, FCALL and their kin: a script is a transaction.
 //!
 //! 1. The objects of the keys that it names are read, at one moment.
-//! 2. It runs on an [overlay](super::overlay), in its own thread of control from its beginning to
-//!    its end: nothing waits inside it. Where it wants an object that was not read, or a command
-//!    that works on no key, it is interrupted. That is fetched, and it runs anew from its beginning.
+//! 2. It runs on an [overlay](super::overlay), from its beginning to its end: nothing waits inside
+//!    it. Where it wants an object that was not read, or a command that works on no key, it is
+//!    interrupted. That is fetched, and it runs anew.
 //! 3. A script that takes long is interrupted, and runs anew outside the event loop.
-//! 4. Its changes are made at one moment, if nothing that it read has changed meanwhile; else all of
-//!    it is done again. A script that fails changes nothing.
+//! 4. Its changes are made at one moment, if nothing that it read has changed meanwhile. Else all
+//!    of it is done again. A script that fails changes nothing.
 //!
-//! - EVAL-1: a script sees one state of its objects, and nobody sees a part of what it does.
+//! - EVAL-1: a script sees one state of its objects, and others see all that it does, or nothing.
 //! - EVAL-2: scripts of one process that name the same key take turns: they do not meet again and
 //!   again in their commits.
 

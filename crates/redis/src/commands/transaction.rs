@@ -314,7 +314,6 @@ impl<'c> Tries<'c> {
     /// # Errors
     /// The time is over.
     pub(super) async fn again(&mut self) -> Result<(), Failure> {
-        pluvio_units::mark("redis-transaction-conflict");
         if self.core.shared.now() >= self.until {
             return Err(failure::CONTENDED);
         }

@@ -13,6 +13,7 @@ fn eval(c: &mut Connection, script: &str, keys: &[&str], arguments: &[&str]) -> 
     String::from_utf8(c.call(&parts)).unwrap()
 }
 
+// shows: EVAL-1
 #[test]
 fn a_script_reads_and_writes_at_one_moment() {
     for mut bench in [Bench::new(), Bench::local()] {
@@ -107,6 +108,7 @@ fn scripts_that_only_read_write_nothing() {
     );
 }
 
+// shows: EVAL-1, EVAL-2
 #[test]
 fn a_hundred_clients_that_count_in_scripts_lose_nothing() {
     let mut bench = Bench::local();

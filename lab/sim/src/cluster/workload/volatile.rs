@@ -78,7 +78,7 @@ impl Worker {
         let text = |number: u64| Bytes::from(format!("v{number};"));
         let (change, lifetime) = match draw.below(16) {
             0 | 1 => (Change::Delete, None),
-            // Changes of what is there keep its deadline. What there is, is known from the rule.
+            // Changes of an object keep its deadline. That there is one is known from the rule.
             2 | 3 => {
                 let present = Condition {
                     present: true,
