@@ -1,7 +1,7 @@
 //! What a run writes down while it runs: the history, counts of operations, and the keys.
 
 use crate::check::Violation;
-use crate::check::transfers::Deed;
+use crate::check::transfers::{Deed, Did};
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::report::OperationCounts;
 use crate::history::{
@@ -319,9 +319,26 @@ impl Journal {
         }
     }
 
-    /// Notes a transaction.
-    pub(super) fn deed(&self, deed: Deed) {
-        self.pages().deeds.push(deed);
+    /// A transaction begins. Gives its number.
+    pub(super) fn begin_deed(&self, client: u16, moved: Option<(usize, usize, i64)>) -> usize {
+        let mut pages = self.pages();
+        let invoked = pages.history.tick();
+        pages.deeds.push(Deed {
+            client,
+            invoked,
+            returned: u64::MAX,
+            moved,
+            did: Did::Unknown,
+        });
+        pages.deeds.len() - 1
+    }
+
+    /// A transaction has ended.
+    pub(super) fn end_deed(&self, number: usize, did: Did) {
+        let mut pages = self.pages();
+        let returned = pages.history.tick();
+        let deed = &mut pages.deeds[number];
+        (deed.returned, deed.did) = (returned, did);
     }
 
     /// Counts why an operation failed.

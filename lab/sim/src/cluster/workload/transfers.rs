@@ -1,7 +1,7 @@
 //! Transactions: amounts that move between accounts, which have one owner by their hash tag.
 
 use super::Worker;
-use crate::check::transfers::{ACCOUNTS, Deed, Did};
+use crate::check::transfers::{ACCOUNTS, Did};
 use crate::cluster::plan::OperationKind;
 use pluvio_client::{
     Addend, Change, ClientError, FatalKind, Get, Mutation, Operation, Outcome, Output, Table,
@@ -89,7 +89,7 @@ impl Worker {
             let step = TransactionStep::version_is(table.id(), &target, never);
             steps.push((table, step));
         }
-        let begun = self.begin_deed();
+        let begun = self.begin_deed(Some((from, to, amount)));
         let did = match self.client.transact(&steps).await {
             Ok(Transacted::Committed(outcomes)) => match outcomes.get(2).and_then(number) {
                 Some(count) if !is_doomed => Did::Moved { count },
@@ -99,7 +99,7 @@ impl Worker {
             Ok(Transacted::Refused { .. }) => Did::Strange,
             Err(error) => self.failed_deed(&error),
         };
-        self.end_deed(kind, begun, Some((from, to, amount)), did);
+        self.end_deed(kind, begun, did);
     }
 
     /// Reads all accounts at one moment. False: they could not be read.
@@ -111,7 +111,7 @@ impl Worker {
         let read = |key| TransactionStep::new(Operation::Get(Get::new(table.id(), key)));
         let mut steps: Vec<_> = keys.iter().map(|key| (&table, read(&key[..]))).collect();
         steps.push((&table, read(COUNT)));
-        let begun = self.begin_deed();
+        let begun = self.begin_deed(None);
         let did = match self.client.transact(&steps).await {
             Ok(Transacted::Committed(outcomes)) => {
                 let numbers: Option<Vec<i64>> = outcomes.iter().map(number).collect();
@@ -128,7 +128,7 @@ impl Worker {
             },
         };
         let is_read = matches!(did, Did::Read { .. });
-        self.end_deed(kind, begun, None, did);
+        self.end_deed(kind, begun, did);
         is_read
     }
 
@@ -142,28 +142,16 @@ impl Worker {
         }
     }
 
-    fn begin_deed(&self) -> u64 {
-        self.shared.journal.tick()
+    /// Of unknown outcome as long as this client has not ended it: it may die.
+    fn begin_deed(&self, moved: Option<(usize, usize, i64)>) -> usize {
+        self.shared.journal.begin_deed(self.number, moved)
     }
 
-    fn end_deed(
-        &mut self,
-        kind: OperationKind,
-        invoked: u64,
-        moved: Option<(usize, usize, i64)>,
-        did: Did,
-    ) {
+    fn end_deed(&mut self, kind: OperationKind, begun: usize, did: Did) {
         // The client's changes are counted for other checkers.
         let _repeats = self.attempts.repeats(did == Did::Unknown);
-        let returned = self.shared.journal.tick();
         let is_done = matches!(did, Did::Moved { .. } | Did::Read { .. });
         self.shared.journal.count_only(kind, is_done);
-        self.shared.journal.deed(Deed {
-            client: self.number,
-            invoked,
-            returned,
-            moved,
-            did,
-        });
+        self.shared.journal.end_deed(begun, did);
     }
 }
