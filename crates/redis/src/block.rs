@@ -81,6 +81,19 @@ impl Block {
         self.inner().queued.is_some()
     }
 
+    /// How many commands wait for EXEC, if there was MULTI, and how many keys are watched.
+    pub(crate) fn counts(&self) -> (Option<usize>, usize) {
+        let inner = self.inner();
+        (inner.queued.as_ref().map(Vec::len), inner.watched.len())
+    }
+
+    /// Whether EXEC would run a command of such a row.
+    pub(crate) fn has(&self, is_such: impl Fn(u16) -> bool) -> bool {
+        let inner = self.inner();
+        let mut queued = inner.queued.iter().flatten();
+        queued.any(|queued| is_such(queued.spec))
+    }
+
     /// Bytes of its commands.
     pub(crate) fn bytes(&self) -> usize {
         self.inner().bytes

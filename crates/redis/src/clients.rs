@@ -11,7 +11,7 @@ use core::time::Duration;
 use futures_util::task::AtomicWaker;
 use pluvio_env::{Address, Moment};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// No command was run yet.
@@ -29,6 +29,10 @@ pub(crate) struct ClientEntry {
     database: AtomicU16,
     resp3: AtomicBool,
     command: AtomicU16,
+    is_monitor: AtomicBool,
+    /// Commands that wait for EXEC; below 0: there was no MULTI.
+    queued: AtomicI64,
+    watched: AtomicUsize,
     pub(crate) input_bytes: AtomicUsize,
     pub(crate) output_bytes: AtomicUsize,
     /// Bytes of replies of commands behind one that is under way.
@@ -77,6 +81,48 @@ impl ClientEntry {
             .store(protocol == Protocol::Resp3, Ordering::Relaxed);
     }
 
+    /// Notes that it is told what others run, or no more.
+    pub(crate) fn set_monitor(&self, is_monitor: bool) {
+        self.is_monitor.store(is_monitor, Ordering::Relaxed);
+    }
+
+    /// Notes how many commands wait for EXEC, if there was MULTI, and how many keys are watched.
+    pub(crate) fn set_block(&self, queued: Option<usize>, watched: usize) {
+        let queued = queued.map_or(-1, |count| i64::try_from(count).unwrap_or(i64::MAX));
+        self.queued.store(queued, Ordering::Relaxed);
+        self.watched.store(watched, Ordering::Relaxed);
+    }
+
+    /// How many keys are watched.
+    pub(crate) fn watched(&self) -> usize {
+        self.watched.load(Ordering::Relaxed)
+    }
+
+    /// How long it has been open.
+    pub(crate) fn age(&self, now: Moment) -> Duration {
+        now.since(self.since)
+    }
+
+    /// Lets the connection look around.
+    pub(crate) fn wake(&self) {
+        self.wake.wake();
+    }
+
+    /// The letters of CLIENT LIST.
+    fn flags(&self) -> String {
+        let is_open = self.queued.load(Ordering::Relaxed) >= 0;
+        let letters = [
+            ('O', self.is_monitor.load(Ordering::Relaxed)),
+            ('x', is_open),
+        ];
+        let set = letters.into_iter().filter(|(_, is_set)| *is_set);
+        let flags: String = set.map(|(letter, _)| letter).collect();
+        match flags.is_empty() {
+            true => "N".to_owned(),
+            false => flags,
+        }
+    }
+
     /// Tells the connection to end.
     pub(crate) fn kill(&self) {
         // Pairs with the acquires in `is_killed` and `was_killed`: whoever is woken sees the flag.
@@ -107,8 +153,8 @@ impl ClientEntry {
         let input = self.input_bytes.load(Ordering::Relaxed);
         let output = self.output_bytes.load(Ordering::Relaxed);
         format!(
-            "id={} addr={} laddr={} fd=-1 name={} age={} idle={idle} flags=N db={} sub=0 psub=0 ssub=0 \
-             multi=-1 qbuf={input} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 \
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={idle} flags={} db={} sub=0 psub=0 ssub=0 \
+             multi={} qbuf={input} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 \
              omem={output} tot-mem={} events=r cmd={command} user=default redir=-1 resp={} \
              lib-name={} lib-ver={}",
             self.id,
@@ -116,7 +162,9 @@ impl ClientEntry {
             self.local,
             texts.name,
             age.as_secs(),
+            self.flags(),
             self.database.load(Ordering::Relaxed),
+            self.queued.load(Ordering::Relaxed),
             input + output,
             if self.resp3.load(Ordering::Relaxed) {
                 3
@@ -151,6 +199,9 @@ impl Clients {
             database: AtomicU16::new(0),
             resp3: AtomicBool::new(false),
             command: AtomicU16::new(NO_COMMAND),
+            is_monitor: AtomicBool::new(false),
+            queued: AtomicI64::new(-1),
+            watched: AtomicUsize::new(0),
             input_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
             waiting_bytes: AtomicUsize::new(0),

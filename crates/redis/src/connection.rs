@@ -29,9 +29,13 @@
 //! - CONN-7: when a connection is known to be broken, its run is dropped: building a reply ends
 //!   when its taker is gone.
 
+mod noting;
+mod waiting;
+
 use crate::block::{Block, Queued};
 use crate::commands::{
-    Commands, Data, OneKey, Own, Prepared, Ran, Scratch, one_key, run_data, run_now, run_own,
+    Commands, Data, OneKey, Own, Prepared, Ran, Scratch, note_found, one_key, run_data, run_now,
+    run_own,
 };
 use crate::counters::add;
 use crate::database::{DatabaseId, KnownHash, PREFETCH_MAX};
@@ -49,11 +53,12 @@ use bytes::BytesMut;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
 use pluvio_client::{AtOnce, HeldWait, Operation};
-use pluvio_env::{BoxFuture, ByteStream, Moment, StreamError};
+use pluvio_env::{ByteStream, Moment, StreamError};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use waiting::{Alarm, Woke};
 
 /// Buffers above this size are given back when a connection has nothing to do.
 const IDLE_BYTES_MAX: usize = 4 << 10;
@@ -99,6 +104,9 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         held_wait: core.databases.client().wait_for_held(),
         alarm: None,
         held_until: None,
+        stamp: None,
+        paused_until: None,
+        pause_alarm: None,
         ended: false,
         running_bytes: 0,
         spent: 0,
@@ -116,6 +124,7 @@ struct Leave<'a>(&'a Core, u64);
 
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
+        self.0.shared.monitors.leave(self.1);
         self.0.shared.clients.leave(self.1);
         add(&self.0.counters.connections_ended, 1);
     }
@@ -170,31 +179,6 @@ enum Pause {
     Over,
 }
 
-/// What ended a wait.
-enum Woke {
-    Landed,
-    Read(usize),
-    Killed,
-}
-
-/// The wish that a connection that waits has of its stream.
-enum Wish<'s> {
-    /// More bytes.
-    Bytes(BoxFuture<'s, Result<usize, StreamError>>),
-    /// Nothing so far.
-    Nothing(Option<&'s mut Box<dyn ByteStream>>),
-    /// To know when it is broken (CONN-7).
-    End(BoxFuture<'s, ()>),
-}
-
-fn killed() -> StreamError {
-    StreamError("ended by CLIENT KILL, or because it held most memory".to_owned())
-}
-
-fn broken() -> StreamError {
-    StreamError("the peer is gone".to_owned())
-}
-
 struct Connection<'a, M, F> {
     core: &'a Core,
     share: &'a Share,
@@ -212,9 +196,14 @@ struct Connection<'a, M, F> {
     scratch: Scratch,
     /// For the first held reply.
     held_wait: HeldWait,
-    alarm: Option<(Moment, BoxFuture<'static, ()>)>,
+    alarm: Alarm,
     /// Until when what is executed in this turn may be held.
     held_until: Option<Moment>,
+    /// A moment not long ago, if the clock was read since the last wait.
+    stamp: Option<Moment>,
+    /// Until when the next command waits for the end of CLIENT PAUSE.
+    paused_until: Option<Moment>,
+    pause_alarm: Alarm,
     /// Whether the peer sends nothing more.
     ended: bool,
     /// Bytes of the commands of the run under way.
@@ -242,6 +231,7 @@ where
                 }
             }
             let pause = poll_fn(|context| Poll::Ready(self.start_all(context))).await;
+            self.take_feed();
             if !self.output.is_empty() {
                 self.send().await?;
                 continue;
@@ -272,6 +262,7 @@ where
         self.ended |= count == 0;
         self.spent += count;
         add(&self.core.counters.bytes_in, count as u64);
+        add(&self.core.counters.reads, 1);
         self.session.entry().set_active(self.core.shared.now());
         if self.input.capacity() > TURN_BYTES {
             self.tell();
@@ -288,6 +279,7 @@ where
         entry
             .waiting_bytes
             .store(self.queue.bytes_waiting(), Relaxed);
+        self.tell_block();
         self.share.tell();
     }
 
@@ -311,15 +303,16 @@ where
             self.session.set_database(database);
         }
         self.held_until = None;
+        self.stamp = None;
         loop {
             let mut limit = self.core.options().output_bytes_max;
             if self.share.memory().is_scarce() {
                 limit = limit.min(SCARCE_OUTPUT_BYTES);
             }
             while self.output.len() < limit
-                && let Some(reply) = self.queue.next_reply(self.core.databases.client())
+                && let Some(leaving) = self.queue.next_reply(self.core.databases.client())
             {
-                self.emit(reply);
+                self.let_go(leaving);
             }
             if self.output.len() + self.queue.bytes_waiting() >= limit {
                 return Pause::Blocked;
@@ -343,6 +336,11 @@ where
                     (false, _) => Pause::Hungry,
                 };
             };
+            if let Some(until) = self.pauses(&step) {
+                self.paused_until = Some(until);
+                self.ahead.push_front(step);
+                return Pause::Blocked;
+            }
             match self.start(step, context) {
                 Ok(()) => {}
                 Err(Wait::For(step)) => {
@@ -414,7 +412,12 @@ where
                 found
             }
         };
-        self.core.counters.command(found.as_ref().ok().copied());
+        let is_refused = too_large.is_some();
+        match &found {
+            Ok(spec) if is_refused => self.core.counters.rejected(*spec),
+            Ok(_) => {}
+            Err(_) => self.note_refused(&command),
+        }
         Some(match (found, too_large) {
             (Err(failure), _) => Step::Refuse(failure),
             (Ok(_), Some(TooLarge::Argument(_))) => Step::Refuse(too_long()),
@@ -473,38 +476,38 @@ where
                 if !self.queue.has_place() {
                     return Err(Wait::For(Step::Run(resolved)));
                 }
+                self.begin(&resolved);
+                let started = self.stamp();
                 let answered = self.session.is_answered();
-                let outcome = run_now(self.core, what, spec, &resolved.command);
-                self.session.entry().set_command(spec);
-                self.answer(outcome.into(), answered);
+                let reply = run_now(self.core, what, spec, &resolved.command).into();
+                self.ran(&resolved, &reply, started);
+                self.answer(reply, answered);
             }
             Run::Own(what) => {
                 if !self.queue.is_empty() {
                     return Err(Wait::For(Step::Run(resolved)));
                 }
-                self.session.entry().set_command(spec);
-                let outcome = run_own(
-                    self.core,
-                    &mut self.session,
-                    self.block,
-                    what,
-                    &resolved.command,
-                );
+                self.begin(&resolved);
+                let started = self.stamp();
+                let (core, command) = (self.core, &resolved.command);
+                let reply = run_own(core, &mut self.session, self.block, what, command).into();
                 let answered = self.session.is_answered();
-                self.answer(outcome.into(), answered);
+                self.ran(&resolved, &reply, started);
+                self.answer(reply, answered);
             }
             Run::Data(what) => {
                 if !self.queue.may_execute() {
                     return Err(Wait::For(Step::Run(resolved)));
                 }
-                self.session.entry().set_command(spec);
+                self.begin(&resolved);
                 if self.queue.is_in_doubt() {
+                    self.core.counters.rejected(spec);
                     let answered = self.session.is_answered();
                     self.answer(Reply::Error(AFTER_DOUBT), answered);
                     return Ok(());
                 }
                 let is_done = match what {
-                    Data::Exec => !self.close_block(),
+                    Data::Exec => !self.close_block(&resolved),
                     _ => is_of_one_key(row) && self.execute(what, &resolved),
                 };
                 if !is_done {
@@ -525,6 +528,7 @@ where
         if !self.queue.has_place() {
             return Err(Wait::For(Step::Run(resolved)));
         }
+        self.begin(&resolved);
         let Resolved { spec, command, .. } = resolved;
         let limit = self.core.options().limits.command_bytes_max;
         let reply = match self.block.queue(Queued { spec, command }, limit) {
@@ -537,12 +541,14 @@ where
     }
 
     /// Prepares what EXEC is to do. False: there is nothing, and that was answered.
-    fn close_block(&mut self) -> bool {
+    fn close_block(&mut self, resolved: &Resolved) -> bool {
+        let started = self.stamp();
         let taken = match self.block.close() {
             Ok(taken) => taken,
             Err(failure) => {
-                let answered = self.session.is_answered();
-                self.answer(Reply::Error(failure), answered);
+                let (reply, answered) = (Reply::Error(failure), self.session.is_answered());
+                self.ran(resolved, &reply, started);
+                self.answer(reply, answered);
                 return false;
             }
         };
@@ -558,18 +564,21 @@ where
     fn execute(&mut self, what: Data, resolved: &Resolved) -> bool {
         let mut scratch = core::mem::take(&mut self.scratch);
         let one = one_key(what, &resolved.command, &mut scratch);
-        let is_done = one.is_some_and(|one| self.execute_one(one, resolved.hash));
+        let is_done = one.is_some_and(|one| self.execute_one(one, resolved));
         scratch.clear();
         self.scratch = scratch;
         is_done
     }
 
-    fn execute_one(&mut self, one: Result<OneKey<'_>, Failure>, known: Option<KnownHash>) -> bool {
+    fn execute_one(&mut self, one: Result<OneKey<'_>, Failure>, resolved: &Resolved) -> bool {
+        let started = self.stamp();
+        let known = resolved.hash;
         let one = match one {
             Ok(one) => one,
             Err(failure) => {
-                let answered = self.session.is_answered();
-                self.answer(Reply::Error(failure), answered);
+                let (reply, answered) = (Reply::Error(failure), self.session.is_answered());
+                self.ran(resolved, &reply, started);
+                self.answer(reply, answered);
                 return true;
             }
         };
@@ -577,27 +586,38 @@ where
         let databases = &core.databases;
         if one.is_plain_get() && self.session.answers_all() && self.queue.is_empty() {
             let (protocol, output) = (self.session.protocol(), &mut self.output);
-            let mut show = |value: Option<&[u8]>| output.value_or_nil(value, protocol);
+            let mut length = None;
+            let mut show = |value: Option<&[u8]>| {
+                length = value.map(<[u8]>::len);
+                output.value_or_nil(value, protocol);
+            };
             if databases.show_at_once(database, one.request.key(), known, &mut show) {
+                core.counters.found(length.is_some());
+                self.ran_and_gave(resolved, length.unwrap_or(0), started);
                 return true;
             }
         }
         match databases.at_once(database, &one.request, known) {
             AtOnce::Done(outcome) => {
+                note_found(core, &one, &outcome);
                 let answered = self.session.is_answered();
-                self.answer(one.shape.reply(outcome), answered);
+                let reply = one.shape.reply(outcome);
+                self.ran(resolved, &reply, started);
+                self.answer(reply, answered);
             }
             AtOnce::Held(held) => {
                 let answered = self.session.is_answered();
                 let limit = databases.client().timeout();
-                let until = self
-                    .held_until
-                    .get_or_insert_with(|| core.shared.now() + limit);
+                let until = *self.held_until.get_or_insert(started + limit);
+                // The next command reads the clock again.
+                self.stamp = None;
                 let reply = HeldReply {
+                    spec: resolved.spec,
+                    started,
                     held,
                     shape: one.shape,
                     is_change: matches!(one.request, Operation::Mutate(_)),
-                    until: *until,
+                    until,
                 };
                 self.queue.hold(reply, answered);
             }
@@ -619,6 +639,10 @@ where
             self.read_on(self.queue.run_max());
         }
         while commands.len() < self.queue.run_max()
+            && self
+                .ahead
+                .front()
+                .is_some_and(|step| self.pauses(step).is_none())
             && let Some((what, next)) = self.ahead.front().and_then(Step::data)
             && kind.is_some()
             && kind_of(what, next) == kind
@@ -628,10 +652,11 @@ where
             let Some(Step::Run(next)) = self.ahead.pop_front() else {
                 unreachable!("looked at a moment ago")
             };
-            self.session.entry().set_command(next.spec);
+            self.begin(&next);
             answered.push(self.session.is_answered());
             commands.push((what, next.command));
         }
+        self.stamp = None;
         let is_hasty = self.queue.is_full();
         let run = (self.run_data)(is_hasty, self.session.database(), commands);
         self.running_bytes = bytes;
@@ -650,155 +675,6 @@ where
             self.core.counters.error(failure.prefix());
         }
         self.output.reply(reply, self.session.protocol());
-    }
-
-    /// Sends what has been collected.
-    async fn send(&mut self) -> Result<(), StreamError> {
-        self.release_run();
-        while !self.output.is_empty() {
-            let is_large = self.output.len() > TURN_BYTES;
-            if is_large {
-                self.tell();
-            }
-            let length = self.output.first().len();
-            let mut sent = 0;
-            while sent < length {
-                let end = length.min(sent + TURN_BYTES);
-                self.send_part(sent, end).await?;
-                self.spent += end - sent;
-                sent = end;
-                if sent < length || is_large {
-                    self.session.entry().set_active(self.core.shared.now());
-                    self.give_way().await?;
-                }
-            }
-            add(&self.core.counters.bytes_out, length as u64);
-            self.output.sent_first();
-        }
-        let entry = self.session.entry();
-        if entry.output_bytes.load(Relaxed) + entry.waiting_bytes.load(Relaxed) > 0 {
-            self.tell();
-        }
-        Ok(())
-    }
-
-    /// Lets others have their turn in the middle of what is sent (CONN-6).
-    async fn give_way(&mut self) -> Result<(), StreamError> {
-        self.spent = 0;
-        give_way().await;
-        match self.session.entry().was_killed() {
-            true => Err(killed()),
-            false => Ok(()),
-        }
-    }
-
-    /// Sends a part of the first piece, and drives the run under way meanwhile (CONN-2).
-    async fn send_part(&mut self, start: usize, end: usize) -> Result<(), StreamError> {
-        let Self {
-            stream,
-            output,
-            queue,
-            session,
-            ..
-        } = self;
-        let entry = session.entry();
-        let mut is_told = false;
-        let mut write = stream.write_all(&output.first()[start..end]);
-        let written = poll_fn(|context| {
-            let _ended = queue.poll(context);
-            match write.as_mut().poll(context) {
-                Poll::Pending if entry.is_killed(context.waker()) => Poll::Ready(Err(killed())),
-                Poll::Pending => {
-                    if !is_told {
-                        is_told = true;
-                        self.share.set_owed(false);
-                        entry.output_bytes.store(output.bytes_held(), Relaxed);
-                        entry.waiting_bytes.store(queue.bytes_waiting(), Relaxed);
-                        self.share.tell();
-                    }
-                    Poll::Pending
-                }
-                polled => polled,
-            }
-        });
-        written.await
-    }
-
-    /// The commands of a run that has ended are held no more.
-    fn release_run(&mut self) {
-        if !self.queue.is_running() {
-            self.running_bytes = 0;
-        }
-    }
-
-    /// Waits for bytes (when `hungry`), for durability, for commands under way, or for the end.
-    async fn wait(&mut self, hungry: bool) -> Result<Woke, StreamError> {
-        self.release_run();
-        self.share.set_owed(!hungry || !self.queue.is_empty());
-        self.tell();
-        let Self {
-            core,
-            stream,
-            input,
-            queue,
-            session,
-            held_wait,
-            alarm,
-            ..
-        } = self;
-        let entry = session.entry();
-        let mut wish = match hungry {
-            true => Wish::Bytes(stream.read(input)),
-            false => Wish::Nothing(Some(stream)),
-        };
-        let mut polls = 0;
-        poll_fn(|context| {
-            if entry.is_killed(context.waker()) {
-                return Poll::Ready(Ok(Woke::Killed));
-            }
-            if queue.poll(context).is_ready() {
-                return Poll::Ready(Ok(Woke::Landed));
-            }
-            if let Some((held, until)) = queue.first_held() {
-                if !held_wait.wake(held, context.waker()) {
-                    return Poll::Ready(Ok(Woke::Landed));
-                }
-                if rings(core, alarm, until, context) {
-                    queue.give_up(core.databases.client().timeout());
-                    return Poll::Ready(Ok(Woke::Landed));
-                }
-            }
-            polls += 1;
-            if let Wish::Nothing(stream) = &mut wish
-                && polls >= POLLS_BEFORE_LOOK
-                && let Some(stream) = stream.take()
-            {
-                wish = Wish::End(stream.gone());
-            }
-            match &mut wish {
-                Wish::Bytes(read) => read
-                    .as_mut()
-                    .poll(context)
-                    .map(|read| Ok(Woke::Read(read?))),
-                Wish::End(gone) => gone.as_mut().poll(context).map(|()| Err(broken())),
-                Wish::Nothing(_) => Poll::Pending,
-            }
-        })
-        .await
-    }
-
-    /// Gives back what an idle connection does not need.
-    fn shrink(&mut self) {
-        let (length, capacity) = (self.input.len(), self.input.capacity());
-        if length == 0 && capacity > IDLE_BYTES_MAX {
-            self.input = BytesMut::new();
-        } else if capacity > TURN_BYTES && length < capacity / 8 {
-            // The rest of a large command that is done.
-            self.input = BytesMut::from(&self.input[..]);
-        }
-        self.output.shrink(IDLE_BYTES_MAX);
-        self.ahead = VecDeque::new();
-        self.queue.shrink();
     }
 }
 
@@ -822,33 +698,6 @@ fn is_put_into_blocks(run: Run) -> bool {
 /// Whether a command in this row is on one key, its first argument.
 fn is_of_one_key(row: &Spec) -> bool {
     row.keys.first == Keys::ONE.first && matches!(row.run, Run::Data(_))
-}
-
-/// Whether the time of a held reply is over; else the task is woken then (CONN-4). An alarm that is
-/// set already and rings earlier will do.
-fn rings(
-    core: &Core,
-    alarm: &mut Option<(Moment, BoxFuture<'static, ()>)>,
-    until: Moment,
-    context: &mut Context<'_>,
-) -> bool {
-    loop {
-        let clock = &core.databases.parts().clock;
-        let (_, ring) = match alarm {
-            Some(set) if set.0 <= until => set,
-            Some(_) | None => {
-                let sleep = clock.sleep(until.since(clock.now()));
-                alarm.insert((until, sleep))
-            }
-        };
-        if ring.as_mut().poll(context).is_pending() {
-            return false;
-        }
-        *alarm = None;
-        if until <= clock.now() {
-            return true;
-        }
-    }
 }
 
 /// Why a command did not start.

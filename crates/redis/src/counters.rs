@@ -1,33 +1,94 @@
 //! The counters of the front end, per core so that cores do not write to each other's cache lines.
+//!
+//! They only grow. CONFIG RESETSTAT remembers what they were, and shows the difference.
+//!
+//! The time of a command runs from its start until its outcome is durable, or its reply is there.
 
+use crate::reply::Reply;
 use crate::table::SPECS;
+use core::time::Duration;
+use hdrhistogram::Histogram;
+use pluvio_env::Moment;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+/// How long commands took, in nanoseconds.
+pub type Latencies = Histogram<u64>;
+
+/// Longest time that is told apart from longer ones, as in Redis: a second.
+const NANOS_MAX: u64 = 1_000_000_000;
+/// Decimal digits that are kept of a time, as in Redis. A histogram takes 24 KiB.
+const DIGITS: u8 = 2;
+/// How long a rate of commands goes back at least.
+const RATE_TIME: Duration = Duration::from_secs(1);
+
+/// An empty histogram.
+pub(crate) fn latencies() -> Latencies {
+    Histogram::new_with_bounds(1, NANOS_MAX, DIGITS).expect("the bounds are in order")
+}
+
+/// What is counted of each command.
+#[derive(Default)]
+struct CommandCounters {
+    calls: AtomicU64,
+    rejected: AtomicU64,
+    failed: AtomicU64,
+    timed: AtomicU64,
+    nanos: AtomicU64,
+}
+
+/// Two moments, and how many commands had been run: the rate since the older one is shown.
+#[derive(Clone, Copy, Default)]
+struct Samples {
+    older: (Moment, u64),
+    newer: (Moment, u64),
+}
+
+#[derive(Default)]
+struct Times {
+    /// By the command's number in the table; those that were never run have none.
+    histograms: Vec<Option<Box<Latencies>>>,
+    calls: u64,
+    samples: Samples,
+}
+
 /// What one core counts.
 pub(crate) struct Counters {
-    commands: Box<[AtomicU64]>,
+    commands: Box<[CommandCounters]>,
+    times: Mutex<Times>,
     errors: Mutex<BTreeMap<String, u64>>,
     unknown: AtomicU64,
     pub(crate) connections: AtomicU64,
     pub(crate) connections_ended: AtomicU64,
+    pub(crate) connections_refused: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
     pub(crate) bytes_out: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
     pub(crate) protocol_errors: AtomicU64,
 }
 
 impl Default for Counters {
     fn default() -> Self {
+        let zero = || AtomicU64::new(0);
         Self {
-            commands: SPECS.iter().map(|_| AtomicU64::new(0)).collect(),
+            commands: SPECS.iter().map(|_| CommandCounters::default()).collect(),
+            times: Mutex::default(),
             errors: Mutex::default(),
-            unknown: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
-            connections_ended: AtomicU64::new(0),
-            bytes_in: AtomicU64::new(0),
-            bytes_out: AtomicU64::new(0),
-            protocol_errors: AtomicU64::new(0),
+            unknown: zero(),
+            connections: zero(),
+            connections_ended: zero(),
+            connections_refused: zero(),
+            bytes_in: zero(),
+            bytes_out: zero(),
+            reads: zero(),
+            writes: zero(),
+            hits: zero(),
+            misses: zero(),
+            protocol_errors: zero(),
         }
     }
 }
@@ -37,11 +98,78 @@ pub(crate) fn add(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// A time in nanoseconds, for counters.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Counters {
-    /// Counts a command; `None` for one that is not in the table.
-    pub(crate) fn command(&self, spec: Option<u16>) {
-        let known = spec.and_then(|spec| self.commands.get(usize::from(spec)));
-        add(known.unwrap_or(&self.unknown), 1);
+    fn of(&self, spec: u16) -> Option<&CommandCounters> {
+        self.commands.get(usize::from(spec))
+    }
+
+    fn times(&self) -> std::sync::MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a command that is not in the table.
+    pub(crate) fn unknown(&self) {
+        add(&self.unknown, 1);
+    }
+
+    /// Counts a command that was refused before it was run.
+    pub(crate) fn rejected(&self, spec: u16) {
+        if let Some(command) = self.of(spec) {
+            add(&command.rejected, 1);
+        }
+    }
+
+    /// Counts a command of a transaction: how long it took alone is not known.
+    pub(crate) fn ran_in_block(&self, spec: u16, reply: &Reply) {
+        if let Some(command) = self.of(spec) {
+            add(&command.calls, 1);
+            if let Reply::Error(failure) = reply {
+                add(&command.failed, 1);
+                self.error(failure.prefix());
+            }
+        }
+    }
+
+    /// Counts a command that was run. `keeps` says whether its time goes into the histograms.
+    pub(crate) fn ran(&self, spec: u16, took: Duration, now: Moment, failed: bool, keeps: bool) {
+        let Some(command) = self.of(spec) else {
+            return;
+        };
+        let took = nanos(took);
+        add(&command.calls, 1);
+        add(&command.failed, u64::from(failed));
+        add(&command.timed, 1);
+        add(&command.nanos, took);
+        let mut times = self.times();
+        times.calls += 1;
+        if now.since(times.samples.newer.0) >= RATE_TIME {
+            times.samples.older = times.samples.newer;
+            times.samples.newer = (now, times.calls);
+        }
+        if !keeps {
+            return;
+        }
+        if times.histograms.is_empty() {
+            times.histograms.resize_with(SPECS.len(), || None);
+        }
+        if let Some(slot) = times.histograms.get_mut(usize::from(spec)) {
+            let histogram = slot.get_or_insert_with(|| Box::new(latencies()));
+            histogram.saturating_record(took.max(1));
+        }
+    }
+
+    /// Counts whether a read found its key.
+    pub(crate) fn found(&self, is_there: bool) {
+        add(if is_there { &self.hits } else { &self.misses }, 1);
     }
 
     /// Counts an error reply. Prefixes are ours alone, so the map stays small.
@@ -51,13 +179,39 @@ impl Counters {
         *errors.entry(prefix).or_default() += 1;
     }
 
+    /// Commands a second, over the last second or two, or since the last command if that is longer.
+    pub(crate) fn rate(&self, now: Moment) -> u64 {
+        let times = self.times();
+        let (since, before) = times.samples.older;
+        let time = nanos(now.since(since)).max(1);
+        let rate = u128::from(times.calls - before) * 1_000_000_000 / u128::from(time);
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+
+    /// Adds how long commands took on this core.
+    pub(crate) fn add_times_to(&self, all: &mut BTreeMap<&'static str, Latencies>) {
+        let times = self.times();
+        for (spec, histogram) in SPECS.iter().zip(&times.histograms) {
+            if let Some(histogram) = histogram {
+                let sum = all.entry(spec.name).or_insert_with(latencies);
+                sum.add(&**histogram).expect("all have the same bounds");
+            }
+        }
+    }
+
     /// Adds what this core counted.
     pub(crate) fn add_to(&self, totals: &mut Totals) {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        for (spec, count) in SPECS.iter().zip(&self.commands) {
-            let count = read(count);
-            if count > 0 {
-                *totals.commands.entry(spec.name).or_default() += count;
+        for (spec, command) in SPECS.iter().zip(&self.commands) {
+            let counted = CommandTotals {
+                calls: read(&command.calls),
+                rejected: read(&command.rejected),
+                failed: read(&command.failed),
+                timed: read(&command.timed),
+                nanos: read(&command.nanos),
+            };
+            if counted != CommandTotals::default() {
+                let sum = totals.commands.entry(spec.name).or_default();
+                *sum = sum.plus(counted);
             }
         }
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,17 +221,53 @@ impl Counters {
         totals.commands_unknown += read(&self.unknown);
         totals.connections += read(&self.connections);
         totals.connections_ended += read(&self.connections_ended);
+        totals.connections_refused += read(&self.connections_refused);
         totals.bytes_in += read(&self.bytes_in);
         totals.bytes_out += read(&self.bytes_out);
+        totals.reads += read(&self.reads);
+        totals.writes += read(&self.writes);
+        totals.hits += read(&self.hits);
+        totals.misses += read(&self.misses);
         totals.protocol_errors += read(&self.protocol_errors);
+    }
+}
+
+/// What was counted of one command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CommandTotals {
+    /// How often it was run.
+    pub calls: u64,
+    /// How often it was refused before it was run.
+    pub rejected: u64,
+    /// How often it ended with an error.
+    pub failed: u64,
+    /// How many of the calls are timed: all but those inside transactions.
+    pub timed: u64,
+    /// How long those took together, in nanoseconds.
+    pub nanos: u64,
+}
+
+impl CommandTotals {
+    fn with(self, other: Self, join: fn(u64, u64) -> u64) -> Self {
+        Self {
+            calls: join(self.calls, other.calls),
+            rejected: join(self.rejected, other.rejected),
+            failed: join(self.failed, other.failed),
+            timed: join(self.timed, other.timed),
+            nanos: join(self.nanos, other.nanos),
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_add)
     }
 }
 
 /// The counts since the start, over all cores.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
-    /// Commands run, by name (`get`, `client|id`); only those that were.
-    pub commands: BTreeMap<&'static str, u64>,
+    /// Commands, by name (`get`, `client|id`); only those that were called.
+    pub commands: BTreeMap<&'static str, CommandTotals>,
     /// Commands that are not in the table.
     pub commands_unknown: u64,
     /// Error replies, by prefix (`ERR`, `OOM`).
@@ -86,42 +276,125 @@ pub struct Totals {
     pub connections: u64,
     /// Connections ended.
     pub connections_ended: u64,
+    /// Connections refused because there were too many.
+    pub connections_refused: u64,
     /// Bytes received.
     pub bytes_in: u64,
     /// Bytes sent.
     pub bytes_out: u64,
+    /// Reads from connections that gave something.
+    pub reads: u64,
+    /// Writes to connections.
+    pub writes: u64,
+    /// Keys that reads found.
+    pub hits: u64,
+    /// Keys that reads did not find.
+    pub misses: u64,
     /// Connections closed because they sent what cannot be understood.
     pub protocol_errors: u64,
 }
 
 impl Totals {
+    fn with(mut self, other: &Self, join: fn(u64, u64) -> u64) -> Self {
+        for (name, count) in &other.commands {
+            let sum = self.commands.entry(name).or_default();
+            *sum = sum.with(*count, join);
+        }
+        for (prefix, count) in &other.errors {
+            let sum = self.errors.entry(prefix.clone()).or_default();
+            *sum = join(*sum, *count);
+        }
+        for (sum, count) in [
+            (&mut self.commands_unknown, other.commands_unknown),
+            (&mut self.connections, other.connections),
+            (&mut self.connections_ended, other.connections_ended),
+            (&mut self.connections_refused, other.connections_refused),
+            (&mut self.bytes_in, other.bytes_in),
+            (&mut self.bytes_out, other.bytes_out),
+            (&mut self.reads, other.reads),
+            (&mut self.writes, other.writes),
+            (&mut self.hits, other.hits),
+            (&mut self.misses, other.misses),
+            (&mut self.protocol_errors, other.protocol_errors),
+        ] {
+            *sum = join(*sum, count);
+        }
+        self
+    }
+
     /// These and those of another port.
     #[must_use]
-    pub fn plus(mut self, other: Self) -> Self {
-        for (name, count) in other.commands {
-            *self.commands.entry(name).or_default() += count;
-        }
-        for (prefix, count) in other.errors {
-            *self.errors.entry(prefix).or_default() += count;
-        }
-        self.commands_unknown += other.commands_unknown;
-        self.connections += other.connections;
-        self.connections_ended += other.connections_ended;
-        self.bytes_in += other.bytes_in;
-        self.bytes_out += other.bytes_out;
-        self.protocol_errors += other.protocol_errors;
-        self
+    #[allow(clippy::needless_pass_by_value)] // as a step of `reduce`
+    pub fn plus(self, other: Self) -> Self {
+        self.with(&other, u64::saturating_add)
+    }
+
+    /// What was counted since `before`; what was not called since is left out.
+    #[must_use]
+    pub fn since(self, before: &Self) -> Self {
+        let mut since = self.with(before, u64::saturating_sub);
+        since
+            .commands
+            .retain(|_, count| *count != CommandTotals::default());
+        since.errors.retain(|_, count| *count > 0);
+        since
     }
 
     /// Commands of all names.
     #[must_use]
     pub fn commands_total(&self) -> u64 {
-        self.commands.values().sum::<u64>() + self.commands_unknown
+        let known = self.commands.values().map(|command| command.calls);
+        known.sum::<u64>() + self.commands_unknown
     }
 
-    /// Connections that are open.
+    /// Connections that are open. Only of what was counted since the start.
     #[must_use]
     pub fn connections_open(&self) -> u64 {
         self.connections.saturating_sub(self.connections_ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_counted_and_timed() {
+        let counters = Counters::default();
+        let at = |ms| Moment(Duration::from_millis(ms));
+        for (took, now, failed) in [(1, 10, false), (3, 20, true), (2, 1500, false)] {
+            counters.ran(0, Duration::from_micros(took), at(now), failed, took != 2);
+        }
+        counters.rejected(0);
+        counters.ran_in_block(0, &Reply::OK);
+        let mut totals = Totals::default();
+        counters.add_to(&mut totals);
+        let expected = CommandTotals {
+            calls: 4,
+            rejected: 1,
+            failed: 1,
+            timed: 3,
+            nanos: 6000,
+        };
+        assert_eq!(totals.commands[SPECS[0].name], expected);
+        assert_eq!(totals.commands_total(), 4);
+        let mut times = BTreeMap::new();
+        counters.add_times_to(&mut times);
+        assert_eq!(times[SPECS[0].name].len(), 2, "the last one was not kept");
+        let nothing = totals.clone().since(&totals);
+        assert_eq!(nothing, Totals::default());
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_seconds() {
+        let counters = Counters::default();
+        let mut now = Duration::ZERO;
+        for _ in 0..1000 {
+            now += Duration::from_millis(10);
+            counters.ran(0, Duration::ZERO, Moment(now), false, false);
+        }
+        assert!((99..=101).contains(&counters.rate(Moment(now))));
+        let later = Moment(now + Duration::from_secs(1000));
+        assert_eq!(counters.rate(later), 0);
     }
 }

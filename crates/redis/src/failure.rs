@@ -21,6 +21,10 @@ pub(crate) const OVERFLOW: Failure = Failure::fixed("ERR increment or decrement 
 pub(crate) const DECREMENT_OVERFLOW: Failure = Failure::fixed("ERR decrement would overflow");
 pub(crate) const OFFSET: Failure = Failure::fixed("ERR offset is out of range");
 pub(crate) const NO_SUCH_KEY: Failure = Failure::fixed("ERR no such key");
+pub(crate) const NEGATIVE_TIMEOUT: Failure = Failure::fixed("ERR timeout is negative");
+pub(crate) const BAD_TIMEOUT: Failure =
+    Failure::fixed("ERR timeout is not an integer or out of range");
+pub(crate) const BUSY_KEY: Failure = Failure::fixed("BUSYKEY Target key name already exists.");
 pub(crate) const BAD_CURSOR: Failure = Failure::fixed("ERR invalid cursor");
 pub(crate) const BAD_DATABASE: Failure = Failure::fixed("ERR DB index is out of range");
 pub(crate) const CROSS_SLOT: Failure =

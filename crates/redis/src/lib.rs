@@ -15,6 +15,10 @@
 //!
 //! Between MULTI and EXEC, commands go into `block.rs` instead; EXEC runs them as one transaction.
 //!
+//! `counters.rs` and `command_log.rs` keep what INFO, SLOWLOG and LATENCY tell, `monitor.rs` what
+//! MONITOR tells, and `pause.rs` what CLIENT PAUSE holds up. `parameters.rs` is for CONFIG SET, and
+//! `rdb.rs` for DUMP and RESTORE.
+//!
 //! `memory.rs` bounds what all connections hold. `database.rs` turns database numbers into tables.
 //!
 //! Invariants
@@ -33,6 +37,7 @@
 
 mod block;
 mod clients;
+mod command_log;
 mod commands;
 mod connection;
 mod counters;
@@ -41,10 +46,14 @@ mod failure;
 mod give_way;
 mod glob;
 mod memory;
+mod monitor;
 mod number;
 mod output;
+mod parameters;
 mod parser;
+mod pause;
 mod queue;
+mod rdb;
 mod reply;
 mod scripts;
 mod service;
@@ -54,10 +63,13 @@ mod specs;
 mod table;
 mod version;
 
-pub use counters::Totals;
+pub use counters::{CommandTotals, Latencies, Totals};
 pub use memory::{ClientMemory, ClientMemoryStats};
+pub use parameters::Parameters;
 pub use parser::{Command, Limits, Parsed, Parser, ProtocolError, TooLarge};
 pub use reply::{Bulks, Failure, Protocol, Reply};
 pub use service::RedisService;
-pub use shared::{ClusterPort, Elsewhere, RedisOptions, ServersFn, StatusFn};
+pub use shared::{
+    ClusterPort, Elsewhere, MachineFn, MachineUse, RedisOptions, ServersFn, StatusFn,
+};
 pub use table::{Keys, SPECS, Spec};

@@ -278,6 +278,11 @@ impl Share {
         }
     }
 
+    /// What others see of the connection.
+    pub(crate) fn entry(&self) -> &ClientEntry {
+        &self.holder.entry
+    }
+
     /// The memory of all.
     pub(crate) fn memory(&self) -> &ClientMemory {
         &self.memory

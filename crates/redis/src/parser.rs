@@ -48,6 +48,9 @@ impl Default for Limits {
     }
 }
 
+/// Bytes that a payload of RESTORE has beside its value.
+const PAYLOAD_OVERHEAD: usize = 32;
+
 /// The place of an argument in its command's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Span {
@@ -418,7 +421,7 @@ impl Parser {
         self.at = next;
         if self.skip.is_none() {
             let held = self.at + length + (self.spans.len() + 1) * size_of::<Span>();
-            if length > self.limits.argument_bytes_max {
+            if length > self.longest_argument(input) {
                 self.start_skip(input, TooLarge::Argument(length));
             } else if held > self.limits.command_bytes_max {
                 self.start_skip(input, TooLarge::Command);
@@ -431,6 +434,15 @@ impl Parser {
             skip.left = length + 2;
         }
         Ok(Some(length))
+    }
+
+    /// Most bytes of the next argument: those of a value, and of what DUMP wraps it in.
+    fn longest_argument(&self, input: &BytesMut) -> usize {
+        let name = self.spans.first();
+        let name = name.map(|span| &input[span.start as usize..span.end as usize]);
+        let is_restore = name.is_some_and(|name| name.eq_ignore_ascii_case(b"restore"));
+        let wrapping = if is_restore { PAYLOAD_OVERHEAD } else { 0 };
+        self.limits.argument_bytes_max.saturating_add(wrapping)
     }
 
     /// The inline command that begins here.

@@ -19,7 +19,7 @@
 //!   is over before, a failure replaces it. That of a change says that it is not known whether it
 //!   was executed. That of a read says to try again.
 
-use crate::commands::{Ran, Shape};
+use crate::commands::{Ran, Shape, is_there};
 use crate::failure::{OUT_OF_MEMORY, not_durable};
 use crate::reply::Reply;
 use core::pin::Pin;
@@ -42,11 +42,24 @@ const REPLY_BYTES_FIRST: usize = REPLIES_BYTES / 32;
 
 /// An executed command that is not durable yet.
 pub(crate) struct HeldReply {
+    /// Its row of the table.
+    pub(crate) spec: u16,
+    pub(crate) started: Moment,
     pub(crate) held: Held,
     pub(crate) shape: Shape,
     pub(crate) is_change: bool,
     /// When it is given up.
     pub(crate) until: Moment,
+}
+
+/// A reply on its way out.
+pub(crate) struct Leaving {
+    pub(crate) reply: Reply,
+    pub(crate) answered: bool,
+    /// Of a command that was held: its row of the table, and when it started.
+    pub(crate) held: Option<(u16, Moment)>,
+    /// Whether it is a read, and found its key.
+    pub(crate) found: Option<bool>,
 }
 
 /// The state of a command.
@@ -186,18 +199,20 @@ impl<F: Future<Output = Ran>> Queue<F> {
         self.is_full = false;
     }
 
-    /// Gives up the first reply, whose time is over (QUEUE-4).
-    pub(crate) fn give_up(&mut self, limit: Duration) {
-        let Some(place) = self.places.front_mut() else {
-            return;
-        };
+    /// Gives up the first reply, whose time is over (QUEUE-4). Its row of the table, and when its
+    /// command was started.
+    pub(crate) fn give_up(&mut self, limit: Duration) -> Option<(u16, Moment)> {
+        let place = self.places.front_mut()?;
         if let State::Held(reply) = &place.state {
+            let given_up = (reply.spec, reply.started);
             self.in_doubt |= reply.is_change;
             let failure = Reply::Error(not_durable(limit, reply.is_change));
             self.bytes_waiting -= reply.held.bytes();
             self.bytes_waiting += failure.size();
             place.state = State::Done(failure);
+            return Some(given_up);
         }
+        None
     }
 
     /// Drives the run under way; ready when it has ended.
@@ -222,34 +237,42 @@ impl<F: Future<Output = Ran>> Queue<F> {
         Poll::Ready(())
     }
 
-    /// The next reply that may leave, oldest first; those that are not wanted are left out.
-    pub(crate) fn next_reply(&mut self, client: &Client) -> Option<Reply> {
-        while !matches!(self.places.front()?.state, State::Running) {
-            let Place { answered, state } = self.places.pop_front()?;
-            let reply = match state {
-                State::Done(reply) => {
-                    self.bytes_waiting -= reply.size();
-                    reply
-                }
-                State::Held(reply) => match client.open(reply.held) {
-                    Ok(outcome) => {
-                        self.bytes_waiting -= outcome.output().bulk_len();
-                        reply.shape.reply(outcome)
-                    }
-                    Err(held) => {
-                        let state = State::Held(HeldReply { held, ..reply });
-                        self.places.push_front(Place { answered, state });
-                        return None;
-                    }
-                },
-                State::Running => unreachable!("looked at a moment ago"),
-            };
-            self.first += 1;
-            if answered {
-                return Some(reply);
-            }
+    /// The next reply that may leave, oldest first.
+    pub(crate) fn next_reply(&mut self, client: &Client) -> Option<Leaving> {
+        if matches!(self.places.front()?.state, State::Running) {
+            return None;
         }
-        None
+        let Place { answered, state } = self.places.pop_front()?;
+        let leaving = match state {
+            State::Done(reply) => {
+                self.bytes_waiting -= reply.size();
+                Leaving {
+                    reply,
+                    answered,
+                    held: None,
+                    found: None,
+                }
+            }
+            State::Held(reply) => match client.open(reply.held) {
+                Ok(outcome) => {
+                    self.bytes_waiting -= outcome.output().bulk_len();
+                    Leaving {
+                        found: (!reply.is_change).then(|| is_there(&outcome)),
+                        reply: reply.shape.reply(outcome),
+                        answered,
+                        held: Some((reply.spec, reply.started)),
+                    }
+                }
+                Err(held) => {
+                    let state = State::Held(HeldReply { held, ..reply });
+                    self.places.push_front(Place { answered, state });
+                    return None;
+                }
+            },
+            State::Running => unreachable!("looked at a moment ago"),
+        };
+        self.first += 1;
+        Some(leaving)
     }
 
     /// Gives back memory that an idle connection does not need.

@@ -1,12 +1,13 @@
 //! The service that a network gives connections to.
 
 use crate::connection::serve;
-use crate::counters::Totals;
+use crate::counters::{Latencies, Totals, add};
 use crate::memory::ClientMemory;
 use crate::shared::{Core, RedisOptions, Shared, StatusFn};
 use bytes::Bytes;
 use pluvio_client::{Client, Parts};
 use pluvio_env::{BoxFuture, ByteStream, StreamService};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -56,6 +57,12 @@ impl RedisService {
     pub fn totals(&self) -> Totals {
         self.shared.totals()
     }
+
+    /// How long commands took since the start, by command.
+    #[must_use]
+    pub fn times(&self) -> BTreeMap<&'static str, Latencies> {
+        self.shared.all_times()
+    }
 }
 
 impl StreamService for RedisService {
@@ -67,7 +74,10 @@ impl StreamService for RedisService {
             match Place::take(core.options()) {
                 Some(_place) => serve(&core, stream).await,
                 // An error means that the peer is gone: nobody is left to tell.
-                None => drop(stream.write_all(&Self::REFUSAL).await),
+                None => {
+                    add(&core.counters.connections_refused, 1);
+                    drop(stream.write_all(&Self::REFUSAL).await);
+                }
             }
         })
     }

@@ -2,6 +2,7 @@
 
 use crate::clients::ClientEntry;
 use crate::database::DatabaseId;
+use crate::monitor::{Feed, Monitors};
 use crate::reply::Protocol;
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ pub(crate) struct Session {
     protocol: Protocol,
     answers: Answers,
     closing: bool,
+    /// What MONITOR gives.
+    feed: Option<Arc<Feed>>,
 }
 
 impl Session {
@@ -36,6 +39,7 @@ impl Session {
             protocol: Protocol::default(),
             answers: Answers::default(),
             closing: false,
+            feed: None,
         }
     }
 
@@ -81,8 +85,25 @@ impl Session {
         self.closing = true;
     }
 
+    /// MONITOR.
+    pub(crate) fn start_feed(&mut self, monitors: &Monitors) {
+        if self.feed.is_none() {
+            self.feed = Some(monitors.enter(Arc::clone(&self.entry)));
+            self.entry.set_monitor(true);
+        }
+    }
+
+    /// What MONITOR gives, if it was asked for.
+    pub(crate) fn feed(&self) -> Option<&Feed> {
+        self.feed.as_deref()
+    }
+
     /// As new, but for its number.
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self, monitors: &Monitors) {
+        if self.feed.take().is_some() {
+            monitors.leave(self.entry.id);
+            self.entry.set_monitor(false);
+        }
         self.database = DatabaseId::default();
         self.protocol = Protocol::default();
         // CLIENT REPLY SKIP is about the command that resets, too.

@@ -1,18 +1,49 @@
 //! The state that all connections of a process share, and the state that those of one core share.
 
-use crate::clients::Clients;
-use crate::counters::{Counters, Totals};
+use crate::clients::{ClientEntry, Clients};
+use crate::command_log::{Entry, Kind, is_large, is_slow, kept_parts, parts_of_held};
+use crate::counters::{Counters, Latencies, Totals};
 use crate::database::Databases;
 use crate::memory::ClientMemory;
-use crate::parser::Limits;
+use crate::monitor::Monitors;
+use crate::parameters::{Number, Parameters};
+use crate::parser::{Command, Limits};
+use crate::pause::Pause;
+use crate::reply::Reply;
 use crate::scripts::Scripts;
+use crate::table::SPECS;
 use core::time::Duration;
 use pluvio_client::{Client, Parts, ServerList, ServerStatus};
 use pluvio_env::{BoxFuture, Clock, Moment};
 use pluvio_units::{CoreId, ServerId};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the process uses of the machine, as INFO shows it.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct MachineUse {
+    /// Bytes of the process that are in memory.
+    pub resident_bytes: u64,
+    /// The most that there were.
+    pub resident_bytes_max: u64,
+    /// Bytes of memory of the machine.
+    pub total_bytes: u64,
+    /// Processor time of the process in the kernel.
+    pub system_time: Duration,
+    /// Processor time of the process elsewhere.
+    pub user_time: Duration,
+}
+
+/// Tells what the process uses. Called on any event loop; must not block for long.
+#[derive(Clone)]
+pub struct MachineFn(pub Arc<dyn Fn() -> MachineUse + Send + Sync>);
+
+impl core::fmt::Debug for MachineFn {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("MachineFn").finish_non_exhaustive()
+    }
+}
 
 /// How the front end behaves. `RedisOptions::default` gives the defaults.
 #[derive(Clone, Debug)]
@@ -47,6 +78,13 @@ pub struct RedisOptions {
     pub memory: Arc<ClientMemory>,
     /// Where scripts run that take long. `None`: on the event loop, as all others.
     pub elsewhere: Option<Elsewhere>,
+    /// What CONFIG SET changes, and the logs of slow and large commands. Ports of one server share
+    /// this.
+    pub parameters: Arc<Parameters>,
+    /// Whether DEBUG is allowed.
+    pub debug: bool,
+    /// Tells what the process uses of the machine; `None` where nobody knows.
+    pub machine: Option<MachineFn>,
 }
 
 /// The way in which work of a thread is done outside the event loops ([`Elsewhere`]).
@@ -88,6 +126,9 @@ impl Default for RedisOptions {
             reply_bytes_max: 256 << 20,
             memory: Arc::new(ClientMemory::new(512 << 20)),
             elsewhere: None,
+            parameters: Arc::default(),
+            debug: false,
+            machine: None,
         }
     }
 }
@@ -194,7 +235,21 @@ pub(crate) struct Shared {
     status: StatusFn,
     /// Seconds since 1970 at a moment of the monotonic clock.
     wall: Mutex<(u64, Moment)>,
+    pub(crate) monitors: Monitors,
+    pub(crate) pause: Pause,
+    /// The most memory of the log and the indexes that INFO has seen.
+    memory_peak: AtomicU64,
+    /// What was counted when CONFIG RESETSTAT came last.
+    before: Mutex<Before>,
     counters: Vec<Arc<Counters>>,
+}
+
+/// What had been counted at some moment.
+#[derive(Clone, Default)]
+struct Before {
+    totals: Totals,
+    expired: u64,
+    times: BTreeMap<&'static str, Latencies>,
 }
 
 impl Shared {
@@ -214,6 +269,10 @@ impl Shared {
             wall: Mutex::new((clock.unix_seconds(), now)),
             clock,
             status,
+            monitors: Monitors::default(),
+            pause: Pause::default(),
+            memory_peak: AtomicU64::new(0),
+            before: Mutex::default(),
             counters: (0..cores.max(1)).map(|_| Arc::default()).collect(),
         }
     }
@@ -250,12 +309,73 @@ impl Shared {
         (at.as_secs(), at.subsec_micros())
     }
 
+    /// What was counted since the start. INFO shows [`Self::totals_shown`].
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for counters in &self.counters {
             counters.add_to(&mut totals);
         }
         totals
+    }
+
+    /// How long commands took since the start, by command.
+    pub(crate) fn all_times(&self) -> BTreeMap<&'static str, Latencies> {
+        let mut times = BTreeMap::new();
+        for counters in &self.counters {
+            counters.add_times_to(&mut times);
+        }
+        times
+    }
+
+    fn before(&self) -> Before {
+        let before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        before.clone()
+    }
+
+    /// CONFIG RESETSTAT: what INFO shows begins anew. Counters go on, for those that add them up.
+    pub(crate) fn reset_statistics(&self) {
+        let now = Before {
+            totals: self.totals(),
+            expired: self.status().objects_expired,
+            times: self.all_times(),
+        };
+        self.memory_peak.store(0, Ordering::Relaxed);
+        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
+    /// What was counted since CONFIG RESETSTAT, and the objects that expired since.
+    pub(crate) fn totals_shown(&self) -> (Totals, u64) {
+        let before = self.before();
+        let expired = self.status().objects_expired;
+        let totals = self.totals().since(&before.totals);
+        (totals, expired.saturating_sub(before.expired))
+    }
+
+    /// How long commands took since CONFIG RESETSTAT; those that were not called are left out.
+    pub(crate) fn times(&self) -> BTreeMap<&'static str, Latencies> {
+        let before = self.before().times;
+        let mut times = self.all_times();
+        for (name, histogram) in &mut times {
+            if let Some(before) = before.get(name) {
+                histogram.subtract(before).expect("counts only grow");
+            }
+        }
+        times.retain(|_, histogram| !histogram.is_empty());
+        times
+    }
+
+    /// Commands a second of late.
+    pub(crate) fn rate(&self) -> u64 {
+        let now = self.now();
+        self.counters
+            .iter()
+            .map(|counters| counters.rate(now))
+            .sum()
+    }
+
+    /// The most memory that INFO has seen, now that it sees this.
+    pub(crate) fn memory_peak(&self, now: u64) -> u64 {
+        self.memory_peak.fetch_max(now, Ordering::Relaxed).max(now)
     }
 }
 
@@ -314,5 +434,80 @@ impl Core {
 
     pub(crate) fn options(&self) -> &RedisOptions {
         &self.shared.options
+    }
+
+    /// Counts a command that was run, and writes it into the logs where it belongs.
+    pub(crate) fn note_run(
+        &self,
+        entry: &ClientEntry,
+        spec: u16,
+        command: &Command,
+        reply: &Reply,
+        (started, now): (Moment, Moment),
+    ) {
+        let is_error = matches!(reply, Reply::Error(_));
+        self.note(entry, spec, Some(command), is_error, (started, now));
+        self.note_reply(entry, spec, command, reply.size());
+    }
+
+    /// Writes a command into the log of those with large replies, if it belongs there.
+    pub(crate) fn note_reply(
+        &self,
+        entry: &ClientEntry,
+        spec: u16,
+        command: &Command,
+        bytes: usize,
+    ) {
+        if is_large(&self.options().parameters, Number::ReplyBytes, bytes) {
+            let parts = || kept_parts(&SPECS[usize::from(spec)], command);
+            self.log(entry, Kind::Reply, bytes as u64, parts);
+        }
+    }
+
+    /// [`Self::note_run`] for a command whose reply is not looked at; `None`: nor are its arguments.
+    pub(crate) fn note(
+        &self,
+        entry: &ClientEntry,
+        spec: u16,
+        command: Option<&Command>,
+        is_error: bool,
+        (started, now): (Moment, Moment),
+    ) {
+        let parameters = &self.options().parameters;
+        let took = now.since(started);
+        let keeps = parameters.number(Number::KeepsTimes) != 0;
+        self.counters.ran(spec, took, now, is_error, keeps);
+        let parts = || match command {
+            Some(command) => kept_parts(&SPECS[usize::from(spec)], command),
+            None => parts_of_held(spec),
+        };
+        if is_slow(parameters, took) {
+            let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            self.log(entry, Kind::Slow, micros, parts);
+        }
+        let bytes = command.map_or(0, Command::bytes_held);
+        if is_large(parameters, Number::RequestBytes, bytes) {
+            self.log(entry, Kind::Request, bytes as u64, parts);
+        }
+    }
+
+    #[cold]
+    fn log(
+        &self,
+        entry: &ClientEntry,
+        kind: Kind,
+        amount: u64,
+        parts: impl FnOnce() -> Vec<Vec<u8>>,
+    ) {
+        let parameters = &self.options().parameters;
+        let entry = Entry {
+            id: 0,
+            at: self.shared.wall_clock().0,
+            amount,
+            parts: parts(),
+            address: entry.address.0.to_string(),
+            name: entry.texts().name,
+        };
+        parameters.logs.push(parameters, kind, entry);
     }
 }

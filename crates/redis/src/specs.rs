@@ -29,12 +29,30 @@ macro_rules! rows {
 }
 
 rows! {
+    "acl" -2 BOX, "", "slow", NONE "",
+        "server" "6.0.0" "Commands about users: there is one";
+    "acl|cat" -2 now(Now::AclCat), "noscript loading stale", "slow", NONE "",
+        "server" "6.0.0" "Lists the categories of commands, or the commands of one";
+    "acl|getuser" 3 now(Now::AclGetUser), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "6.0.0" "Gives the rules of a user";
+    "acl|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
+        "server" "6.0.0" "Lists the subcommands";
+    "acl|list" 2 now(Now::AclList), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "6.0.0" "Gives the rules of all users";
+    "acl|users" 2 now(Now::AclUsers), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "6.0.0" "Lists the users: default";
+    "acl|whoami" 2 now(Now::AclWhoAmI), "noscript loading stale", "slow", NONE "",
+        "server" "6.0.0" "Names the user of this connection: default";
     "append" 3 data(Data::Append), "write denyoom fast", "write string fast", ONE "RW insert",
         "string" "2.0.0" "Adds bytes to the end of a value";
     "asking" 1 now(Now::ClusterFlag), "fast", "fast connection", NONE "",
         "cluster" "3.0.0" "Accepted on the cluster port: slots are never half moved";
     "auth" -2 own(Own::Auth), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
         "connection" "1.0.0" "Checks a user's name and password";
+    "bgrewriteaof" 1 now(Now::BgRewriteAof), "admin noscript no_async_loading", "admin slow dangerous", NONE "",
+        "server" "1.0.0" "Accepted: the log cleans itself";
+    "bgsave" -1 now(Now::BgSave), "admin noscript no_async_loading", "admin slow dangerous", NONE "",
+        "server" "1.0.0" "Accepted: answered writes are durable";
     "bitcount" -2 data(Data::BitCount), "readonly", "read bitmap slow", ONE "RO access",
         "bitmap" "2.6.0" "Counts the bits of a value, or of a part of it, that are 1";
     "bitfield" -2 data(Data::BitField), "write denyoom", "write bitmap slow", ONE "RW access update variable_flags",
@@ -47,6 +65,8 @@ rows! {
         "bitmap" "2.8.7" "Finds the first bit that is 1, or 0";
     "client" -2 BOX, "", "slow", NONE "",
         "connection" "2.4.0" "Commands about connections";
+    "client|capa" -3 now(Now::Fine), "noscript loading stale", "slow connection", NONE "",
+        "connection" "valkey 8.0.0" "Accepted: what the client can do changes nothing";
     "client|getname" 2 own(Own::ClientGetName), "noscript loading stale", "slow connection", NONE "",
         "connection" "2.6.9" "Gives the name of this connection";
     "client|getredir" 2 own(Own::ClientGetRedirection), "noscript loading stale", "slow connection", NONE "",
@@ -65,16 +85,20 @@ rows! {
         "connection" "7.0.0" "Accepted: connections are never evicted";
     "client|no-touch" 3 own(Own::ClientNoTouch), "noscript loading stale", "slow connection", NONE "",
         "connection" "7.2.0" "Accepted: reads never count as use";
+    "client|pause" -3 now(Now::ClientPause), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
+        "connection" "3.0.0" "Holds up writes, or all commands, for a while";
     "client|reply" 3 own(Own::ClientReply), "noscript loading stale", "slow connection", NONE "",
         "connection" "3.2.0" "Says which commands of this connection are answered";
     "client|setinfo" 4 own(Own::ClientSetInfo), "noscript loading stale", "slow connection", NONE "",
         "connection" "7.2.0" "Tells the name and version of the client library";
     "client|setname" 3 own(Own::ClientSetName), "noscript loading stale", "slow connection", NONE "",
         "connection" "2.6.9" "Names this connection";
+    "client|trackinginfo" 2 now(Now::ClientTrackingInfo), "noscript loading stale", "slow connection", NONE "",
+        "connection" "6.2.0" "Answers that tracking is off";
     "client|unblock" -3 own(Own::ClientUnblock), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
         "connection" "5.0.0" "Gives 0: no command blocks";
-    "client|unpause" 2 own(Own::ClientUnpause), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
-        "connection" "6.2.0" "Accepted: connections are never paused";
+    "client|unpause" 2 now(Now::ClientUnpause), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
+        "connection" "6.2.0" "Ends CLIENT PAUSE";
     "cluster" -2 BOX, "", "slow", NONE "",
         "cluster" "3.0.0" "Commands about the cluster port";
     "cluster|countkeysinslot" 3 data(Data::Cluster(Query::CountKeysInSlot)), "stale", "slow", NONE "",
@@ -97,6 +121,16 @@ rows! {
         "cluster" "3.0.0" "Lists slots and their nodes";
     "command" -1 now(Now::Command), "loading stale", "slow connection", NONE "",
         "server" "2.8.13" "Describes all commands";
+    "commandlog" -2 BOX, "", "slow", NONE "",
+        "server" "valkey 8.1.0" "Commands about slow and large commands";
+    "commandlog|get" 4 now(Now::CommandLogGet), "admin loading stale", "admin slow dangerous", NONE "",
+        "server" "valkey 8.1.0" "Gives slow commands, or those with large requests or replies";
+    "commandlog|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
+        "server" "valkey 8.1.0" "Lists the subcommands";
+    "commandlog|len" 3 now(Now::CommandLogLen), "admin loading stale", "admin slow dangerous", NONE "",
+        "server" "valkey 8.1.0" "Counts the entries of a log";
+    "commandlog|reset" 3 now(Now::CommandLogReset), "admin loading stale", "admin slow dangerous", NONE "",
+        "server" "valkey 8.1.0" "Empties a log";
     "command|count" 2 now(Now::CommandCount), "loading stale", "slow connection", NONE "",
         "server" "2.8.13" "Gives the number of commands";
     "command|docs" -2 now(Now::CommandDocs), "loading stale", "slow connection", NONE "",
@@ -117,14 +151,18 @@ rows! {
         "server" "2.0.0" "Gives parameters that match patterns";
     "config|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
         "server" "5.0.0" "Lists the subcommands";
+    "config|resetstat" 2 now(Now::ConfigResetStat), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "2.0.0" "Lets the counters of INFO and LATENCY HISTOGRAM begin anew";
     "config|rewrite" 2 now(Now::ConfigRewrite), "admin noscript loading stale", "admin slow dangerous", NONE "",
         "server" "2.8.0" "Refused: there is no configuration file of this form";
     "config|set" -4 now(Now::ConfigSet), "admin noscript loading stale", "admin slow dangerous", NONE "",
-        "server" "2.0.0" "Refused: parameters come from the configuration of the server";
+        "server" "2.0.0" "Sets parameters that can be changed at run time";
     "copy" -3 data(Data::Copy), "write denyoom", "keyspace write slow", TWO "RO access/OW update",
         "generic" "6.2.0" "Copies a value and its deadline to another key";
     "dbsize" 1 data(Data::DbSize), "readonly fast", "keyspace read fast", NONE "",
         "server" "1.0.0" "Counts the keys of the database";
+    "debug" -2 data(Data::Debug), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "1.0.0" "For tests; refused unless it is allowed";
     "decr" 2 data(Data::Decr), "write denyoom fast", "write string fast", ONE "RW access update",
         "string" "1.0.0" "Subtracts 1 from an integer";
     "decrby" 3 data(Data::DecrBy), "write denyoom fast", "write string fast", ONE "RW access update",
@@ -135,6 +173,8 @@ rows! {
         "string" "valkey 9.0.0" "Deletes a key if it has this value";
     "discard" 1 own(Own::Discard), "noscript loading stale fast allow_busy", "fast transaction", NONE "",
         "transactions" "2.0.0" "Throws away what was put into a transaction";
+    "dump" 2 data(Data::Dump), "readonly", "keyspace read slow", ONE "RO access",
+        "generic" "2.6.0" "Gives a value in the encoding of Redis's files";
     "echo" 2 now(Now::Echo), "loading stale fast", "fast connection", NONE "",
         "connection" "1.0.0" "Gives its argument back";
     "eval" -3 data(Data::Eval), "noscript stale skip_monitor no_mandatory_keys movablekeys", "slow scripting", COUNTED "RW access update",
@@ -203,24 +243,46 @@ rows! {
         "server" "1.0.0" "Describes the server";
     "keys" 2 data(Data::Keys), "readonly", "keyspace read slow dangerous", NONE "",
         "generic" "1.0.0" "Lists all keys that match a pattern";
+    "lastsave" 1 now(Now::LastSave), "loading stale fast", "admin fast dangerous", NONE "",
+        "server" "1.0.0" "Gives the time: answered writes are durable";
     "latency" -2 BOX, "", "slow", NONE "",
         "server" "2.8.13" "Commands about slow events";
+    "latency|doctor" 2 now(Now::LatencyDoctor), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "2.8.13" "Says where to look: events are not recorded here";
+    "latency|graph" 3 now(Now::LatencyGraph), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "2.8.13" "Refused: events are not recorded here";
     "latency|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
         "server" "2.8.13" "Lists the subcommands";
+    "latency|histogram" -2 now(Now::LatencyHistogram), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "7.0.0" "Gives histograms of how long commands took";
     "latency|history" 3 now(Now::EmptyList), "admin noscript loading stale", "admin slow dangerous", NONE "",
         "server" "2.8.13" "Gives nothing: events are not recorded here";
     "latency|latest" 2 now(Now::EmptyList), "admin noscript loading stale", "admin slow dangerous", NONE "",
         "server" "2.8.13" "Gives nothing: events are not recorded here";
     "latency|reset" -2 now(Now::Zero), "admin noscript loading stale", "admin slow dangerous", NONE "",
         "server" "2.8.13" "Gives 0: events are not recorded here";
+    "lcs" -3 data(Data::Lcs), "readonly", "read string slow", TWO "RO access",
+        "string" "7.0.0" "Gives the longest bytes that two values have in common";
+    "lolwut" -1 now(Now::Lolwut), "readonly fast", "read fast", NONE "",
+        "server" "5.0.0" "Draws rain, and gives the version";
     "memory" -2 BOX, "", "slow", NONE "",
         "server" "4.0.0" "Commands about memory";
+    "memory|doctor" 2 now(Now::MemoryDoctor), "", "slow", NONE "",
+        "server" "4.0.0" "Says what is wrong with the memory";
     "memory|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
         "server" "4.0.0" "Lists the subcommands";
+    "memory|malloc-stats" 2 now(Now::MemoryMallocStats), "", "slow", NONE "",
+        "server" "4.0.0" "Says that the allocator has no statistics";
+    "memory|purge" 2 now(Now::Fine), "", "slow", NONE "",
+        "server" "4.0.0" "Accepted: freed memory goes back by itself";
+    "memory|stats" 2 now(Now::MemoryStats), "", "slow", NONE "",
+        "server" "4.0.0" "Gives what memory is used for";
     "memory|usage" -3 data(Data::MemoryUsage), "readonly", "read slow", SECOND "RO",
         "server" "4.0.0" "Gives the bytes that a key and its value take in the log";
     "mget" -2 data(Data::MGet), "readonly fast", "read string fast", ALL "RO access",
         "string" "1.0.0" "Gives several values";
+    "monitor" 1 own(Own::Monitor), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "1.0.0" "Tells this connection what all others run";
     "move" 3 data(Data::Move), "write fast", "keyspace write fast", ONE "RW access update",
         "generic" "1.0.0" "Moves a key to another database";
     "mset" -3 data(Data::MSet), "write denyoom", "write string slow", PAIRS "OW update",
@@ -239,6 +301,10 @@ rows! {
         "generic" "4.0.0" "Refused: the use of keys is not counted";
     "object|help" 2 now(Now::Help), "loading stale", "keyspace slow", NONE "",
         "generic" "6.2.0" "Lists the subcommands";
+    "object|idletime" 3 data(Data::ObjectIdleTime), "readonly", "keyspace read slow", SECOND "RO",
+        "generic" "2.2.3" "Refused: the use of keys is not noted";
+    "object|refcount" 3 data(Data::ObjectRefCount), "readonly", "keyspace read slow", SECOND "RO",
+        "generic" "2.2.3" "Gives 1: values are not shared";
     "persist" 2 data(Data::Persist), "write fast", "keyspace write fast", ONE "RW update",
         "generic" "2.2.0" "Lets a key live for ever";
     "pexpire" -3 data(Data::PExpire), "write fast", "keyspace write fast", ONE "RW update",
@@ -267,8 +333,12 @@ rows! {
         "generic" "1.0.0" "Renames a key if the new name is free";
     "reset" 1 own(Own::Reset), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
         "connection" "6.2.0" "Makes this connection as new";
+    "restore" -4 data(Data::Restore), "write denyoom", "keyspace write slow dangerous", ONE "OW update",
+        "generic" "2.6.0" "Sets a key to what DUMP gave";
     "role" 1 now(Now::Role), "noscript loading stale fast", "admin fast dangerous", NONE "",
         "server" "2.8.12" "Answers that the server is a master without Redis replicas";
+    "save" 1 now(Now::Fine), "admin noscript no_async_loading no_multi", "admin slow dangerous", NONE "",
+        "server" "1.0.0" "Accepted: answered writes are durable";
     "scan" -2 data(Data::Scan), "readonly", "keyspace read slow", NONE "",
         "generic" "2.8.0" "Goes through the keys of the database in steps";
     "script" -2 BOX, "", "slow", NONE "",
@@ -295,20 +365,24 @@ rows! {
         "string" "1.0.0" "Sets a value of a key that does not exist";
     "setrange" 4 data(Data::SetRange), "write denyoom", "write string slow", ONE "RW update",
         "string" "2.2.0" "Overwrites a part of a value";
+    "shutdown" -1 now(Now::Shutdown), "admin noscript loading stale no_multi allow_busy", "admin slow dangerous", NONE "",
+        "server" "1.0.0" "Refused: the process is stopped by its operator";
     "slowlog" -2 BOX, "", "slow", NONE "",
         "server" "2.2.12" "Commands about slow commands";
     "slowlog|get" -2 now(Now::SlowLogGet), "admin loading stale", "admin slow dangerous", NONE "",
-        "server" "2.2.12" "Gives nothing: slow commands are not recorded here";
+        "server" "2.2.12" "Gives the newest slow commands";
     "slowlog|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
         "server" "6.2.0" "Lists the subcommands";
-    "slowlog|len" 2 now(Now::Zero), "admin loading stale", "admin slow dangerous", NONE "",
-        "server" "2.2.12" "Gives 0: slow commands are not recorded here";
-    "slowlog|reset" 2 now(Now::Fine), "admin loading stale", "admin slow dangerous", NONE "",
-        "server" "2.2.12" "Accepted: slow commands are not recorded here";
+    "slowlog|len" 2 now(Now::SlowLogLen), "admin loading stale", "admin slow dangerous", NONE "",
+        "server" "2.2.12" "Counts the slow commands that are kept";
+    "slowlog|reset" 2 now(Now::SlowLogReset), "admin loading stale", "admin slow dangerous", NONE "",
+        "server" "2.2.12" "Forgets the slow commands";
     "strlen" 2 data(Data::StrLen), "readonly fast", "read string fast", ONE "RO",
         "string" "2.2.0" "Gives the length of a value";
     "substr" 4 data(Data::GetRange), "readonly", "read string slow", ONE "RO access",
         "string" "1.0.0" "Old name of GETRANGE";
+    "swapdb" 3 now(Now::SwapDb), "write fast", "keyspace write fast dangerous", NONE "",
+        "server" "4.0.0" "Refused: tables cannot be exchanged at one moment";
     "time" 1 now(Now::Time), "loading stale fast", "fast", NONE "",
         "server" "2.6.0" "Gives the server's clock";
     "touch" -2 data(Data::Touch), "readonly fast", "keyspace read fast", ALL "RO",
@@ -323,6 +397,8 @@ rows! {
         "transactions" "2.2.0" "Lets go of all watched keys";
     "wait" 3 own(Own::Wait), "noscript", "slow connection", NONE "",
         "generic" "3.0.0" "Gives the number of replicas that every acknowledged write has at least";
+    "waitaof" 4 own(Own::WaitAof), "noscript", "slow connection", NONE "",
+        "generic" "7.2.0" "Gives the files of backups that have every acknowledged write";
     "watch" -2 data(Data::Watch), "noscript loading stale fast allow_busy", "fast transaction", ALL "RO",
         "transactions" "2.2.0" "Makes the next transaction depend on keys";
 }

@@ -229,6 +229,14 @@ pub fn wrong_arity(name: &str) -> Failure {
     ))
 }
 
+/// The error of a wrong number of arguments, where Redis tells it of the subcommand.
+#[must_use]
+pub fn wrong_subcommand(container: &str, name: &str) -> Failure {
+    Failure::new(format!(
+        "ERR unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP."
+    ))
+}
+
 /// How much of unknown names and arguments is told back.
 const ECHO_MAX: usize = 128;
 

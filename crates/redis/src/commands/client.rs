@@ -5,14 +5,18 @@ use crate::clients::ClientEntry;
 use crate::failure;
 use crate::number::integer;
 use crate::parser::Command;
+use crate::pause::Paused;
 use crate::reply::{Failure, Reply};
 use crate::session::{Answers, Session};
 use crate::shared::Core;
+use crate::table::wrong_subcommand;
+use core::time::Duration;
 
 const BAD_NAME: Failure =
     Failure::fixed("ERR Client names cannot contain spaces, newlines or special characters.");
 const NO_SUCH_CLIENT: Failure = Failure::fixed("ERR No such client");
 const BAD_ID: Failure = Failure::fixed("ERR client-id should be greater than 0");
+const BAD_AGE: Failure = Failure::fixed("ERR maxage should be greater than 0");
 const INVALID_ID: Failure = Failure::fixed("ERR Invalid client ID");
 
 /// Longest name or library text that is kept; Redis keeps any, but these show in every list.
@@ -108,6 +112,44 @@ pub(super) fn unblock(command: &Command) -> CommandResult {
     Ok(Reply::Integer(0))
 }
 
+const BAD_PAUSE: Failure = Failure::fixed("ERR CLIENT PAUSE mode must be WRITE or ALL");
+
+/// CLIENT PAUSE.
+pub(super) fn pause(core: &Core, command: &Command) -> CommandResult {
+    let paused = match command.len() {
+        3 => Paused::All,
+        4 if command.is(3, "WRITE") => Paused::Writes,
+        4 if command.is(3, "ALL") => Paused::All,
+        4 => return Err(BAD_PAUSE),
+        _ => return Err(wrong_subcommand("CLIENT", "pause")),
+    };
+    let time = integer(command.get(2)).ok_or(failure::BAD_TIMEOUT)?;
+    let time = u64::try_from(time).map_err(|_| failure::NEGATIVE_TIMEOUT)?;
+    let now = core.shared.now();
+    core.shared
+        .pause
+        .begin(paused, now, Duration::from_millis(time));
+    Ok(Reply::OK)
+}
+
+/// CLIENT UNPAUSE.
+pub(super) fn unpause(core: &Core) -> Reply {
+    core.shared.pause.end();
+    for entry in core.shared.clients.all() {
+        entry.wake();
+    }
+    Reply::OK
+}
+
+/// CLIENT TRACKINGINFO: tracking is never on.
+pub(super) fn tracking_info() -> Reply {
+    Reply::Map(vec![
+        (Reply::Text("flags"), Reply::Set(vec![Reply::Text("off")])),
+        (Reply::Text("redirect"), Reply::Integer(-1)),
+        (Reply::Text("prefixes"), Reply::Array(Vec::new())),
+    ])
+}
+
 pub(super) fn info(core: &Core, session: &Session) -> Reply {
     let line = session.entry().describe(core.shared.now());
     Reply::Verbatim(line + "\n")
@@ -160,6 +202,8 @@ struct Victims<'a> {
     address: Option<&'a [u8]>,
     local: Option<&'a [u8]>,
     of_type: bool,
+    /// Seconds that they have been open at least.
+    age: u64,
     skip_me: bool,
 }
 
@@ -169,6 +213,7 @@ fn victims(command: &Command) -> Result<Victims<'_>, Failure> {
         address: None,
         local: None,
         of_type: true,
+        age: 0,
         skip_me: true,
     };
     let mut at = 2;
@@ -190,6 +235,12 @@ fn victims(command: &Command) -> Result<Victims<'_>, Failure> {
                 let text = [b"ERR No such user '", value, b"'"].concat();
                 return Err(Failure::new(text));
             }
+        } else if command.is(at, "MAXAGE") {
+            let age = integer(value).ok_or(failure::NOT_INTEGER)?;
+            victims.age = u64::try_from(age)
+                .ok()
+                .filter(|age| *age > 0)
+                .ok_or(BAD_AGE)?;
         } else if command.is(at, "SKIPME") && command.is(at + 1, "yes") {
             victims.skip_me = true;
         } else if command.is(at, "SKIPME") && command.is(at + 1, "no") {
@@ -210,18 +261,21 @@ pub(super) fn kill(core: &Core, session: &mut Session, command: &Command) -> Com
             address: Some(command.get(2)),
             local: None,
             of_type: true,
+            age: 0,
             skip_me: false,
         }
     } else {
         victims(command)?
     };
     let mut killed = 0;
+    let now = core.shared.now();
     for entry in core.shared.clients.all() {
         let hit = victims.id.is_none_or(|id| id == entry.id)
             && victims
                 .address
                 .is_none_or(|a| a == entry.address.0.as_bytes())
             && victims.local.is_none_or(|a| a == entry.local.0.as_bytes())
+            && entry.age(now).as_secs() >= victims.age
             && victims.of_type;
         let me = entry.id == session.entry().id;
         if !hit || (me && victims.skip_me) {

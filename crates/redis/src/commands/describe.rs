@@ -101,7 +101,18 @@ fn tips(name: &str) -> &'static [&'static str] {
         "slowlog|reset" | "latency|reset" => {
             &["request_policy:all_nodes", "response_policy:all_succeeded"]
         }
-        "latency|history" | "latency|latest" => &[
+        "dump" | "object|encoding" | "object|freq" | "object|idletime" | "object|refcount" => {
+            &["nondeterministic_output"]
+        }
+        "lastsave" => &["nondeterministic_output"],
+        "memory|doctor" | "memory|malloc-stats" | "memory|stats" => &[
+            "nondeterministic_output",
+            "request_policy:all_shards",
+            "response_policy:special",
+        ],
+        "memory|purge" => &["request_policy:all_shards", "response_policy:all_succeeded"],
+        "latency|doctor" | "latency|graph" | "latency|histogram" | "latency|history"
+        | "latency|latest" => &[
             "nondeterministic_output",
             "request_policy:all_nodes",
             "response_policy:special",

@@ -191,11 +191,37 @@ pub(super) async fn encoding(core: &Core, db: DatabaseId, command: &Command) -> 
         .databases
         .get(db, command.get(2), Projection::Range(span));
     Ok(match start.await?.into_output() {
-        Output::Bytes(start) if integer(&start).is_some() => Reply::Text("int"),
-        Output::Bytes(start) if start.len() <= EMBEDDED_MAX => Reply::Text("embstr"),
-        Output::Bytes(_) => Reply::Text("raw"),
+        Output::Bytes(start) => Reply::Text(encoding_of(&start)),
         Output::Nothing | Output::Integer(_) | Output::Integers(_) => Reply::Nil,
     })
+}
+
+/// The encoding Redis would choose for a value, of which the start is enough.
+pub(super) fn encoding_of(value: &[u8]) -> &'static str {
+    match value.len() {
+        _ if integer(value).is_some() => "int",
+        ..=EMBEDDED_MAX => "embstr",
+        _ => "raw",
+    }
+}
+
+/// OBJECT REFCOUNT: values are not shared.
+pub(super) async fn references(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    Ok(match super::exists(core, db, command.get(2)).await? {
+        true => Reply::Integer(1),
+        false => Reply::Nil,
+    })
+}
+
+const NO_IDLE_TIME: Failure =
+    Failure::fixed("ERR the time of the last access of keys is not kept here");
+
+/// OBJECT IDLETIME.
+pub(super) async fn idle_time(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
+    match super::exists(core, db, command.get(2)).await? {
+        true => Err(NO_IDLE_TIME),
+        false => Ok(Reply::Nil),
+    }
 }
 
 const NO_FREQUENCY: Failure = Failure::fixed(

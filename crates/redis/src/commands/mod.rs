@@ -4,17 +4,23 @@
 //! - [`Own`] concerns its own connection;
 //! - [`Data`] works on the database.
 
+mod acl;
 mod bit_op;
 mod bits;
 mod client;
 mod cluster;
 mod config;
+mod debug;
 mod describe;
+mod dump;
 mod expiry;
 mod handshake;
 mod help;
 mod info;
 mod keys;
+mod lcs;
+mod memory;
+mod observe;
 mod one_key;
 mod overlay;
 mod plan;
@@ -25,11 +31,12 @@ mod strings;
 mod transaction;
 
 pub use cluster::Query;
-pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
+pub(crate) use one_key::{OneKey, Scratch, Shape, note_found, one_key, without_object};
 pub(crate) use script::library;
 pub(crate) use transaction::Prepared;
 
 use crate::block::Block;
+use crate::command_log::Kind;
 use crate::database::DatabaseId;
 use crate::failure::{AFTER_DOUBT, leaves_doubt};
 use crate::memory::Share;
@@ -37,7 +44,7 @@ use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
 use crate::shared::Core;
-use crate::table::SPECS;
+use crate::table::{SPECS, find_called};
 use pluvio_client::{Outcome, Projection};
 use pluvio_units::ObjectVersion;
 use smallvec::{SmallVec, smallvec};
@@ -63,7 +70,33 @@ pub enum Now {
     ConfigRewrite,
     /// SCRIPT KILL and FUNCTION KILL.
     ScriptKill,
+    ConfigResetStat,
+    AclCat,
+    AclGetUser,
+    AclList,
+    AclUsers,
+    AclWhoAmI,
+    BgRewriteAof,
+    BgSave,
+    ClientPause,
+    ClientTrackingInfo,
+    ClientUnpause,
+    CommandLogGet,
+    CommandLogLen,
+    CommandLogReset,
+    LastSave,
+    LatencyDoctor,
+    LatencyGraph,
+    LatencyHistogram,
+    Lolwut,
+    MemoryDoctor,
+    MemoryMallocStats,
+    MemoryStats,
+    Shutdown,
     SlowLogGet,
+    SlowLogLen,
+    SlowLogReset,
+    SwapDb,
     /// `+OK`.
     Fine,
     /// `:0`.
@@ -84,11 +117,13 @@ pub enum Own {
     Hello,
     Quit,
     Discard,
+    Monitor,
     Multi,
     Reset,
     Select,
     Unwatch,
     Wait,
+    WaitAof,
     ClientGetName,
     ClientGetRedirection,
     ClientId,
@@ -101,7 +136,6 @@ pub enum Own {
     ClientSetInfo,
     ClientSetName,
     ClientUnblock,
-    ClientUnpause,
 }
 
 /// A command that works on the database.
@@ -117,6 +151,7 @@ pub enum Data {
     Cluster(Query),
     Copy,
     DbSize,
+    Debug,
     Decr,
     DecrBy,
     Del,
@@ -125,6 +160,7 @@ pub enum Data {
     EvalRo,
     EvalSha,
     EvalShaRo,
+    Dump,
     Exec,
     Exists,
     Expire,
@@ -150,6 +186,7 @@ pub enum Data {
     IncrByFloat,
     Info,
     Keys,
+    Lcs,
     MGet,
     MSet,
     MSetEx,
@@ -158,6 +195,8 @@ pub enum Data {
     Move,
     ObjectEncoding,
     ObjectFreq,
+    ObjectIdleTime,
+    ObjectRefCount,
     PExpire,
     PExpireAt,
     PExpireTime,
@@ -167,6 +206,7 @@ pub enum Data {
     RandomKey,
     Rename,
     RenameNx,
+    Restore,
     Scan,
     ScriptExists,
     ScriptFlush,
@@ -189,7 +229,7 @@ fn is_rejected(outcome: &Outcome) -> bool {
 }
 
 /// Whether a read found an object.
-fn is_there(outcome: &Outcome) -> bool {
+pub(crate) fn is_there(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Unchanged { version, .. } if *version != ObjectVersion(0))
 }
 
@@ -219,10 +259,39 @@ pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> C
         Now::CommandInfo => Ok(describe::info(command)),
         Now::CommandList => describe::list(command),
         Now::ConfigGet => Ok(config::get(core, command)),
-        Now::ConfigSet => Err(config::set(core, command)),
+        Now::ConfigSet => config::set(core, command),
+        Now::ConfigResetStat => {
+            core.shared.reset_statistics();
+            Ok(Reply::OK)
+        }
         Now::ConfigRewrite => Err(config::NO_FILE),
         Now::ScriptKill => script::kill(core),
-        Now::SlowLogGet => server::slow_log_get(command),
+        Now::AclCat => acl::categories_or_commands(command),
+        Now::AclGetUser => Ok(acl::user(command)),
+        Now::AclList => Ok(acl::list()),
+        Now::AclUsers => Ok(acl::users()),
+        Now::AclWhoAmI => Ok(acl::who_am_i()),
+        Now::BgRewriteAof => Ok(server::rewrite_in_background()),
+        Now::BgSave => server::save_in_background(command),
+        Now::ClientPause => client::pause(core, command),
+        Now::ClientTrackingInfo => Ok(client::tracking_info()),
+        Now::ClientUnpause => Ok(client::unpause(core)),
+        Now::CommandLogGet => observe::command_log_get(core, command),
+        Now::CommandLogLen => observe::command_log_length(core, command),
+        Now::CommandLogReset => observe::command_log_clear(core, command),
+        Now::LastSave => Ok(server::last_save(core)),
+        Now::LatencyDoctor => Ok(observe::doctor()),
+        Now::LatencyGraph => Err(observe::graph(command)),
+        Now::LatencyHistogram => Ok(observe::histogram(core, command)),
+        Now::Lolwut => server::lolwut(core, command),
+        Now::MemoryDoctor => Ok(memory::doctor(core)),
+        Now::MemoryMallocStats => Ok(memory::allocator()),
+        Now::MemoryStats => Ok(memory::stats(core)),
+        Now::Shutdown => Err(server::shut_down(command)),
+        Now::SlowLogGet => observe::slow_log_get(core, command),
+        Now::SlowLogLen => Ok(observe::length(core, Kind::Slow)),
+        Now::SlowLogReset => Ok(observe::clear(core, Kind::Slow)),
+        Now::SwapDb => server::swap_databases(core, command),
         Now::Fine => Ok(Reply::OK),
         Now::Zero => Ok(Reply::Integer(0)),
         Now::EmptyList => Ok(Reply::Array(Vec::new())),
@@ -244,6 +313,10 @@ pub(crate) fn run_own(
         Own::Auth => handshake::auth(command),
         Own::Discard => block.discard().map(|()| Reply::OK),
         Own::Multi => block.begin().map(|()| Reply::OK),
+        Own::Monitor => {
+            session.start_feed(&core.shared.monitors);
+            Ok(Reply::OK)
+        }
         Own::Unwatch => {
             block.unwatch();
             Ok(Reply::OK)
@@ -254,12 +327,13 @@ pub(crate) fn run_own(
             Ok(Reply::OK)
         }
         Own::Reset => {
-            session.reset();
+            session.reset(&core.shared.monitors);
             block.reset();
             Ok(Reply::Status("RESET"))
         }
         Own::Select => handshake::select(core, session, command),
         Own::Wait => server::wait(core, command),
+        Own::WaitAof => server::wait_for_files(core, command),
         Own::ClientGetName => Ok(client::get_name(session)),
         Own::ClientGetRedirection => Ok(Reply::Integer(-1)),
         Own::ClientId => Ok(Reply::count(session.entry().id)),
@@ -271,7 +345,6 @@ pub(crate) fn run_own(
         Own::ClientSetInfo => client::set_info(session, command),
         Own::ClientSetName => client::set_name(session, command.get(2)),
         Own::ClientUnblock => client::unblock(command),
-        Own::ClientUnpause => Ok(Reply::OK),
     }
 }
 
@@ -292,12 +365,12 @@ pub(crate) async fn run_data(
     core: &Core,
     (share, block): (&Share, &Block),
     database: DatabaseId,
-    mut commands: Commands,
+    commands: Commands,
 ) -> Ran {
-    let replies = match commands.len() {
-        1 => {
-            let (what, command) = commands.remove(0);
-            smallvec![run_single(core, (share, block), database, what, command).await]
+    let started = core.shared.now();
+    let replies = match &commands[..] {
+        [(what, command)] => {
+            smallvec![run_single(core, (share, block), database, *what, command).await]
         }
         _ if commands
             .iter()
@@ -305,8 +378,15 @@ pub(crate) async fn run_data(
         {
             one_key::run_in_order(core, database, &commands).await
         }
-        _ => Box::pin(run_each(core, (share, block), database, commands)).await,
+        _ => Box::pin(run_each(core, (share, block), database, &commands)).await,
     };
+    let now = core.shared.now();
+    for ((_, command), reply) in commands.iter().zip(&replies) {
+        let sub = (command.len() > 1).then(|| command.get(1));
+        if let Some(spec) = find_called(command.get(0), sub) {
+            core.note_run(share.entry(), spec, command, reply, (started, now));
+        }
+    }
     let is_doubtful =
         |reply: &Reply| matches!(reply, Reply::Error(failure) if leaves_doubt(failure));
     Ran {
@@ -321,10 +401,11 @@ async fn run_each(
     core: &Core,
     (share, block): (&Share, &Block),
     database: DatabaseId,
-    commands: Commands,
+    commands: &Commands,
 ) -> SmallVec<[Reply; 1]> {
     let mut replies: SmallVec<[Reply; 1]> = SmallVec::new();
     for (what, command) in commands {
+        let what = *what;
         let reply = match replies.last() {
             Some(Reply::Error(failure)) if leaves_doubt(failure) || *failure == AFTER_DOUBT => {
                 Reply::Error(AFTER_DOUBT)
@@ -341,16 +422,16 @@ async fn run_single(
     (share, block): (&Share, &Block),
     database: DatabaseId,
     what: Data,
-    command: Command,
+    command: &Command,
 ) -> Reply {
-    if !cluster::is_here(core, what, &command) {
-        let admitted = Box::pin(cluster::admit(core, database, what, &command));
+    if !cluster::is_here(core, what, command) {
+        let admitted = Box::pin(cluster::admit(core, database, what, command));
         if let Err(failure) = admitted.await {
             return Reply::Error(failure);
         }
     }
     let mut scratch = Scratch::default();
-    match one_key(what, &command, &mut scratch) {
+    match one_key(what, command, &mut scratch) {
         Some(Ok(one)) => return one_key::run_one(core, database, one).await,
         Some(Err(failure)) => return Reply::Error(failure),
         None => {}
@@ -366,9 +447,8 @@ async fn run_other(
     (share, block): (&Share, &Block),
     db: DatabaseId,
     what: Data,
-    command: Command,
+    command: &Command,
 ) -> CommandResult {
-    let command = &command;
     match what {
         Data::BitOp
         | Data::Copy
@@ -385,6 +465,7 @@ async fn run_other(
         | Data::RenameNx => transaction::alone(core, db, what, command).await,
         Data::Cluster(query) => cluster::query(core, query, command).await,
         Data::DbSize => keys::db_size(core, db).await,
+        Data::Debug => debug::debug(core, db, command).await,
         Data::Del => keys::delete(core, db, command).await,
         Data::Exec => transaction::exec(core, (share, block)).await,
         Data::Exists | Data::Touch => keys::exist(core, db, command).await,
@@ -397,11 +478,14 @@ async fn run_other(
         Data::FunctionStats => script::function_stats(core).await,
         Data::Info => info::info(core, command).await,
         Data::Keys => scan::keys(core, share, db, command).await,
+        Data::Lcs => lcs::lcs(core, share, db, command).await,
         Data::MGet => keys::get_all(core, share, db, command).await,
         Data::MSet => keys::set_all(core, db, command).await,
         Data::MemoryUsage => keys::memory_usage(core, db, command).await,
         Data::ObjectEncoding => keys::encoding(core, db, command).await,
         Data::ObjectFreq => keys::frequency(core, db, command).await,
+        Data::ObjectIdleTime => keys::idle_time(core, db, command).await,
+        Data::ObjectRefCount => keys::references(core, db, command).await,
         Data::RandomKey => scan::random_key(core, db).await,
         Data::Scan => scan::scan(core, share, db, command).await,
         Data::ScriptExists => script::exist(core, command).await,
@@ -416,6 +500,7 @@ async fn run_other(
         | Data::Decr
         | Data::DecrBy
         | Data::DelIfEq
+        | Data::Dump
         | Data::Expire
         | Data::ExpireAt
         | Data::ExpireTime
@@ -434,6 +519,7 @@ async fn run_other(
         | Data::PSetEx
         | Data::PTtl
         | Data::Persist
+        | Data::Restore
         | Data::Set
         | Data::SetBit
         | Data::SetEx

@@ -5,9 +5,9 @@
 //! the same value is asked by a future ([`run_one`]).
 
 use super::expiry::Unit;
-use super::{Data, bits, expiry, is_rejected, is_there, strings};
+use super::{Data, bits, dump, expiry, is_rejected, is_there, strings};
 use crate::database::{DatabaseId, of_nothing, reading};
-use crate::failure::of_unfit;
+use crate::failure::{BUSY_KEY, of_unfit};
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
@@ -89,6 +89,12 @@ pub(crate) enum Shape {
     IsThere,
     /// Nil, or this error where there is an object.
     Wrong(&'static Failure),
+    /// `BUSYKEY`, or this error where there is no object.
+    BusyOr(&'static Failure),
+    /// `+OK`, or `BUSYKEY` when there was an object.
+    Restored,
+    /// The value as DUMP gives it; nil when there is no object.
+    Dump,
     /// 1, or 0 when the deadline stayed as it was.
     IsTouched,
     /// The number of milliseconds, or of seconds; -2 when there is no object.
@@ -127,6 +133,14 @@ impl Shape {
             Self::IsThere => Reply::flag(is_there(&outcome)),
             Self::Wrong(failure) if is_there(&outcome) => Reply::Error(failure.clone()),
             Self::Wrong(_) => Reply::Nil,
+            Self::BusyOr(_) if is_there(&outcome) => Reply::Error(BUSY_KEY),
+            Self::BusyOr(failure) => Reply::Error(failure.clone()),
+            Self::Restored if is_rejected(&outcome) => Reply::Error(BUSY_KEY),
+            Self::Restored => Reply::OK,
+            Self::Dump => match outcome.into_output() {
+                Output::Bytes(value) => Reply::Bulk(crate::rdb::dump(&value).into()),
+                other => other.into(),
+            },
             Self::IsTouched => Reply::flag(!matches!(outcome, Outcome::Unchanged { .. })),
             Self::Time { seconds } => match outcome.into_output() {
                 // Redis rounds to the nearest second.
@@ -175,6 +189,8 @@ pub(crate) fn one_key<'c>(
 ) -> Option<Result<OneKey<'c>, Failure>> {
     let key = command.get(1);
     Some(match what {
+        Data::Dump => Ok(dump::dump(command)),
+        Data::Restore => dump::restore(command, scratch),
         Data::Get => Ok(OneKey::read(key, Projection::Value)),
         Data::GetEx => expiry::get(command),
         Data::StrLen => Ok(OneKey::read(key, Projection::Length)),
@@ -220,6 +236,7 @@ pub(crate) fn one_key<'c>(
         | Data::Cluster(_)
         | Data::Copy
         | Data::DbSize
+        | Data::Debug
         | Data::Del
         | Data::Eval
         | Data::EvalRo
@@ -238,6 +255,7 @@ pub(crate) fn one_key<'c>(
         | Data::FunctionStats
         | Data::Info
         | Data::Keys
+        | Data::Lcs
         | Data::MGet
         | Data::MSet
         | Data::MSetEx
@@ -246,6 +264,8 @@ pub(crate) fn one_key<'c>(
         | Data::Move
         | Data::ObjectEncoding
         | Data::ObjectFreq
+        | Data::ObjectIdleTime
+        | Data::ObjectRefCount
         | Data::RandomKey
         | Data::Rename
         | Data::RenameNx
@@ -258,6 +278,13 @@ pub(crate) fn one_key<'c>(
     })
 }
 
+/// Counts whether a read found its key.
+pub(crate) fn note_found(core: &Core, one: &OneKey<'_>, outcome: &Outcome) {
+    if let Operation::Get(_) = one.request {
+        core.counters.found(is_there(outcome));
+    }
+}
+
 /// Asks the owner of the key, wherever it is, and waits for the outcome.
 pub(super) async fn run_one(core: &Core, db: DatabaseId, one: OneKey<'_>) -> Reply {
     let outcome = match one.request {
@@ -265,7 +292,10 @@ pub(super) async fn run_one(core: &Core, db: DatabaseId, one: OneKey<'_>) -> Rep
         Operation::Mutate(mutation) => core.databases.mutate(db, mutation).await,
     };
     match outcome {
-        Ok(outcome) => one.shape.reply(outcome),
+        Ok(outcome) => {
+            note_found(core, &one, &outcome);
+            one.shape.reply(outcome)
+        }
         Err(failure) => Reply::Error(failure),
     }
 }
@@ -290,7 +320,10 @@ pub(super) async fn run_in_order(
     let (outcomes, failure) = core.databases.in_order(db, &requests).await;
     let done = outcomes.len();
     let replies = ones.iter().zip(outcomes);
-    let replies = replies.map(|(one, outcome)| one.shape.reply(outcome));
+    let replies = replies.map(|(one, outcome)| {
+        note_found(core, one, &outcome);
+        one.shape.reply(outcome)
+    });
     let rest = failure.iter().flat_map(|failure| {
         let rest = commands.len() - done;
         core::iter::repeat_with(|| failed(failure)).take(rest)

@@ -71,6 +71,8 @@ enum Entry {
 /// The commands that EXEC closed. Those that concern the connection alone have their replies.
 pub(crate) struct Prepared {
     entries: Vec<Entry>,
+    /// Their rows of the table.
+    specs: Vec<u16>,
     watched: Vec<Watched>,
     /// The database that SELECT chooses, if all of it is done.
     database: DatabaseId,
@@ -85,6 +87,7 @@ impl Prepared {
         mut own: impl FnMut(Own, &Command) -> Reply,
     ) -> Self {
         let mut entries = Vec::with_capacity(taken.queued.len());
+        let specs = taken.queued.iter().map(|queued| queued.spec).collect();
         for Queued { spec, command } in taken.queued {
             entries.push(match SPECS[usize::from(spec)].run {
                 Run::Data(what) => Entry::Data(database, what, command),
@@ -100,6 +103,7 @@ impl Prepared {
         }
         Self {
             entries,
+            specs,
             watched: taken.watched,
             database,
         }
@@ -111,6 +115,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
     let prepared = block.take_prepared().ok_or(failure::EXEC_WITHOUT_MULTI)?;
     let Prepared {
         mut entries,
+        specs,
         watched,
         database,
     } = prepared;
@@ -149,16 +154,21 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
         from = part.end;
         if let Some(entry) = entries.get_mut(from) {
             if let Entry::Data(db, what, command) = entry {
-                let alone = run_single(core, (share, block), *db, *what, command.clone());
-                *entry = Entry::Done(Box::pin(alone).await);
+                let alone = run_single(core, (share, block), *db, *what, command);
+                let reply = Box::pin(alone).await;
+                *entry = Entry::Done(reply);
             }
             from += 1;
         }
     }
     block.choose(database);
-    let replies = entries.into_iter().map(|entry| match entry {
-        Entry::Done(reply) => reply,
-        Entry::Data(..) => Reply::Error(failure::CONTENDED),
+    let replies = entries.into_iter().zip(specs).map(|(entry, spec)| {
+        let reply = match entry {
+            Entry::Done(reply) => reply,
+            Entry::Data(..) => Reply::Error(failure::CONTENDED),
+        };
+        core.counters.ran_in_block(spec, &reply);
+        reply
     });
     Ok(Reply::Array(replies.collect()))
 }

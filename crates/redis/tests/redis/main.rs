@@ -11,6 +11,8 @@ mod faults;
 mod held;
 mod memory;
 mod needs_redis_server;
+mod needs_redis_server_dump;
+mod operators;
 mod parser;
 mod pipeline;
 mod random;
