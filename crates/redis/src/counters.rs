@@ -329,7 +329,7 @@ impl Totals {
         self.with(&other, u64::saturating_add)
     }
 
-    /// What was counted since `before`; what was not called since is left out.
+    /// The counts since `before`, without commands that were not called since.
     #[must_use]
     pub fn since(self, before: &Self) -> Self {
         let mut since = self.with(before, u64::saturating_sub);

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the process uses of the machine, as INFO shows it.
+/// The use that the process makes of the machine, as INFO shows it.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct MachineUse {
     /// Bytes of the process that are in memory.
@@ -78,11 +78,13 @@ pub struct RedisOptions {
     pub memory: Arc<ClientMemory>,
     /// Where scripts run that take long. `None`: on the event loop, as all others.
     pub elsewhere: Option<Elsewhere>,
-    /// What CONFIG SET changes, and the logs of slow and large commands. Ports of one server share
-    /// this.
+    /// The parameters that CONFIG SET changes, and the logs of slow and large commands. Ports of
+    /// one server share this.
     pub parameters: Arc<Parameters>,
     /// Whether DEBUG is allowed.
     pub debug: bool,
+    /// The system that this runs on, as INFO shows it.
+    pub system: String,
     /// Tells what the process uses of the machine; `None` where nobody knows.
     pub machine: Option<MachineFn>,
 }
@@ -109,6 +111,13 @@ impl core::fmt::Debug for Elsewhere {
     }
 }
 
+/// The system that this runs on, unless an option says more.
+const SYSTEM: &str = if cfg!(target_os = "linux") {
+    "Linux"
+} else {
+    "unknown"
+};
+
 impl Default for RedisOptions {
     fn default() -> Self {
         Self {
@@ -128,6 +137,7 @@ impl Default for RedisOptions {
             elsewhere: None,
             parameters: Arc::default(),
             debug: false,
+            system: SYSTEM.to_owned(),
             machine: None,
         }
     }
@@ -343,7 +353,7 @@ impl Shared {
         *self.before.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// What was counted since CONFIG RESETSTAT, and the objects that expired since.
+    /// The counts since CONFIG RESETSTAT, and the objects that expired since.
     pub(crate) fn totals_shown(&self) -> (Totals, u64) {
         let before = self.before();
         let expired = self.status().objects_expired;
@@ -464,7 +474,8 @@ impl Core {
         }
     }
 
-    /// [`Self::note_run`] for a command whose reply is not looked at; `None`: nor are its arguments.
+    /// [`Self::note_run`] for a command whose reply is not looked at. `None`: its arguments are not
+    /// looked at, either.
     pub(crate) fn note(
         &self,
         entry: &ClientEntry,

@@ -124,10 +124,7 @@ fn server(core: &Core, text: &mut String) {
         ("server_name", "pluvio".to_owned()),
         ("pluvio_version", options.version.clone()),
         ("redis_mode", core.options().mode().to_owned()),
-        (
-            "os",
-            format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-        ),
+        ("os", options.system.clone()),
         ("arch_bits", usize::BITS.to_string()),
         ("process_id", options.process_id.to_string()),
         ("run_id", format!("{:040x}", status.id.0)),

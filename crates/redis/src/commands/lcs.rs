@@ -173,7 +173,7 @@ impl Ways {
         }
     }
 
-    /// What is common, and where it stands, last first.
+    /// The common parts, and where they stand, last first.
     fn walk(&self, a: &[u8], b: &[u8]) -> (Vec<u8>, Vec<Run>) {
         let (mut common, mut runs) = (Vec::with_capacity(self.length), Vec::new());
         let (mut i, mut j) = (a.len(), b.len());

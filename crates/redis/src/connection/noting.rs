@@ -111,7 +111,7 @@ where
         waits.then_some(until)
     }
 
-    /// What others see of the transaction that is being put together.
+    /// The transaction that is being put together, as others see it.
     pub(super) fn tell_block(&self) {
         let (queued, watched) = self.block.counts();
         self.session.entry().set_block(queued, watched);

@@ -1,4 +1,4 @@
-//! What DUMP gives here is taken by the real redis-server, and the other way round.
+//! Payloads of DUMP are taken by the real redis-server, and the other way round.
 
 use crate::bench::Bench;
 use crate::random::{Dice, Parts};
