@@ -2,7 +2,7 @@
 
 use crate::clients::{ClientEntry, Clients};
 use crate::command_log::{Entry, Kind, is_large, is_slow, kept_parts, parts_of_held};
-use crate::counters::{Counters, Latencies, Totals};
+use crate::counters::{Counters, Latencies, Rates, Totals};
 use crate::database::Databases;
 use crate::memory::ClientMemory;
 use crate::monitor::Monitors;
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the process uses of the machine, as INFO shows it.
+/// The machine's memory and time that the process uses, as INFO shows them.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct MachineUse {
     /// Bytes of the process that are in memory.
@@ -75,8 +75,8 @@ pub struct RedisOptions {
     pub reply_bytes_max: usize,
     /// What all connections may hold. Ports that share a bound share this.
     pub memory: Arc<ClientMemory>,
-    /// What CONFIG SET changes, and the logs of slow and large commands. Ports of one server share
-    /// this.
+    /// The parameters that CONFIG SET changes, and the logs of slow and large commands. Ports of one
+    /// server share this.
     pub parameters: Arc<Parameters>,
     /// Whether DEBUG is allowed.
     pub debug: bool,
@@ -315,7 +315,7 @@ impl Shared {
         *self.before.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// What was counted since CONFIG RESETSTAT, and the objects that expired since.
+    /// The counts since CONFIG RESETSTAT, and the objects that expired since.
     pub(crate) fn totals_shown(&self) -> (Totals, u64) {
         let before = self.before();
         let expired = self.status().objects_expired;
@@ -336,13 +336,11 @@ impl Shared {
         times
     }
 
-    /// Commands a second of late.
-    pub(crate) fn rate(&self) -> u64 {
+    /// Commands and bytes a second of late.
+    pub(crate) fn rates(&self) -> Rates {
         let now = self.now();
-        self.counters
-            .iter()
-            .map(|counters| counters.rate(now))
-            .sum()
+        let each = self.counters.iter().map(|counters| counters.rates(now));
+        each.fold(Rates::default(), Rates::plus)
     }
 
     /// The most memory that INFO has seen, now that it sees this.
@@ -436,7 +434,7 @@ impl Core {
         }
     }
 
-    /// [`Self::note_run`] for a command whose reply is not looked at; `None`: nor are its arguments.
+    /// [`Self::note_run`] for a command whose reply is not looked at; `None`: nor its arguments.
     pub(crate) fn note(
         &self,
         entry: &ClientEntry,

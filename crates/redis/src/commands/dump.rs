@@ -1,7 +1,7 @@
 //! DUMP and RESTORE: a value with its encoding in Redis's files, to and from other servers.
 //!
-//! RESTORE is one change of one key. What is wrong with its arguments is told only where there is
-//! no object in its way, as in Redis; so a wrong one reads its key.
+//! RESTORE is one change of one key. As in Redis, an object in its way is told before a mistake in
+//! its arguments. So a RESTORE with a mistake reads its key.
 
 use super::one_key::{OneKey, Scratch, Shape};
 use crate::database::mutation;
