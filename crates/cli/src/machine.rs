@@ -1,4 +1,4 @@
-//! What this process uses of its machine, from the files of the kernel.
+//! Memory and time of the machine that this process uses, from the files of the kernel.
 
 use pluvio_server::MachineUse;
 use std::time::Duration;

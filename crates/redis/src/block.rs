@@ -51,7 +51,7 @@ struct Inner {
     is_spoiled: bool,
     bytes: usize,
     watched: Vec<Watched>,
-    /// What EXEC is to do, until its run begins.
+    /// The work of EXEC, until its run begins.
     prepared: Option<Prepared>,
     /// The database that the last EXEC has chosen, until the connection has it.
     chosen: Option<DatabaseId>,

@@ -706,7 +706,7 @@ fn of_another_table(steps: &[(DatabaseId, TransactionStep<'_>)], tables: &Tables
     })
 }
 
-/// What a transaction comes to where there are no objects, unless it makes one.
+/// The end of a transaction where there are no objects, unless it makes one.
 fn without_objects(steps: &[(DatabaseId, TransactionStep<'_>)]) -> Option<Transacted> {
     let mut outcomes = Vec::with_capacity(steps.len());
     for (at, (_, step)) in steps.iter().enumerate() {

@@ -75,8 +75,8 @@ pub struct RedisOptions {
     pub reply_bytes_max: usize,
     /// What all connections may hold. Ports that share a bound share this.
     pub memory: Arc<ClientMemory>,
-    /// The parameters that CONFIG SET changes, and the logs of slow and large commands. Ports of one
-    /// server share this.
+    /// The parameters that CONFIG SET changes, and the logs of slow and large commands. Ports of
+    /// one server share this.
     pub parameters: Arc<Parameters>,
     /// Whether DEBUG is allowed.
     pub debug: bool,

@@ -67,7 +67,7 @@ impl Times {
             nanos += value as f64 * count as f64;
         }
         let end = |end: u64| match end {
-            u64::MAX => f64::MAX,
+            u64::MAX => f64::INFINITY,
             nanos => nanos as f64 / 1e9,
         };
         Self {
