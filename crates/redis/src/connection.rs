@@ -616,6 +616,8 @@ where
                 let answered = self.session.is_answered();
                 let limit = databases.client().timeout();
                 let until = *self.held_until.get_or_insert(started + limit);
+                // Its arguments are let go of here.
+                core.note_request(self.session.entry(), resolved.spec, &resolved.command);
                 // The next command reads the clock again.
                 self.stamp = None;
                 let reply = HeldReply {

@@ -17,7 +17,7 @@ use pluvio_env::{Clock, Moment};
 use pluvio_units::{CoreId, ServerId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The machine's memory and time that the process uses, as INFO shows them.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -218,7 +218,7 @@ pub(crate) struct Shared {
 }
 
 /// What had been counted at some moment.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Before {
     totals: Totals,
     expired: u64,
@@ -299,9 +299,8 @@ impl Shared {
         times
     }
 
-    fn before(&self) -> Before {
-        let before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
-        before.clone()
+    fn before(&self) -> MutexGuard<'_, Before> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// CONFIG RESETSTAT: what INFO shows begins anew. Counters go on, for those that add them up.
@@ -312,23 +311,25 @@ impl Shared {
             times: self.all_times(),
         };
         self.memory_peak.store(0, Ordering::Relaxed);
-        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *self.before() = now;
     }
 
     /// The counts since CONFIG RESETSTAT, and the objects that expired since.
     pub(crate) fn totals_shown(&self) -> (Totals, u64) {
-        let before = self.before();
         let expired = self.status().objects_expired;
-        let totals = self.totals().since(&before.totals);
+        let totals = self.totals();
+        let before = self.before();
+        let totals = totals.since(&before.totals);
         (totals, expired.saturating_sub(before.expired))
     }
 
     /// How long commands took since CONFIG RESETSTAT; those that were not called are left out.
     pub(crate) fn times(&self) -> BTreeMap<&'static str, Latencies> {
-        let before = self.before().times;
+        // First: what is subtracted is never more than what it is subtracted from.
+        let before = self.before();
         let mut times = self.all_times();
         for (name, histogram) in &mut times {
-            if let Some(before) = before.get(name) {
+            if let Some(before) = before.times.get(name) {
                 histogram.subtract(before).expect("counts only grow");
             }
         }
@@ -455,8 +456,16 @@ impl Core {
             let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
             self.log(entry, Kind::Slow, micros, parts);
         }
-        let bytes = command.map_or(0, Command::bytes_held);
-        if is_large(parameters, Number::RequestBytes, bytes) {
+        if let Some(command) = command {
+            self.note_request(entry, spec, command);
+        }
+    }
+
+    /// Writes a command into the log of large ones, if it belongs there.
+    pub(crate) fn note_request(&self, entry: &ClientEntry, spec: u16, command: &Command) {
+        let bytes = command.bytes_held();
+        if is_large(&self.options().parameters, Number::RequestBytes, bytes) {
+            let parts = || kept_parts(&SPECS[usize::from(spec)], command);
             self.log(entry, Kind::Request, bytes as u64, parts);
         }
     }
