@@ -17,6 +17,7 @@ mod cmd;
 mod coordinator_process;
 mod heap;
 mod ingest;
+mod machine;
 mod process;
 mod server_process;
 

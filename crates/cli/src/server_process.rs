@@ -4,6 +4,7 @@ use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
 use crate::args::{HugePages, Server as Arguments, Update};
 use crate::heap;
+use crate::machine;
 use crate::process::{self, Parts};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
@@ -13,7 +14,7 @@ use pluvio_env::{Address, BoxFuture, Transport};
 use pluvio_local::stamps::{Notes, Stamped};
 use pluvio_local::{Announcement, Durability, Role};
 use pluvio_net::OsNetwork;
-use pluvio_server::{Server, ServerError, ServerOptions};
+use pluvio_server::{MachineFn, Server, ServerError, ServerOptions};
 use pluvio_units::{CoreId, Size};
 use std::path::Path;
 use std::process::ExitCode;
@@ -188,6 +189,7 @@ fn options(
     options.redis_memory = arguments.redis_memory;
     options.redis_timeout = timeout;
     options.pid = std::process::id();
+    options.machine = Some(MachineFn(Arc::new(machine::read)));
     options
 }
 
@@ -275,8 +277,9 @@ impl Subject for Pages {
                     commands: t
                         .commands
                         .into_iter()
-                        .map(|(n, c)| (n.to_owned(), c))
+                        .map(|(n, c)| (n.to_owned(), c.calls))
                         .collect(),
+                    times: server.redis_times(),
                     errors: t.errors.into_iter().collect(),
                 });
             }

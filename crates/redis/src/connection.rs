@@ -39,7 +39,7 @@ use crate::commands::{
 };
 use crate::counters::add;
 use crate::database::{DatabaseId, KnownHash, PREFETCH_MAX};
-use crate::failure::{AFTER_DOUBT, evicted, too_long};
+use crate::failure::{AFTER_DOUBT, NOT_IN_MULTI, evicted, too_long};
 use crate::give_way::give_way;
 use crate::memory::Share;
 use crate::output::Output;
@@ -530,6 +530,13 @@ where
         }
         self.begin(&resolved);
         let Resolved { spec, command, .. } = resolved;
+        if SPECS[usize::from(spec)].has_flag("no_multi") {
+            self.block.spoil();
+            self.core.counters.rejected(spec);
+            let answered = self.session.is_answered();
+            self.answer(Reply::Error(NOT_IN_MULTI), answered);
+            return Ok(());
+        }
         let limit = self.core.options().limits.command_bytes_max;
         let reply = match self.block.queue(Queued { spec, command }, limit) {
             Ok(()) => Reply::Status("QUEUED"),
@@ -609,6 +616,8 @@ where
                 let answered = self.session.is_answered();
                 let limit = databases.client().timeout();
                 let until = *self.held_until.get_or_insert(started + limit);
+                // Its arguments are let go of here.
+                core.note_request(self.session.entry(), resolved.spec, &resolved.command);
                 // The next command reads the clock again.
                 self.stamp = None;
                 let reply = HeldReply {

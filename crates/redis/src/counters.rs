@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use pluvio_env::Moment;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How long commands took, in nanoseconds.
 pub type Latencies = Histogram<u64>;
@@ -28,35 +28,63 @@ pub(crate) fn latencies() -> Latencies {
     Histogram::new_with_bounds(1, NANOS_MAX, DIGITS).expect("the bounds are in order")
 }
 
-/// What is counted of each command.
-#[derive(Default)]
-struct CommandCounters {
-    calls: AtomicU64,
-    rejected: AtomicU64,
-    failed: AtomicU64,
-    timed: AtomicU64,
-    nanos: AtomicU64,
-}
-
-/// Two moments, and how many commands had been run: the rate since the older one is shown.
+/// What had been counted at a moment.
 #[derive(Clone, Copy, Default)]
-struct Samples {
-    older: (Moment, u64),
-    newer: (Moment, u64),
+struct Sample {
+    at: Moment,
+    calls: u64,
+    bytes_in: u64,
+    bytes_out: u64,
 }
 
 #[derive(Default)]
-struct Times {
-    /// By the command's number in the table; those that were never run have none.
-    histograms: Vec<Option<Box<Latencies>>>,
+struct OneCommand {
+    totals: CommandTotals,
+    /// None of one that was never timed.
+    times: Option<Box<Latencies>>,
+}
+
+/// The counts of commands, behind one lock that no other core waits for but to show them.
+#[derive(Default)]
+struct Commands {
+    /// By their numbers in the table.
+    all: Vec<OneCommand>,
     calls: u64,
-    samples: Samples,
+    /// The rates since the older one are shown.
+    older: Sample,
+    newer: Sample,
+}
+
+impl Commands {
+    fn of(&mut self, spec: u16) -> Option<&mut OneCommand> {
+        if self.all.is_empty() {
+            self.all.resize_with(SPECS.len(), OneCommand::default);
+        }
+        self.all.get_mut(usize::from(spec))
+    }
+}
+
+/// Commands and bytes a second.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Rates {
+    pub(crate) commands: f64,
+    pub(crate) bytes_in: f64,
+    pub(crate) bytes_out: f64,
+}
+
+impl Rates {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            commands: self.commands + other.commands,
+            bytes_in: self.bytes_in + other.bytes_in,
+            bytes_out: self.bytes_out + other.bytes_out,
+        }
+    }
 }
 
 /// What one core counts.
 pub(crate) struct Counters {
-    commands: Box<[CommandCounters]>,
-    times: Mutex<Times>,
+    commands: Mutex<Commands>,
     errors: Mutex<BTreeMap<String, u64>>,
     unknown: AtomicU64,
     pub(crate) connections: AtomicU64,
@@ -75,8 +103,7 @@ impl Default for Counters {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            commands: SPECS.iter().map(|_| CommandCounters::default()).collect(),
-            times: Mutex::default(),
+            commands: Mutex::default(),
             errors: Mutex::default(),
             unknown: zero(),
             connections: zero(),
@@ -108,12 +135,8 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Counters {
-    fn of(&self, spec: u16) -> Option<&CommandCounters> {
-        self.commands.get(usize::from(spec))
-    }
-
-    fn times(&self) -> std::sync::MutexGuard<'_, Times> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    fn commands(&self) -> MutexGuard<'_, Commands> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a command that is not in the table.
@@ -123,47 +146,53 @@ impl Counters {
 
     /// Counts a command that was refused before it was run.
     pub(crate) fn rejected(&self, spec: u16) {
-        if let Some(command) = self.of(spec) {
-            add(&command.rejected, 1);
+        if let Some(command) = self.commands().of(spec) {
+            command.totals.rejected += 1;
         }
     }
 
     /// Counts a command of a transaction: how long it took alone is not known.
     pub(crate) fn ran_in_block(&self, spec: u16, reply: &Reply) {
-        if let Some(command) = self.of(spec) {
-            add(&command.calls, 1);
-            if let Reply::Error(failure) = reply {
-                add(&command.failed, 1);
-                self.error(failure.prefix());
-            }
+        let failure = match reply {
+            Reply::Error(failure) => Some(failure),
+            _ => None,
+        };
+        let mut commands = self.commands();
+        commands.calls += 1;
+        if let Some(command) = commands.of(spec) {
+            command.totals.calls += 1;
+            command.totals.failed += u64::from(failure.is_some());
+        }
+        drop(commands);
+        if let Some(failure) = failure {
+            self.error(failure.prefix());
         }
     }
 
     /// Counts a command that was run. `keeps` says whether its time goes into the histograms.
     pub(crate) fn ran(&self, spec: u16, took: Duration, now: Moment, failed: bool, keeps: bool) {
-        let Some(command) = self.of(spec) else {
+        let took = nanos(took);
+        let mut commands = self.commands();
+        commands.calls += 1;
+        if now.since(commands.newer.at) >= RATE_TIME {
+            commands.older = commands.newer;
+            commands.newer = Sample {
+                at: now,
+                calls: commands.calls,
+                bytes_in: read(&self.bytes_in),
+                bytes_out: read(&self.bytes_out),
+            };
+        }
+        let Some(command) = commands.of(spec) else {
             return;
         };
-        let took = nanos(took);
-        add(&command.calls, 1);
-        add(&command.failed, u64::from(failed));
-        add(&command.timed, 1);
-        add(&command.nanos, took);
-        let mut times = self.times();
-        times.calls += 1;
-        if now.since(times.samples.newer.0) >= RATE_TIME {
-            times.samples.older = times.samples.newer;
-            times.samples.newer = (now, times.calls);
-        }
-        if !keeps {
-            return;
-        }
-        if times.histograms.is_empty() {
-            times.histograms.resize_with(SPECS.len(), || None);
-        }
-        if let Some(slot) = times.histograms.get_mut(usize::from(spec)) {
-            let histogram = slot.get_or_insert_with(|| Box::new(latencies()));
-            histogram.saturating_record(took.max(1));
+        command.totals.calls += 1;
+        command.totals.failed += u64::from(failed);
+        command.totals.timed += 1;
+        command.totals.nanos = command.totals.nanos.saturating_add(took);
+        if keeps {
+            let times = command.times.get_or_insert_with(|| Box::new(latencies()));
+            times.saturating_record(took.max(1));
         }
     }
 
@@ -179,39 +208,35 @@ impl Counters {
         *errors.entry(prefix).or_default() += 1;
     }
 
-    /// Commands a second, over the last second or two, or since the last command if that is longer.
-    pub(crate) fn rate(&self, now: Moment) -> u64 {
-        let times = self.times();
-        let (since, before) = times.samples.older;
-        let time = nanos(now.since(since)).max(1);
-        let rate = u128::from(times.calls - before) * 1_000_000_000 / u128::from(time);
-        u64::try_from(rate).unwrap_or(u64::MAX)
+    /// Rates over the last second or two, or since the last command if that is longer.
+    pub(crate) fn rates(&self, now: Moment) -> Rates {
+        let commands = self.commands();
+        let older = commands.older;
+        let seconds = now.since(older.at).as_secs_f64().max(1e-9);
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        Rates {
+            commands: rate(commands.calls, older.calls),
+            bytes_in: rate(read(&self.bytes_in), older.bytes_in),
+            bytes_out: rate(read(&self.bytes_out), older.bytes_out),
+        }
     }
 
     /// Adds how long commands took on this core.
     pub(crate) fn add_times_to(&self, all: &mut BTreeMap<&'static str, Latencies>) {
-        let times = self.times();
-        for (spec, histogram) in SPECS.iter().zip(&times.histograms) {
-            if let Some(histogram) = histogram {
+        for (spec, command) in SPECS.iter().zip(&self.commands().all) {
+            if let Some(times) = &command.times {
                 let sum = all.entry(spec.name).or_insert_with(latencies);
-                sum.add(&**histogram).expect("all have the same bounds");
+                sum.add(&**times).expect("all have the same bounds");
             }
         }
     }
 
     /// Adds what this core counted.
     pub(crate) fn add_to(&self, totals: &mut Totals) {
-        for (spec, command) in SPECS.iter().zip(&self.commands) {
-            let counted = CommandTotals {
-                calls: read(&command.calls),
-                rejected: read(&command.rejected),
-                failed: read(&command.failed),
-                timed: read(&command.timed),
-                nanos: read(&command.nanos),
-            };
-            if counted != CommandTotals::default() {
+        for (spec, command) in SPECS.iter().zip(&self.commands().all) {
+            if command.totals != CommandTotals::default() {
                 let sum = totals.commands.entry(spec.name).or_default();
-                *sum = sum.plus(counted);
+                *sum = sum.plus(command.totals);
             }
         }
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -329,7 +354,7 @@ impl Totals {
         self.with(&other, u64::saturating_add)
     }
 
-    /// The counts since `before`, without commands that were not called since.
+    /// The counts since `before`; commands that were not called since are left out.
     #[must_use]
     pub fn since(self, before: &Self) -> Self {
         let mut since = self.with(before, u64::saturating_sub);
@@ -393,8 +418,8 @@ mod tests {
             now += Duration::from_millis(10);
             counters.ran(0, Duration::ZERO, Moment(now), false, false);
         }
-        assert!((99..=101).contains(&counters.rate(Moment(now))));
-        let later = Moment(now + Duration::from_secs(1000));
-        assert_eq!(counters.rate(later), 0);
+        let rate = |at| counters.rates(Moment(at)).commands;
+        assert!((99.0..=101.0).contains(&rate(now)));
+        assert!(rate(now + Duration::from_secs(1000)) < 1.0);
     }
 }

@@ -8,8 +8,8 @@
 //! - DB-3: the first operation on a table that was dropped (FLUSHDB, here or elsewhere) finds that
 //!   out. It then looks the name up again and repeats itself, at most [`TRIES_MAX`] times.
 //! - DB-4: conditions of a change are on existence and on values, which mean the same in every
-//!   table. Versions of different tables cannot be compared. So a condition on one names its
-//!   table, and does not hold in another.
+//!   table. Versions of different tables cannot be compared: a condition on one names its table,
+//!   and does not hold in another.
 //! - DB-5: a change that leaves an absent object absent does not create the table.
 //!
 //! Threads: used by the event loop of its core. Locks are never held over an await point. The turn
@@ -29,6 +29,7 @@ use pluvio_env::{Address, timeout};
 use pluvio_mutation::{Now, Verdict, judge, look};
 use pluvio_units::{HashKind, HashRange, KeyHash, KeySlot, ObjectVersion, Rank, TableId};
 use smallvec::SmallVec;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -429,8 +430,8 @@ impl Databases {
                 return Ok((transacted, Tables::default()));
             }
             for tries in &tries {
-                if !tables.contains_key(&tries.database) {
-                    tables.insert(tries.database, tries.wanted().await?);
+                if let Entry::Vacant(entry) = tables.entry(tries.database) {
+                    entry.insert(tries.wanted().await?);
                 }
             }
             let items = steps.iter().map(|(db, step)| (&*tables[db], *step));

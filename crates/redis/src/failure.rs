@@ -39,6 +39,11 @@ pub(crate) const EXEC_ABORT: Failure =
 pub(crate) const EXEC_WITHOUT_MULTI: Failure = Failure::fixed("ERR EXEC without MULTI");
 pub(crate) const DISCARD_WITHOUT_MULTI: Failure = Failure::fixed("ERR DISCARD without MULTI");
 pub(crate) const NESTED_MULTI: Failure = Failure::fixed("ERR MULTI calls can not be nested");
+pub(crate) const NOT_IN_MULTI: Failure =
+    Failure::fixed("ERR Command not allowed inside a transaction");
+/// Inside EXEC nothing waits.
+pub(crate) const MONITOR_IN_MULTI: Failure =
+    Failure::fixed("ERR MONITOR isn't allowed for DENY BLOCKING client");
 pub(crate) const WATCH_IN_MULTI: Failure = Failure::fixed("ERR WATCH inside MULTI is not allowed");
 pub(crate) const SAME_OBJECT: Failure =
     Failure::fixed("ERR source and destination objects are the same");

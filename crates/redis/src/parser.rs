@@ -421,7 +421,8 @@ impl Parser {
         self.at = next;
         if self.skip.is_none() {
             let held = self.at + length + (self.spans.len() + 1) * size_of::<Span>();
-            if length > self.longest_argument(input) {
+            let is_long = length > self.limits.argument_bytes_max;
+            if is_long && length > self.longest_argument(input) {
                 self.start_skip(input, TooLarge::Argument(length));
             } else if held > self.limits.command_bytes_max {
                 self.start_skip(input, TooLarge::Command);
@@ -440,7 +441,10 @@ impl Parser {
     fn longest_argument(&self, input: &BytesMut) -> usize {
         let name = self.spans.first();
         let name = name.map(|span| &input[span.start as usize..span.end as usize]);
-        let is_restore = name.is_some_and(|name| name.eq_ignore_ascii_case(b"restore"));
+        let is_restore = name.is_some_and(|name| {
+            let names: [&[u8]; 2] = [b"restore", b"restore-asking"];
+            names.iter().any(|known| name.eq_ignore_ascii_case(known))
+        });
         let wrapping = if is_restore { PAYLOAD_OVERHEAD } else { 0 };
         self.limits.argument_bytes_max.saturating_add(wrapping)
     }

@@ -14,8 +14,8 @@
 //! | 10 | 0x80: a length of 4 bytes, 0x81: of 8 bytes, big endian |
 //! | 11 | 0xC0, 0xC1, 0xC2: an integer of 1, 2 or 4 bytes, little endian; 0xC3: LZF |
 //!
-//! - RDB-1: what a payload announces is compared with the bytes that are there and the longest
-//!   value, before memory is taken for it.
+//! - RDB-1: the lengths in a payload are compared with the bytes that are there, and with the
+//!   longest value, before memory is taken for them.
 //!
 //! Not here: other types than strings, and files.
 

@@ -2,7 +2,7 @@
 
 use crate::clients::{ClientEntry, Clients};
 use crate::command_log::{Entry, Kind, is_large, is_slow, kept_parts, parts_of_held};
-use crate::counters::{Counters, Latencies, Totals};
+use crate::counters::{Counters, Latencies, Rates, Totals};
 use crate::database::Databases;
 use crate::memory::ClientMemory;
 use crate::monitor::Monitors;
@@ -18,9 +18,9 @@ use pluvio_env::{BoxFuture, Clock, Moment};
 use pluvio_units::{CoreId, ServerId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The use that the process makes of the machine, as INFO shows it.
+/// The machine's memory and time that the process uses, as INFO shows them.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct MachineUse {
     /// Bytes of the process that are in memory.
@@ -83,8 +83,6 @@ pub struct RedisOptions {
     pub parameters: Arc<Parameters>,
     /// Whether DEBUG is allowed.
     pub debug: bool,
-    /// The system that this runs on, as INFO shows it.
-    pub system: String,
     /// Tells what the process uses of the machine; `None` where nobody knows.
     pub machine: Option<MachineFn>,
 }
@@ -111,13 +109,6 @@ impl core::fmt::Debug for Elsewhere {
     }
 }
 
-/// The system that this runs on, unless an option says more.
-const SYSTEM: &str = if cfg!(target_os = "linux") {
-    "Linux"
-} else {
-    "unknown"
-};
-
 impl Default for RedisOptions {
     fn default() -> Self {
         Self {
@@ -137,7 +128,6 @@ impl Default for RedisOptions {
             elsewhere: None,
             parameters: Arc::default(),
             debug: false,
-            system: SYSTEM.to_owned(),
             machine: None,
         }
     }
@@ -255,7 +245,7 @@ pub(crate) struct Shared {
 }
 
 /// What had been counted at some moment.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Before {
     totals: Totals,
     expired: u64,
@@ -337,9 +327,8 @@ impl Shared {
         times
     }
 
-    fn before(&self) -> Before {
-        let before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
-        before.clone()
+    fn before(&self) -> MutexGuard<'_, Before> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// CONFIG RESETSTAT: what INFO shows begins anew. Counters go on, for those that add them up.
@@ -350,23 +339,25 @@ impl Shared {
             times: self.all_times(),
         };
         self.memory_peak.store(0, Ordering::Relaxed);
-        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *self.before() = now;
     }
 
     /// The counts since CONFIG RESETSTAT, and the objects that expired since.
     pub(crate) fn totals_shown(&self) -> (Totals, u64) {
-        let before = self.before();
         let expired = self.status().objects_expired;
-        let totals = self.totals().since(&before.totals);
+        let totals = self.totals();
+        let before = self.before();
+        let totals = totals.since(&before.totals);
         (totals, expired.saturating_sub(before.expired))
     }
 
     /// How long commands took since CONFIG RESETSTAT; those that were not called are left out.
     pub(crate) fn times(&self) -> BTreeMap<&'static str, Latencies> {
-        let before = self.before().times;
+        // First: what is subtracted is never more than what it is subtracted from.
+        let before = self.before();
         let mut times = self.all_times();
         for (name, histogram) in &mut times {
-            if let Some(before) = before.get(name) {
+            if let Some(before) = before.times.get(name) {
                 histogram.subtract(before).expect("counts only grow");
             }
         }
@@ -374,13 +365,11 @@ impl Shared {
         times
     }
 
-    /// Commands a second of late.
-    pub(crate) fn rate(&self) -> u64 {
+    /// Commands and bytes a second of late.
+    pub(crate) fn rates(&self) -> Rates {
         let now = self.now();
-        self.counters
-            .iter()
-            .map(|counters| counters.rate(now))
-            .sum()
+        let each = self.counters.iter().map(|counters| counters.rates(now));
+        each.fold(Rates::default(), Rates::plus)
     }
 
     /// The most memory that INFO has seen, now that it sees this.
@@ -474,8 +463,7 @@ impl Core {
         }
     }
 
-    /// [`Self::note_run`] for a command whose reply is not looked at. `None`: its arguments are not
-    /// looked at, either.
+    /// [`Self::note_run`] for a command whose reply is not looked at; `None`: nor its arguments.
     pub(crate) fn note(
         &self,
         entry: &ClientEntry,
@@ -496,8 +484,16 @@ impl Core {
             let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
             self.log(entry, Kind::Slow, micros, parts);
         }
-        let bytes = command.map_or(0, Command::bytes_held);
-        if is_large(parameters, Number::RequestBytes, bytes) {
+        if let Some(command) = command {
+            self.note_request(entry, spec, command);
+        }
+    }
+
+    /// Writes a command into the log of large ones, if it belongs there.
+    pub(crate) fn note_request(&self, entry: &ClientEntry, spec: u16, command: &Command) {
+        let bytes = command.bytes_held();
+        if is_large(&self.options().parameters, Number::RequestBytes, bytes) {
+            let parts = || kept_parts(&SPECS[usize::from(spec)], command);
             self.log(entry, Kind::Request, bytes as u64, parts);
         }
     }

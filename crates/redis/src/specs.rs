@@ -335,6 +335,8 @@ rows! {
         "connection" "6.2.0" "Makes this connection as new";
     "restore" -4 data(Data::Restore), "write denyoom", "keyspace write slow dangerous", ONE "OW update",
         "generic" "2.6.0" "Sets a key to what DUMP gave";
+    "restore-asking" -4 data(Data::Restore), "write denyoom asking", "keyspace write slow dangerous", ONE "OW update",
+        "server" "3.0.0" "RESTORE, as nodes of Redis Cluster send it";
     "role" 1 now(Now::Role), "noscript loading stale fast", "admin fast dangerous", NONE "",
         "server" "2.8.12" "Answers that the server is a master without Redis replicas";
     "save" 1 now(Now::Fine), "admin noscript no_async_loading no_multi", "admin slow dangerous", NONE "",

@@ -4,7 +4,7 @@ use crate::membership::PingOptions;
 use core::time::Duration;
 use pluvio_env::Address;
 use pluvio_log::{Corruption, Tombstones};
-use pluvio_redis::ClientMemory;
+use pluvio_redis::{ClientMemory, MachineFn};
 use pluvio_units::Size;
 use std::sync::Arc;
 
@@ -60,6 +60,8 @@ pub struct ServerOptions {
     pub pings: PingOptions,
     /// Process id, for the server list.
     pub pid: u32,
+    /// Tells Redis clients what the process uses of the machine; `None` where nobody knows.
+    pub machine: Option<MachineFn>,
     /// Ends a server whose memory is found to be corrupt. `None`: the process stops at once, with a
     /// message that says where.
     pub on_corruption: Option<OnCorruption>,
@@ -114,6 +116,7 @@ impl ServerOptions {
             redis_timeout: REDIS_PATIENCE,
             pings: PingOptions::default(),
             pid: 0,
+            machine: None,
             on_corruption: None,
         }
     }

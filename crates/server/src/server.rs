@@ -16,7 +16,9 @@ use pluvio_log::{
     MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
-use pluvio_redis::{ClientMemory, ClusterPort, Elsewhere, RedisOptions, RedisService, Totals};
+use pluvio_redis::{
+    ClientMemory, ClusterPort, Elsewhere, Latencies, RedisOptions, RedisService, Totals,
+};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{
@@ -27,6 +29,7 @@ use pluvio_wire::{
     RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
 };
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -189,6 +192,26 @@ impl Server {
             .flatten()
             .map(|port| port.service.totals());
         totals.reduce(Totals::plus)
+    }
+
+    /// How long commands of Redis clients took, by command.
+    #[must_use]
+    pub fn redis_times(&self) -> BTreeMap<&'static str, Latencies> {
+        let mut all: BTreeMap<&'static str, Latencies> = BTreeMap::new();
+        for port in [&self.redis, &self.redis_cluster].into_iter().flatten() {
+            for (name, times) in port.service.times() {
+                match all.entry(name) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(times);
+                    }
+                    Entry::Occupied(mut entry) => {
+                        let sum = entry.get_mut().add(&times);
+                        sum.expect("all have the same bounds");
+                    }
+                }
+            }
+        }
+        all
     }
 
     /// The memory that the connections of its ports for Redis clients hold, if it has any such
@@ -464,6 +487,7 @@ impl Starting {
         options.port = port_of(address);
         options.process_id = self.options.pid;
         options.synced = self.options.synced;
+        options.machine.clone_from(&self.options.machine);
         let source = Arc::clone(status);
         let cores = self.env.tasks.cores();
         let redis = RedisService::new(

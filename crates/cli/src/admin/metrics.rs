@@ -5,10 +5,11 @@
 
 use pluvio_client::{ClusterStatus, ServerStatus};
 use pluvio_net::Totals;
+use pluvio_server::Latencies;
 use pluvio_wire::{ServerState, TabletState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -26,6 +27,55 @@ struct Metric {
     help: String,
     grows: bool,
     samples: Vec<(Vec<Label>, u64)>,
+    /// Distributions, where it is one.
+    times: Vec<(Vec<Label>, Times)>,
+}
+
+/// How long things took.
+#[derive(Debug)]
+struct Times {
+    seconds: f64,
+    count: u64,
+    /// Ends of buckets in seconds, and how many are in each.
+    buckets: Vec<(f64, u64)>,
+}
+
+/// Ends of buckets in nanoseconds: a microsecond, and each of the others four times the one before
+/// it, up to a second. Longer times are in the last one.
+const BUCKET_ENDS: [u64; 11] = [
+    1_000,
+    4_000,
+    16_000,
+    64_000,
+    256_000,
+    1_000_000,
+    4_000_000,
+    16_000_000,
+    64_000_000,
+    256_000_000,
+    u64::MAX,
+];
+
+impl Times {
+    fn of(times: &Latencies) -> Self {
+        let mut counts = [0; BUCKET_ENDS.len()];
+        let mut nanos = 0.0;
+        for step in times.iter_recorded() {
+            let (value, count) = (step.value_iterated_to(), step.count_at_value());
+            let bucket = BUCKET_ENDS.iter().position(|end| value <= *end);
+            counts[bucket.unwrap_or(BUCKET_ENDS.len() - 1)] += count;
+            nanos += value as f64 * count as f64;
+        }
+        let end = |end: u64| match end {
+            u64::MAX => f64::INFINITY,
+            nanos => nanos as f64 / 1e9,
+        };
+        Self {
+            seconds: nanos / 1e9,
+            count: times.len(),
+            buckets: BUCKET_ENDS.into_iter().map(end).zip(counts).collect(),
+        }
+    }
 }
 
 /// What the Redis front end counted. Names are those of its own tables, so there are few.
@@ -33,6 +83,8 @@ struct Metric {
 pub struct RedisNumbers {
     /// Commands run, by name.
     pub commands: Vec<(String, u64)>,
+    /// How long they took.
+    pub times: BTreeMap<&'static str, Latencies>,
     /// Commands that do not exist.
     pub commands_unknown: u64,
     /// Error replies, by prefix.
@@ -74,6 +126,7 @@ impl Metrics {
             help: help.to_owned(),
             grows: false,
             samples,
+            times: Vec::new(),
         });
     }
 
@@ -89,6 +142,21 @@ impl Metrics {
             help: help.to_owned(),
             grows: true,
             samples,
+            times: Vec::new(),
+        });
+    }
+
+    /// A distribution of times for each of a bounded set of labels.
+    fn histograms(&mut self, name: &str, help: &str, times: Vec<(Vec<Label>, Times)>) {
+        if times.is_empty() {
+            return;
+        }
+        self.0.push(Metric {
+            name: name.to_owned(),
+            help: help.to_owned(),
+            grows: false,
+            samples: Vec::new(),
+            times,
         });
     }
 
@@ -207,6 +275,14 @@ impl Metrics {
             "redis_commands",
             "Commands run, by name.",
             labelled("command", &n.commands),
+        );
+        let of = |(name, times): (&&'static str, &Latencies)| {
+            (vec![("command", (*name).to_owned())], Times::of(times))
+        };
+        self.histograms(
+            "redis_command_seconds",
+            "Time from the start of a command until its outcome is durable, by name.",
+            n.times.iter().map(of).collect(),
         );
         self.counter(
             "redis_commands_unknown",
@@ -344,12 +420,21 @@ pub fn text(metrics: Metrics) -> String {
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for metric in &self.0 {
-            let kind = if metric.grows {
-                MetricType::Counter
-            } else {
-                MetricType::Gauge
+            let kind = match (metric.times.is_empty(), metric.grows) {
+                (false, _) => MetricType::Histogram,
+                (true, true) => MetricType::Counter,
+                (true, false) => MetricType::Gauge,
             };
             let mut to = encoder.encode_descriptor(&metric.name, &metric.help, None, kind)?;
+            for (labels, times) in &metric.times {
+                let Times {
+                    seconds,
+                    count,
+                    buckets,
+                } = times;
+                let mut to = to.encode_family(labels)?;
+                to.encode_histogram::<NoLabelSet>(*seconds, *count, buckets, None)?;
+            }
             for (labels, value) in &metric.samples {
                 if labels.is_empty() {
                     metric.encode_value(*value, to)?;
@@ -405,6 +490,13 @@ mod tests {
         });
         all.redis(&RedisNumbers {
             commands: vec![("get".into(), 2), ("client|id".into(), 1)],
+            times: BTreeMap::from([("get", {
+                let bounds = Latencies::new_with_bounds(1, 1_000_000_000, 2);
+                let mut times = bounds.unwrap();
+                times.record(900).unwrap();
+                times.record(500_000).unwrap();
+                times
+            })]),
             ..RedisNumbers::default()
         });
         all
@@ -420,6 +512,11 @@ mod tests {
             "pluvio_requests_total 3",
             "pluvio_redis_commands_total{command=\"get\"} 2",
             "pluvio_redis_commands_total{command=\"client|id\"} 1",
+            "# TYPE pluvio_redis_command_seconds histogram",
+            "pluvio_redis_command_seconds_bucket{le=\"0.000001\",command=\"get\"} 1",
+            "pluvio_redis_command_seconds_bucket{le=\"0.001\",command=\"get\"} 2",
+            "pluvio_redis_command_seconds_bucket{le=\"+Inf\",command=\"get\"} 2",
+            "pluvio_redis_command_seconds_count{command=\"get\"} 2",
             "pluvio_net_sent_bytes_total 0",
             "# EOF",
         ] {

@@ -7,6 +7,7 @@ mod mutations;
 mod order;
 mod single;
 mod strange;
+mod transactions;
 
 use crate::testing::FakeCluster;
 use crate::{Client, Key, Mutation, Outcome, Output, Table, Unfit};
@@ -63,6 +64,7 @@ fn shape(outcome: &Outcome) -> Shape {
         Outcome::Refused(Unfit::NotANumber) => "not a number",
         Outcome::Refused(Unfit::Overflow) => "overflow",
         Outcome::Refused(Unfit::TooLong) => "too long",
+        Outcome::Together { .. } => "together",
     };
     (name, outcome.output().clone())
 }

@@ -10,6 +10,7 @@ use core::time::Duration;
 use pluvio_units::{CoreId, ObjectVersion, ServerId, TableId};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Header, Refusal, Results,
+    TransactionStep,
 };
 use std::sync::Arc;
 
@@ -24,6 +25,9 @@ impl LocalMaster for Strange {
         Answer::Now(Ok(self.0.clone()))
     }
     fn mutate(&self, _: CoreId, _: &Header, _: &[Mutation<'_>], _: bool) -> Answer<Results> {
+        Answer::Now(Ok(self.0.clone()))
+    }
+    fn transact(&self, _: CoreId, _: &Header, _: &[TransactionStep<'_>]) -> Answer<Results> {
         Answer::Now(Ok(self.0.clone()))
     }
     fn enumerate(&self, _: CoreId, _: &Header, _: &Enumerate) -> Answer<EnumerateReply> {
@@ -48,6 +52,28 @@ fn asking(cluster: &FakeCluster, results: &[Result<Outcome, Refusal>]) -> Client
 
 fn append() -> Mutation<'static> {
     Mutation::new(TableId(0), b"k", Change::Append(b"x".as_slice().into()))
+}
+
+#[test]
+fn a_transaction_with_another_number_of_outcomes_is_an_error() {
+    let (cluster, _, table) = cluster(1);
+    let step = |(): ()| TransactionStep::version_is(table.id(), b"k", ObjectVersion(0));
+    let together = |committed, steps: usize| {
+        let steps = vec![unchanged().unwrap(); steps].into();
+        Ok(Outcome::Together { committed, steps })
+    };
+    for result in [
+        together(true, 1),
+        together(true, 3),
+        together(false, 0),
+        together(false, 3),
+        unchanged(),
+    ] {
+        let client = asking(&cluster, &[result]);
+        let steps = [(&table, step(())), (&table, step(()))];
+        let error = cluster.run(client.transact(&steps)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+    }
 }
 
 #[test]

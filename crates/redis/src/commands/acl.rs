@@ -1,5 +1,4 @@
-//! ACL: all about the one user, `default`, which needs no password and may do
-//! everything.
+//! ACL: the one user, `default`, which needs no password and may do everything.
 
 use super::CommandResult;
 use crate::parser::Command;

@@ -5,7 +5,7 @@ use crate::parser::Command;
 use crate::reply::Failure;
 use bytes::Bytes;
 
-/// A way to combine the bits of several values.
+/// How the bits of several values are combined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BitOp {
     And,

@@ -1,7 +1,7 @@
 //! DUMP and RESTORE: a value with its encoding in Redis's files, to and from other servers.
 //!
-//! RESTORE is one change of one key. An error in its arguments is told only where no object is in
-//! its way, as in Redis. So a wrong one reads its key.
+//! RESTORE is one change of one key. As in Redis, an object in its way is told before a mistake in
+//! its arguments. So a RESTORE with a mistake reads its key.
 
 use super::one_key::{OneKey, Scratch, Shape};
 use crate::database::mutation;

@@ -64,7 +64,10 @@ pub(super) async fn info(core: &Core, command: &Command) -> CommandResult {
             "clients" => clients(core, &mut text),
             "memory" => memory(core, &mut text),
             "persistence" => persistence(core, &mut text),
-            "stats" => stats(core, &mut text),
+            "stats" => {
+                stats(core, &mut text);
+                rates_of_bytes(core, &mut text);
+            }
             "replication" => replication(core, &mut text),
             "cpu" => processor(core, &mut text),
             "modules" => {}
@@ -86,6 +89,13 @@ fn line(text: &mut String, line: core::fmt::Arguments<'_>) {
     let _ = text.write_fmt(line);
     text.push_str("\r\n");
 }
+
+/// The processor that it is built for.
+const ARCHITECTURE: &str = match (cfg!(target_arch = "x86_64"), cfg!(target_arch = "aarch64")) {
+    (true, _) => "x86_64",
+    (_, true) => "aarch64",
+    _ => "unknown",
+};
 
 /// Lines of names and values.
 fn lines<T: core::fmt::Display>(
@@ -124,7 +134,7 @@ fn server(core: &Core, text: &mut String) {
         ("server_name", "pluvio".to_owned()),
         ("pluvio_version", options.version.clone()),
         ("redis_mode", core.options().mode().to_owned()),
-        ("os", options.system.clone()),
+        ("os", format!("Linux {ARCHITECTURE}")),
         ("arch_bits", usize::BITS.to_string()),
         ("process_id", options.process_id.to_string()),
         ("run_id", format!("{:040x}", status.id.0)),
@@ -286,11 +296,12 @@ fn stats(core: &Core, text: &mut String) {
     let (totals, expired) = core.shared.totals_shown();
     let errors: u64 = totals.errors.values().sum();
     let memory = core.options().memory.stats();
+    let rates = core.shared.rates();
     let monitors = u64::from(!core.shared.monitors.is_empty());
     let pairs = [
         ("total_connections_received", totals.connections),
         ("total_commands_processed", totals.commands_total()),
-        ("instantaneous_ops_per_sec", core.shared.rate()),
+        ("instantaneous_ops_per_sec", rates.commands.round() as u64),
         ("total_net_input_bytes", totals.bytes_in),
         ("total_net_output_bytes", totals.bytes_out),
         ("rejected_connections", totals.connections_refused),
@@ -324,6 +335,16 @@ fn stats(core: &Core, text: &mut String) {
         ("acl_access_denied_channel", 0),
         ("pluvio_large_replies_waited", memory.waited),
         ("pluvio_is_monitored", monitors),
+    ];
+    lines(text, pairs);
+}
+
+fn rates_of_bytes(core: &Core, text: &mut String) {
+    let rates = core.shared.rates();
+    let kilobytes = |rate: f64| format!("{:.2}", rate / 1024.0);
+    let pairs = [
+        ("instantaneous_input_kbps", kilobytes(rates.bytes_in)),
+        ("instantaneous_output_kbps", kilobytes(rates.bytes_out)),
     ];
     lines(text, pairs);
 }

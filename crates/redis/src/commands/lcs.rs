@@ -148,22 +148,24 @@ impl Ways {
         let mut pairs = 0;
         for (i, byte) in a.iter().enumerate() {
             let (mut diagonal, mut left) = (0, 0);
-            for (j, other) in b.iter().enumerate() {
-                let above = row[j + 1];
-                if byte == other {
-                    left = diagonal + 1;
-                } else if above > left {
-                    left = above;
-                    let bit = i * width + j;
-                    shortens_a[bit / 8] |= 1 << (bit % 8);
+            for (part, others) in b.chunks(PAIRS_STEP).enumerate() {
+                for (j, other) in (part * PAIRS_STEP..).zip(others) {
+                    let above = row[j + 1];
+                    if byte == other {
+                        left = diagonal + 1;
+                    } else if above > left {
+                        left = above;
+                        let bit = i * width + j;
+                        shortens_a[bit / 8] |= 1 << (bit % 8);
+                    }
+                    diagonal = above;
+                    row[j + 1] = left;
                 }
-                diagonal = above;
-                row[j + 1] = left;
-            }
-            pairs += width;
-            if pairs >= PAIRS_STEP {
-                pairs = 0;
-                give_way().await;
+                pairs += others.len();
+                if pairs >= PAIRS_STEP {
+                    pairs = 0;
+                    give_way().await;
+                }
             }
         }
         Self {
@@ -173,7 +175,7 @@ impl Ways {
         }
     }
 
-    /// The common parts, and where they stand, last first.
+    /// The common bytes, and where they stand, last first.
     fn walk(&self, a: &[u8], b: &[u8]) -> (Vec<u8>, Vec<Run>) {
         let (mut common, mut runs) = (Vec::with_capacity(self.length), Vec::new());
         let (mut i, mut j) = (a.len(), b.len());

@@ -97,6 +97,7 @@ impl Prepared {
                     database = selected.clone().unwrap_or(database);
                     Entry::Done(selected.map(|_| Reply::OK).into())
                 }
+                Run::Own(Own::Monitor) => Entry::Done(Reply::Error(failure::MONITOR_IN_MULTI)),
                 Run::Own(what) => Entry::Done(own(what, &command)),
                 Run::Container => Entry::Done(Reply::Error(failure::SYNTAX)),
             });
@@ -329,7 +330,7 @@ impl<'c> Tries<'c> {
         }
         let parts = self.core.databases.parts();
         let most = Duration::from_micros(50 << self.tries.min(8)).min(PAUSE_MAX);
-        let draw = u128::from(parts.rng.next_u64()) * most.as_nanos() >> 64;
+        let draw = (u128::from(parts.rng.next_u64()) * most.as_nanos()) >> 64;
         self.tries += 1;
         let pause = Duration::from_nanos(u64::try_from(draw).unwrap_or(0));
         parts.clock.sleep(pause).await;

@@ -111,7 +111,7 @@ where
         waits.then_some(until)
     }
 
-    /// The transaction that is being put together, as others see it.
+    /// Shows others how far the transaction is that is being put together.
     pub(super) fn tell_block(&self) {
         let (queued, watched) = self.block.counts();
         self.session.entry().set_block(queued, watched);

@@ -626,6 +626,80 @@ fn fixed_replies_are_the_same() {
     assert!(differences.is_empty(), "{differences:#?}");
 }
 
+/// Commands of one connection, one after the other.
+const STORIES: &[&[&str]] = &[
+    &["multi", "save", "exec", "exec"],
+    &["multi", "shutdown nosave", "get a", "exec"],
+    &["multi", "monitor", "ping", "exec", "ping"],
+    &["multi", "swapdb 1 1", "client pause x", "exec"],
+    &[
+        "multi",
+        "dump no",
+        "restore a 0 x",
+        "object refcount no",
+        "exec",
+    ],
+    &[
+        "set a 1",
+        "restore a x y",
+        "restore a 0 y replace",
+        "object refcount no",
+        "dump no",
+    ],
+    &[
+        "client setname x",
+        "multi",
+        "reset",
+        "exec",
+        "client getname",
+    ],
+    &[
+        "config set timeout 7 tcp-keepalive 9",
+        "config get timeout",
+        "config get tcp-keepalive",
+    ],
+    &[
+        "config set timeout 0 tcp-keepalive 300",
+        "config set timeout 5 save x",
+        "config get timeout",
+    ],
+    &[
+        "config set notify-keyspace-events gxKE",
+        "config get notify-keyspace-events",
+    ],
+    &[
+        "config set notify-keyspace-events Elg$shzxetd",
+        "config get notify-keyspace-events",
+    ],
+    &[
+        "config set slowlog-max-len 7",
+        "config get slowlog-max-len",
+        "config set slowlog-max-len 128",
+    ],
+    &[
+        "set a ohmytext",
+        "set b mynewtext",
+        "lcs a b",
+        "lcs a b len",
+        "lcs a b idx minmatchlen 4",
+    ],
+];
+
+#[test]
+fn stories_get_the_same_replies() {
+    let real = RealServer::start();
+    for story in STORIES {
+        let mut bench = Bench::local();
+        let (mut ours, mut theirs) = (bench.connect(), real.connect());
+        theirs.call(&["FLUSHALL"]);
+        for text in *story {
+            let parts = words(text);
+            let (got, expected) = (ours.call(&parts), theirs.call(&parts));
+            assert_eq!(show(&got), show(&expected), "{text} of {story:?}");
+        }
+    }
+}
+
 #[test]
 fn broken_streams_get_the_same_answers() {
     let real = RealServer::start();

@@ -1,4 +1,4 @@
-//! Payloads of DUMP are taken by the real redis-server, and the other way round.
+//! DUMP, RESTORE and LCS beside those of the real redis-server: payloads go both ways.
 
 use crate::bench::Bench;
 use crate::random::{Dice, Parts};

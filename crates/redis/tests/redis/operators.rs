@@ -73,6 +73,32 @@ fn large_commands_and_replies_are_logged() {
 }
 
 #[test]
+fn writes_that_wait_for_replicas_are_counted_with_their_waits() {
+    let mut bench = Bench::local();
+    let (mut c, mut look) = (bench.connect(), bench.connect());
+    look.say("SET warm up");
+    look.say("CONFIG SET commandlog-request-larger-than 1000 slowlog-log-slower-than 20000");
+    bench.cluster.hold_local();
+    let value = "v".repeat(2000);
+    c.push(&[encode(&["SET", "k", &value]), encode(&["GET", "none"])].concat());
+    c.settle();
+    assert!(c.take().is_empty());
+    assert_eq!(look.say("COMMANDLOG LEN large-request"), ":1\r\n");
+    let wait = bench.cluster.parts().clock.sleep(Duration::from_millis(50));
+    bench.cluster.run(wait);
+    bench.cluster.make_durable(1000);
+    assert_eq!(c.replies(2), [&b"+OK\r\n"[..], b"$-1\r\n"]);
+    let set = field(&mut look, "latencystats", "latency_percentiles_usec_set");
+    let most: f64 = set.rsplit('=').next().unwrap().parse().unwrap();
+    assert!((50_000.0..51_000.0).contains(&most), "{set}");
+    let log = look.say("SLOWLOG GET");
+    let parts =
+        "*2\r\n$3\r\nSET\r\n$53\r\n... (waited for replicas; the arguments are not kept)\r\n";
+    assert!(log.contains(parts), "{log}");
+    assert_eq!(field(&mut look, "stats", "keyspace_misses"), "1");
+}
+
+#[test]
 fn commands_are_counted_timed_and_reset() {
     let mut bench = Bench::new();
     let mut c = bench.connect();
