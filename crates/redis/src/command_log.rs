@@ -4,7 +4,8 @@
 //!   [`PARTS_MAX`] parts of a command, and [`PART_BYTES_MAX`] bytes of each.
 //!
 //! A command is slow by the time from its start to its outcome. Of a write that was slow because
-//! its replicas were, the name alone is known: its arguments are let go of while it waits.
+//! its replicas were, the name alone is known: its arguments are let go of while it waits. So it is
+//! with commands of a pipeline that were timed together.
 //!
 //! Shared by all cores of a server. A lock is taken only for commands that belong into a log.
 
@@ -154,6 +155,13 @@ fn kept_part(part: &[u8]) -> Vec<u8> {
 /// Whether a command has passwords among its arguments.
 pub(crate) fn hides_arguments(spec: &Spec) -> bool {
     matches!(spec.name, "auth" | "hello")
+}
+
+/// The parts that stand for commands of a pipeline that were slow together.
+pub(crate) fn parts_of_several(spec: u16, count: u64) -> Vec<Vec<u8>> {
+    let name = SPECS.get(usize::from(spec)).map_or("", |spec| spec.name);
+    let rest = format!("... ({count} commands of a pipeline; the arguments are not kept)");
+    vec![name.to_uppercase().into_bytes(), rest.into_bytes()]
 }
 
 /// The parts of a write whose arguments were let go of while it waited for its replicas.

@@ -34,7 +34,7 @@ mod waiting;
 
 use crate::block::{Block, Queued};
 use crate::commands::{
-    Commands, Data, OneKey, Own, Prepared, Ran, Scratch, note_found, one_key, run_data, run_now,
+    Commands, Data, OneKey, Own, Prepared, Ran, Scratch, is_there, one_key, run_data, run_now,
     run_own,
 };
 use crate::counters::add;
@@ -52,6 +52,7 @@ use crate::table::{Keys, Run, SPECS, Spec, resolve};
 use bytes::BytesMut;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
+use noting::Group;
 use pluvio_client::{AtOnce, HeldWait, Operation};
 use pluvio_env::{ByteStream, Moment, StreamError};
 use smallvec::SmallVec;
@@ -105,6 +106,9 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         alarm: None,
         held_until: None,
         stamp: None,
+        stamp_uses: 0,
+        group: None,
+        group_started: (shared.now(), 0),
         paused_until: None,
         pause_alarm: None,
         ended: false,
@@ -201,6 +205,11 @@ struct Connection<'a, M, F> {
     held_until: Option<Moment>,
     /// A moment not long ago, if the clock was read since the last wait.
     stamp: Option<Moment>,
+    /// Commands that have begun since, and were not timed one by one.
+    stamp_uses: u64,
+    /// Commands that are timed together, and when a new group begins.
+    group: Option<Group>,
+    group_started: (Moment, u64),
     /// Until when the next command waits for the end of CLIENT PAUSE.
     paused_until: Option<Moment>,
     pause_alarm: Alarm,
@@ -231,6 +240,7 @@ where
                 }
             }
             let pause = poll_fn(|context| Poll::Ready(self.start_all(context))).await;
+            self.close_group();
             self.take_feed();
             if !self.output.is_empty() {
                 self.send().await?;
@@ -477,7 +487,7 @@ where
                     return Err(Wait::For(Step::Run(resolved)));
                 }
                 self.begin(&resolved);
-                let started = self.stamp();
+                let started = self.start_alone();
                 let answered = self.session.is_answered();
                 let reply = run_now(self.core, what, spec, &resolved.command).into();
                 self.ran(&resolved, &reply, started);
@@ -488,7 +498,7 @@ where
                     return Err(Wait::For(Step::Run(resolved)));
                 }
                 self.begin(&resolved);
-                let started = self.stamp();
+                let started = self.start_alone();
                 let (core, command) = (self.core, &resolved.command);
                 let reply = run_own(core, &mut self.session, self.block, what, command).into();
                 let answered = self.session.is_answered();
@@ -549,7 +559,7 @@ where
 
     /// Prepares what EXEC is to do. False: there is nothing, and that was answered.
     fn close_block(&mut self, resolved: &Resolved) -> bool {
-        let started = self.stamp();
+        let started = self.start_alone();
         let taken = match self.block.close() {
             Ok(taken) => taken,
             Err(failure) => {
@@ -578,17 +588,18 @@ where
     }
 
     fn execute_one(&mut self, one: Result<OneKey<'_>, Failure>, resolved: &Resolved) -> bool {
-        let started = self.stamp();
         let known = resolved.hash;
         let one = match one {
             Ok(one) => one,
             Err(failure) => {
+                let started = self.start_alone();
                 let (reply, answered) = (Reply::Error(failure), self.session.is_answered());
                 self.ran(resolved, &reply, started);
                 self.answer(reply, answered);
                 return true;
             }
         };
+        self.start_in_group(resolved.spec);
         let (core, database) = (self.core, self.session.database());
         let databases = &core.databases;
         if one.is_plain_get() && self.session.answers_all() && self.queue.is_empty() {
@@ -599,27 +610,30 @@ where
                 output.value_or_nil(value, protocol);
             };
             if databases.show_at_once(database, one.request.key(), known, &mut show) {
-                core.counters.found(length.is_some());
-                self.ran_and_gave(resolved, length.unwrap_or(0), started);
+                let is_there = length.is_some();
+                self.did(resolved, (length.unwrap_or(0), false), Some(is_there));
                 return true;
             }
         }
         match databases.at_once(database, &one.request, known) {
             AtOnce::Done(outcome) => {
-                note_found(core, &one, &outcome);
+                let is_read = matches!(one.request, Operation::Get(_));
+                let found = is_read.then(|| is_there(&outcome));
                 let answered = self.session.is_answered();
                 let reply = one.shape.reply(outcome);
-                self.ran(resolved, &reply, started);
+                let failed = matches!(reply, Reply::Error(_));
+                self.did(resolved, (reply.size(), failed), found);
                 self.answer(reply, answered);
             }
             AtOnce::Held(held) => {
                 let answered = self.session.is_answered();
                 let limit = databases.client().timeout();
-                let until = *self.held_until.get_or_insert(started + limit);
                 // Its arguments are let go of here.
                 core.note_request(self.session.entry(), resolved.spec, &resolved.command);
-                // The next command reads the clock again.
-                self.stamp = None;
+                self.close_group();
+                let started = self.stamp();
+                self.stamp_uses += 1;
+                let until = *self.held_until.get_or_insert(started + limit);
                 let reply = HeldReply {
                     spec: resolved.spec,
                     started,
@@ -638,6 +652,7 @@ where
     /// Starts the future of a command on the database, and of those behind it that can be asked for
     /// with it.
     fn launch(&mut self, what: Data, command: Command, context: &mut Context<'_>) {
+        self.close_group();
         let mut answered: SmallVec<[bool; 1]> = SmallVec::new();
         answered.push(self.session.is_answered());
         let kind = kind_of(what, &command);

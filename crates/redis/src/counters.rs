@@ -171,9 +171,22 @@ impl Counters {
 
     /// Counts a command that was run. `keeps` says whether its time goes into the histograms.
     pub(crate) fn ran(&self, spec: u16, took: Duration, now: Moment, failed: bool, keeps: bool) {
+        self.ran_together(spec, (1, u64::from(failed)), took, now, keeps);
+    }
+
+    /// Counts commands that were run one after the other, and those of them that failed. They took
+    /// so long together; each is taken to have taken its share.
+    pub(crate) fn ran_together(
+        &self,
+        spec: u16,
+        (count, failed): (u64, u64),
+        took: Duration,
+        now: Moment,
+        keeps: bool,
+    ) {
         let took = nanos(took);
         let mut commands = self.commands();
-        commands.calls += 1;
+        commands.calls += count;
         if now.since(commands.newer.at) >= RATE_TIME {
             commands.older = commands.newer;
             commands.newer = Sample {
@@ -186,19 +199,25 @@ impl Counters {
         let Some(command) = commands.of(spec) else {
             return;
         };
-        command.totals.calls += 1;
-        command.totals.failed += u64::from(failed);
-        command.totals.timed += 1;
+        command.totals.calls += count;
+        command.totals.failed += failed;
+        command.totals.timed += count;
         command.totals.nanos = command.totals.nanos.saturating_add(took);
         if keeps {
             let times = command.times.get_or_insert_with(|| Box::new(latencies()));
-            times.saturating_record(took.max(1));
+            let each = took / count.max(1);
+            times.saturating_record_n(each.max(1), count);
         }
     }
 
     /// Counts whether a read found its key.
     pub(crate) fn found(&self, is_there: bool) {
-        add(if is_there { &self.hits } else { &self.misses }, 1);
+        self.found_together(is_there, 1);
+    }
+
+    /// [`Self::found`] of several reads.
+    pub(crate) fn found_together(&self, is_there: bool, count: u64) {
+        add(if is_there { &self.hits } else { &self.misses }, count);
     }
 
     /// Counts an error reply. Prefixes are ours alone, so the map stays small.

@@ -1,7 +1,9 @@
 //! The state that all connections of a process share, and the state that those of one core share.
 
 use crate::clients::{ClientEntry, Clients};
-use crate::command_log::{Entry, Kind, is_large, is_slow, kept_parts, parts_of_held};
+use crate::command_log::{
+    Entry, Kind, is_large, is_slow, kept_parts, parts_of_held, parts_of_several,
+};
 use crate::counters::{Counters, Latencies, Rates, Totals};
 use crate::database::Databases;
 use crate::memory::ClientMemory;
@@ -486,6 +488,29 @@ impl Core {
         }
         if let Some(command) = command {
             self.note_request(entry, spec, command);
+        }
+    }
+
+    /// Counts commands of a pipeline that were run one after the other (TIMES-1). `command` is the
+    /// one of them, where there is no other.
+    pub(crate) fn note_group(
+        &self,
+        entry: &ClientEntry,
+        spec: u16,
+        (count, failed): (u64, u64),
+        command: Option<&Command>,
+        (took, now): (Duration, Moment),
+    ) {
+        let parameters = &self.options().parameters;
+        let keeps = parameters.number(Number::KeepsTimes) != 0;
+        self.counters
+            .ran_together(spec, (count, failed), took, now, keeps);
+        if is_slow(parameters, took) {
+            let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            self.log(entry, Kind::Slow, micros, || match command {
+                Some(command) => kept_parts(&SPECS[usize::from(spec)], command),
+                None => parts_of_several(spec, count),
+            });
         }
     }
 

@@ -31,7 +31,7 @@ mod strings;
 mod transaction;
 
 pub use cluster::Query;
-pub(crate) use one_key::{OneKey, Scratch, Shape, note_found, one_key, without_object};
+pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
 pub(crate) use script::library;
 pub(crate) use transaction::Prepared;
 

@@ -279,7 +279,7 @@ pub(crate) fn one_key<'c>(
 }
 
 /// Counts whether a read found its key.
-pub(crate) fn note_found(core: &Core, one: &OneKey<'_>, outcome: &Outcome) {
+fn note_found(core: &Core, one: &OneKey<'_>, outcome: &Outcome) {
     if let Operation::Get(_) = one.request {
         core.counters.found(is_there(outcome));
     }

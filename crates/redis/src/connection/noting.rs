@@ -1,10 +1,16 @@
-//! What a connection tells of its commands: counters, times and logs, to MONITOR, and to those that
-//! look at its entry. And whether CLIENT PAUSE holds a command up.
+//! The things that a connection tells of its commands: counters, times and logs, to MONITOR, and to
+//! those that look at its entry. And whether CLIENT PAUSE holds a command up.
+//!
+//! - TIMES-1: to read the clock costs a good part of a read of a key that is here. So up to
+//!   [`GROUP_MAX`] commands of one name that a pipeline brings, and that are done at once, are timed
+//!   together. They are timed one by one where shorter times than [`GROUPED_MICROS_MIN`] count as
+//!   slow.
 
 use super::{Connection, Resolved, Step};
 use crate::commands::{Commands, Ran};
 use crate::database::DatabaseId;
 use crate::output::Out;
+use crate::parameters::Number;
 use crate::parser::Command;
 use crate::pause::Paused;
 use crate::queue::Leaving;
@@ -12,14 +18,133 @@ use crate::reply::Reply;
 use crate::table::{SPECS, find_called};
 use pluvio_env::Moment;
 
+/// Commands that are timed together at most, and that share a moment.
+const GROUP_MAX: u64 = 16;
+/// See TIMES-1.
+const GROUPED_MICROS_MIN: i64 = 1000;
+
+/// Commands of one name that were done at once, one after the other.
+pub(super) struct Group {
+    spec: u16,
+    count: u64,
+    failed: u64,
+    hits: u64,
+    misses: u64,
+    started: Moment,
+    /// Held commands that began in the same time.
+    others: u64,
+    /// The first of them, while it is the only one.
+    command: Option<Command>,
+}
+
 impl<M, F> Connection<'_, M, F>
 where
     M: Fn(bool, DatabaseId, Commands) -> F,
     F: Future<Output = Ran>,
 {
-    /// The moment now, as it was read after the last command.
+    /// The moment now, as it was read a few commands ago at most.
     pub(super) fn stamp(&mut self) -> Moment {
-        *self.stamp.get_or_insert_with(|| self.core.shared.now())
+        if self.stamp_uses >= GROUP_MAX {
+            self.stamp = None;
+        }
+        match self.stamp {
+            Some(stamp) => stamp,
+            None => self.read_clock(),
+        }
+    }
+
+    fn read_clock(&mut self) -> Moment {
+        let now = self.core.shared.now();
+        self.stamp = Some(now);
+        self.stamp_uses = 0;
+        now
+    }
+
+    /// The moment at which a command begins that is timed by itself.
+    pub(super) fn start_alone(&mut self) -> Moment {
+        self.close_group();
+        match self.stamp_uses {
+            0 => self.stamp(),
+            _ => self.read_clock(),
+        }
+    }
+
+    /// Counts a command that was done at once (TIMES-1). Its reply has so many bytes, and may be an
+    /// error; a read may have found its key.
+    pub(super) fn did(
+        &mut self,
+        resolved: &Resolved,
+        (bytes, failed): (usize, bool),
+        found: Option<bool>,
+    ) {
+        let Resolved { spec, command, .. } = resolved;
+        self.core.note_request(self.session.entry(), *spec, command);
+        self.core
+            .note_reply(self.session.entry(), *spec, command, bytes);
+        let (hit, miss) = (
+            u64::from(found == Some(true)),
+            u64::from(found == Some(false)),
+        );
+        match &mut self.group {
+            Some(group) if group.spec == *spec => {
+                group.count += 1;
+                group.failed += u64::from(failed);
+                group.hits += hit;
+                group.misses += miss;
+                group.command = None;
+            }
+            // A command of another name has closed the group before this one began.
+            Some(_) | None => {
+                self.group = Some(Group {
+                    spec: *spec,
+                    count: 1,
+                    failed: u64::from(failed),
+                    hits: hit,
+                    misses: miss,
+                    started: self.group_started.0,
+                    others: self.group_started.1,
+                    command: Some(command.clone()),
+                });
+            }
+        }
+        let slow = self.core.options().parameters.number(Number::SlowMicros);
+        let is_fine = (0..GROUPED_MICROS_MIN).contains(&slow);
+        if is_fine
+            || self
+                .group
+                .as_ref()
+                .is_some_and(|group| group.count >= GROUP_MAX)
+        {
+            self.close_group();
+        }
+    }
+
+    /// A command that may be done at once begins. The moment is that of its group.
+    pub(super) fn start_in_group(&mut self, spec: u16) {
+        if self.group.as_ref().is_none_or(|group| group.spec != spec) {
+            self.close_group();
+            self.group_started = (self.stamp(), self.stamp_uses);
+        }
+    }
+
+    /// Counts the commands that were timed together.
+    pub(super) fn close_group(&mut self) {
+        let Some(group) = self.group.take() else {
+            return;
+        };
+        let now = self.read_clock();
+        let Group { spec, count, .. } = group;
+        // Their share of the time.
+        let all = u32::try_from(count + group.others).unwrap_or(u32::MAX);
+        let took = now.since(group.started) / all * u32::try_from(count).unwrap_or(1);
+        let (entry, counts) = (self.session.entry(), (count, group.failed));
+        self.core
+            .note_group(entry, spec, counts, group.command.as_ref(), (took, now));
+        for (is_there, count) in [(true, group.hits), (false, group.misses)] {
+            if count > 0 {
+                self.core.counters.found_together(is_there, count);
+            }
+        }
     }
 
     /// A command is about to be started.
@@ -37,23 +162,11 @@ where
 
     /// A command has its reply.
     pub(super) fn ran(&mut self, resolved: &Resolved, reply: &Reply, started: Moment) {
-        let now = self.core.shared.now();
-        self.stamp = Some(now);
+        let now = self.read_clock();
         let Resolved { spec, command, .. } = resolved;
         let entry = self.session.entry();
         self.core
             .note_run(entry, *spec, command, reply, (started, now));
-    }
-
-    /// [`Self::ran`] of a command whose reply is a value that was sent on at once.
-    pub(super) fn ran_and_gave(&mut self, resolved: &Resolved, bytes: usize, started: Moment) {
-        let now = self.core.shared.now();
-        self.stamp = Some(now);
-        let Resolved { spec, command, .. } = resolved;
-        let entry = self.session.entry();
-        self.core
-            .note(entry, *spec, Some(command), false, (started, now));
-        self.core.note_reply(entry, *spec, command, bytes);
     }
 
     /// A command could not be run as it was called.

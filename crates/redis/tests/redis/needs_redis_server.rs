@@ -575,7 +575,6 @@ const FIXED: &[&str] = &[
     "memory purge",
     "memory stats x",
     "save x",
-    "save",
     "bgsave foo",
     "bgsave schedule x",
     "lastsave x",
