@@ -1,10 +1,10 @@
-//! The things that a connection tells of its commands: counters, times and logs, to MONITOR, and to
-//! those that look at its entry. And whether CLIENT PAUSE holds a command up.
+//! What a connection tells of its commands: counters, times and logs, lines to MONITOR, and its
+//! entry in CLIENT LIST. And whether CLIENT PAUSE holds a command up.
 //!
-//! - TIMES-1: to read the clock costs a good part of a read of a key that is here. So up to
-//!   [`GROUP_MAX`] commands of one name that a pipeline brings, and that are done at once, are timed
-//!   together. They are timed one by one where shorter times than [`GROUPED_MICROS_MIN`] count as
-//!   slow.
+//! - TIMES-1: at most [`GROUP_MAX`] commands are timed together. To read the clock costs a good part
+//!   of a read of a key that is here. So commands of one name that a pipeline brings, and that are
+//!   done at once, share a measurement, and each has its share of the time. Where shorter times than
+//!   [`GROUPED_MICROS_MIN`] count as slow, each is timed by itself.
 
 use super::{Connection, Resolved, Step};
 use crate::commands::{Commands, Ran};
@@ -69,8 +69,8 @@ where
         }
     }
 
-    /// Counts a command that was done at once (TIMES-1). Its reply has so many bytes, and may be an
-    /// error; a read may have found its key.
+    /// Counts a command that was done at once (TIMES-1), with the bytes of its reply and whether that
+    /// is an error. `found`: whether a read found its key.
     pub(super) fn did(
         &mut self,
         resolved: &Resolved,
@@ -134,6 +134,7 @@ where
         };
         let now = self.read_clock();
         let Group { spec, count, .. } = group;
+        debug_assert!(count <= GROUP_MAX, "TIMES-1: {count} commands together");
         // Their share of the time.
         let all = u32::try_from(count + group.others).unwrap_or(u32::MAX);
         let took = now.since(group.started) / all * u32::try_from(count).unwrap_or(1);
