@@ -1,9 +1,9 @@
 //! What a connection tells of its commands: counters, times and logs, lines to MONITOR, and its
 //! entry in CLIENT LIST. And whether CLIENT PAUSE holds a command up.
 //!
-//! - TIMES-1: at most [`GROUP_MAX`] commands are timed together. To read the clock costs a good part
-//!   of a read of a key that is here. So commands of one name that a pipeline brings, and that are
-//!   done at once, share a measurement, and each has its share of the time. Where shorter times than
+//! - TIMES-1: at most [`GROUP_MAX`] commands are timed together. To read the clock costs much
+//!   of the time of a read of a key that is here. So commands of a pipeline that have one name and are
+//!   done at once share a measurement. Each has its share of the time. Where shorter times than
 //!   [`GROUPED_MICROS_MIN`] count as slow, each is timed by itself.
 
 use super::{Connection, Resolved, Step};
@@ -69,8 +69,8 @@ where
         }
     }
 
-    /// Counts a command that was done at once (TIMES-1), with the bytes of its reply and whether that
-    /// is an error. `found`: whether a read found its key.
+    /// Counts a command that was done at once (TIMES-1), with the bytes of its reply and whether
+    /// that is an error. `found`: whether a read found its key.
     pub(super) fn did(
         &mut self,
         resolved: &Resolved,
