@@ -1,10 +1,10 @@
 //! What a connection tells of its commands: counters, times and logs, lines to MONITOR, and its
 //! entry in CLIENT LIST. And whether CLIENT PAUSE holds a command up.
 //!
-//! - TIMES-1: at most [`GROUP_MAX`] commands are timed together. To read the clock costs much
-//!   of the time of a read of a key that is here. So commands of a pipeline that have one name and are
-//!   done at once share a measurement. Each has its share of the time. Where shorter times than
-//!   [`GROUPED_MICROS_MIN`] count as slow, each is timed by itself.
+//! - TIMES-1: at most [`GROUP_MAX`] commands are timed together. To read the clock costs a good
+//!   part of a read of a key that is here. So commands of a pipeline that have one name and are
+//!   done at once share a measurement. Each has its share of the time.
+//!   Where shorter times than [`GROUPED_MICROS_MIN`] count as slow, each is timed by itself.
 
 use super::{Connection, Resolved, Step};
 use crate::commands::{Commands, Ran};
