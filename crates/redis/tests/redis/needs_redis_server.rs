@@ -212,6 +212,47 @@ fn scripts_give_the_same_replies() {
     }
 }
 
+/// A line of a file of scripts, in which `\\\\` and `\\xNN` stand for bytes.
+fn unescaped(line: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = line;
+    while let Some(at) = rest.find('\\') {
+        bytes.extend_from_slice(&rest.as_bytes()[..at]);
+        rest = &rest[at + 1..];
+        let length = match rest.strip_prefix('x') {
+            Some(digits) => {
+                bytes.push(u8::from_str_radix(&digits[..2], 16).unwrap());
+                3
+            }
+            None => {
+                bytes.push(b'\\');
+                1
+            }
+        };
+        rest = &rest[length..];
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    bytes
+}
+
+#[test]
+fn scripts_of_all_libraries_give_the_same_replies() {
+    let real = RealServer::start();
+    let mut bench = Bench::local();
+    let (mut ours, mut theirs) = (bench.connect(), real.connect());
+    let mut differences = Vec::new();
+    for line in include_str!("../data/scripts.txt").lines() {
+        let source = unescaped(line);
+        let command: [&[u8]; 7] = [b"EVAL", &source, b"2", b"k1", b"k2", b"a1", b"a2"];
+        let (got, expected) = (ours.call(&command), theirs.call(&command));
+        if got != expected {
+            let (got, expected) = (show(&got), show(&expected));
+            differences.push(format!("{line}\n  ours  {got}\n  redis {expected}"));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
 /// Commands whose replies depend on nothing.
 const FIXED: &[&str] = &[
     "FOO",

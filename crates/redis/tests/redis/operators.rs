@@ -145,6 +145,39 @@ fn commands_are_counted_timed_and_reset() {
     assert!(field(&mut c, "commandstats", "cmdstat_get").starts_with("calls=1,"));
 }
 
+// shows: TIMES-1
+#[test]
+fn commands_that_are_timed_together_are_all_counted() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    c.say("SET k v");
+    bench.cluster.hold_local();
+    bench.cluster.make_durable(1_000_000);
+    let names = ["GET k", "STRLEN k", "GET none", "GETBIT k x"];
+    let mut bytes = Vec::new();
+    for at in 0..40 {
+        let parts: Vec<_> = names[at / 10].split(' ').collect();
+        bytes.extend(encode(&parts));
+    }
+    c.push(&bytes);
+    assert_eq!(c.replies(40).len(), 40);
+    for (name, start, end) in [
+        ("cmdstat_get", "calls=20,", ",failed_calls=0"),
+        ("cmdstat_strlen", "calls=10,", ",failed_calls=0"),
+        ("cmdstat_getbit", "calls=10,", ",failed_calls=10"),
+    ] {
+        let counted = field(&mut c, "commandstats", name);
+        assert!(
+            counted.starts_with(start) && counted.ends_with(end),
+            "{counted}"
+        );
+    }
+    assert_eq!(field(&mut c, "stats", "keyspace_hits"), "20");
+    assert_eq!(field(&mut c, "stats", "keyspace_misses"), "10");
+    let executed = bench.cluster.executed_at_once();
+    assert!(executed >= 20, "{executed} were done at once");
+}
+
 #[test]
 fn commands_of_a_transaction_are_counted_when_it_is_done() {
     let mut bench = Bench::local();
