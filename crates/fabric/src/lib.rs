@@ -1,0 +1,13 @@
+//! An endpoint of libfabric for messages between processes, over whatever the machine has: RDMA
+//! hardware, TCP, shared memory. `net` carries the bytes of its connections over it.
+//!
+//! libfabric's entry points are inline functions of its header files. So this crate has a C half
+//! (`shim.c`), which owns all memory that the library may touch. The Rust half keeps its rules.
+//!
+//! It is empty without the feature `libfabric`, and so the ordinary build needs no C library.
+
+#[cfg(feature = "libfabric")]
+mod endpoint;
+
+#[cfg(feature = "libfabric")]
+pub use endpoint::{Broken, Endpoint, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Peer, PeerId, Taken};
