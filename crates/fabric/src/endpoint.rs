@@ -59,6 +59,7 @@ unsafe extern "C" {
         data_bytes: usize,
     ) -> c_int;
     fn pf_take(endpoint: *mut Raw, into: *mut c_void, peer: *mut u64) -> isize;
+    fn pf_under_way(endpoint: *const Raw) -> usize;
     fn pf_may_sleep(endpoint: *mut Raw) -> c_int;
 }
 
@@ -177,9 +178,14 @@ impl Endpoint {
         &self.name
     }
 
-    /// Becomes readable when [`Self::take`] must be called. Many providers have none, such as `shm`.
+    /// Whether the provider can wake a sleeping task ([`crate::Watch`]). `shm` cannot, for one.
     #[must_use]
-    pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+    pub fn can_wake(&self) -> bool {
+        self.wait_fd >= 0
+    }
+
+    /// Becomes readable when [`Self::take`] must be called.
+    pub(crate) fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the descriptor is the library's, open until `self` is closed, and the result
         // borrows `self`.
         (self.wait_fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(self.wait_fd) })
@@ -253,7 +259,15 @@ impl Endpoint {
         }
     }
 
-    /// Whether [`Self::wait_fd`] will become readable at the next news. If not, there are some.
+    /// The number of messages whose sending has not ended. One to a peer that died may never end.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        let inside = self.lock();
+        // SAFETY: `raw` is open, and the lock is held (FABRIC-1).
+        unsafe { pf_under_way(inside.raw.as_ptr()) }
+    }
+
+    /// Whether the descriptor will become readable at the next news. If not, there are some.
     #[must_use]
     pub fn may_sleep(&self) -> bool {
         let inside = self.lock();

@@ -8,6 +8,10 @@
 
 #[cfg(feature = "libfabric")]
 mod endpoint;
+#[cfg(feature = "libfabric")]
+mod watch;
 
 #[cfg(feature = "libfabric")]
 pub use endpoint::{Broken, Endpoint, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Peer, PeerId, Taken};
+#[cfg(feature = "libfabric")]
+pub use watch::Watch;

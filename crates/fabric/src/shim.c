@@ -62,6 +62,8 @@ struct pf_endpoint {
     struct fi_cq_msg_entry entries[PF_ENTRIES];
     size_t next, count;
     int wait_fd;
+    /* Messages on their way out. */
+    size_t under_way;
 };
 
 static int is_internet(uint32_t format)
@@ -186,6 +188,11 @@ struct pf_endpoint *pf_open(const char *provider, const char *node, char *why, s
     const char *step = "it offers no reliable messages here";
     int result = pf_find(provider, node, &e->info);
     if (!result) {
+        /* Some providers make memory ready for all that they may hold, at once. */
+        if (e->info->tx_attr->size > PF_SENDS)
+            e->info->tx_attr->size = PF_SENDS;
+        if (e->info->rx_attr->size > PF_RECEIVES)
+            e->info->rx_attr->size = PF_RECEIVES;
         step = "its fabric does not open";
         result = fi_fabric(e->info->fabric_attr, &e->fabric, NULL);
     }
@@ -281,6 +288,7 @@ int pf_send(struct pf_endpoint *e, uint64_t peer, const void *head, size_t head_
     if (result)
         return result == -FI_EAGAIN ? -EAGAIN : (int)result;
     e->free = slot->next;
+    e->under_way++;
     return 0;
 }
 
@@ -295,6 +303,7 @@ static void pf_give_back(struct pf_endpoint *e, struct pf_slot *slot)
     struct pf_slot **list = slot->is_send ? &e->free : &e->unposted;
     slot->next = *list;
     *list = slot;
+    e->under_way -= slot->is_send ? 1 : 0;
 }
 
 /* Takes the next news. 0 and more: a message of that length, copied to `into`, which has room for
@@ -345,6 +354,12 @@ ssize_t pf_take(struct pf_endpoint *e, void *into, uint64_t *peer)
         if (!slot->is_send)
             return (ssize_t)bytes;
     }
+}
+
+/* Messages on their way out, whose memory the library still has. */
+size_t pf_under_way(const struct pf_endpoint *e)
+{
+    return e->under_way;
 }
 
 /* Whether the descriptor will be readable at the next news. Otherwise there are some already. */
