@@ -438,6 +438,18 @@ mod tests {
     }
 
     #[test]
+    fn an_endpoint_may_be_its_own_peer() {
+        for provider in ["tcp", "shm"] {
+            let endpoint = Arc::new(Endpoint::open(provider, HERE).unwrap());
+            let itself = endpoint.peer(endpoint.name()).unwrap();
+            while !itself.send(b"to ", b"me").unwrap() {
+                assert_eq!(endpoint.take(&mut [0; MESSAGE_BYTES_MAX]), Ok(Taken::Nothing));
+            }
+            assert_eq!(wait(&endpoint, &[]), b"to me");
+        }
+    }
+
+    #[test]
     fn too_long_a_message_is_not_sent() {
         let a = Arc::new(Endpoint::open("tcp", HERE).unwrap());
         let to_itself = a.peer(a.name()).unwrap();

@@ -159,6 +159,7 @@ impl Hub {
     /// Gives messages with its key to a line.
     pub(super) fn add(&self, line: &Arc<Line>) {
         lock(&self.inside.lines).insert(line.key, Arc::clone(line));
+        self.nudge();
     }
 
     pub(super) fn remove(&self, line: &Line) {
