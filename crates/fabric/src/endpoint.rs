@@ -3,7 +3,7 @@
 //! Owns the C half's endpoint and the table of its peers.
 //!
 //! Invariants
-//! - FABRIC-1: calls into the library for one endpoint never overlap (SHIM-3). The lock sees to it.
+//! - FABRIC-1: calls into the library for one endpoint never overlap. The lock sees to it.
 //! - FABRIC-2: a message goes only to a peer that is in the library's table. A [`Peer`] keeps it
 //!   there, and the endpoint open.
 //! - FABRIC-3: the library gets a peer's name only when it has the form of this endpoint's own: the
@@ -246,8 +246,7 @@ impl Endpoint {
         let inside = self.lock();
         // SAFETY: `raw` is open, the lock is held (FABRIC-1), and `into` has room for the largest
         // message.
-        let result =
-            unsafe { pf_take(inside.raw.as_ptr(), into.as_mut_ptr().cast(), &mut peer) };
+        let result = unsafe { pf_take(inside.raw.as_ptr(), into.as_mut_ptr().cast(), &mut peer) };
         drop(inside);
         match usize::try_from(result) {
             Ok(bytes) => Ok(Taken::Message(bytes.min(MESSAGE_BYTES_MAX))),
@@ -400,7 +399,7 @@ mod tests {
         assert_eq!(wait(&a, &[&b]), b"back");
     }
 
-    // shows: FABRIC-1, FABRIC-2
+    // shows: FABRIC-1, FABRIC-2, FABRIC-4
     #[test]
     fn messages_of_every_length_arrive_in_order_over_tcp() {
         exchange("tcp");
@@ -443,7 +442,10 @@ mod tests {
             let endpoint = Arc::new(Endpoint::open(provider, HERE).unwrap());
             let itself = endpoint.peer(endpoint.name()).unwrap();
             while !itself.send(b"to ", b"me").unwrap() {
-                assert_eq!(endpoint.take(&mut [0; MESSAGE_BYTES_MAX]), Ok(Taken::Nothing));
+                assert_eq!(
+                    endpoint.take(&mut [0; MESSAGE_BYTES_MAX]),
+                    Ok(Taken::Nothing)
+                );
             }
             assert_eq!(wait(&endpoint, &[]), b"to me");
         }

@@ -5,10 +5,7 @@
  * Most entry points of libfabric are inline functions of its header files, so C calls them. What is
  * exported here is called by `endpoint.rs` alone.
  *
- * - SHIM-1: the library reads and writes the slots only. They live until the endpoint is closed,
- *   and a slot is used again only when its operation has completed. Bytes are copied in and out.
- * - SHIM-2: no function waits, but for `pf_open` and `pf_close`.
- * - SHIM-3: two calls for one endpoint never overlap. The caller sees to that.
+ * The rules that it keeps stand in the head of `lib.rs`.
  */
 
 #include <errno.h>

@@ -235,7 +235,9 @@ async fn open(shared: &Shared, connection: &Connection) -> Result<(Link, usize),
             if let Some(failed) = failed {
                 tracing::trace!(peer = %address, why = %failed.why, "TCP it is");
             }
-            open_tcp(shared, tcp).await.map(|opened| within(shared, opened))
+            open_tcp(shared, tcp)
+                .await
+                .map(|opened| within(shared, opened))
         }
     }
 }

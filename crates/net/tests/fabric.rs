@@ -51,7 +51,11 @@ mod needs_libfabric {
                 let client = Rig::new(1);
                 let request = frame(round, vec![round as u8; 10_000]);
                 let reply = client.call(&listening.address, request.clone());
-                assert!(reply.as_ref() == Ok(&request), "{provider} {round} {:?}", reply.err());
+                assert!(
+                    reply.as_ref() == Ok(&request),
+                    "{provider} {round} {:?}",
+                    reply.err()
+                );
             }
             let totals = rig.network.counters().totals();
             assert_eq!(totals.fabrics_accepted, 20);

@@ -69,7 +69,14 @@ impl Transport {
         match self {
             Self::Tcp | Self::Datagrams => place.contains(':'),
             Self::Ring => place.starts_with('/'),
-            Self::Fabric => place.split(':').take(3).filter(|part| !part.is_empty()).count() == 3,
+            Self::Fabric => {
+                place
+                    .split(':')
+                    .take(3)
+                    .filter(|part| !part.is_empty())
+                    .count()
+                    == 3
+            }
         }
     }
 

@@ -233,11 +233,7 @@ impl AsyncWrite for FabricStream {
                 this.here.hub.block(cx.waker());
                 return Poll::Pending;
             }
-            if this
-                .here
-                .line
-                .wait_to_write(this.there.window, cx.waker())
-            {
+            if this.here.line.wait_to_write(this.there.window, cx.waker()) {
                 return Poll::Pending;
             }
         }
@@ -260,7 +256,9 @@ impl FabricStream {
     /// Sends the first of these bytes, as far as there is room. Gives their number.
     fn send_pieces(&mut self, slices: &[IoSlice<'_>]) -> io::Result<(usize, Sent)> {
         let mut written = 0;
-        let pieces = slices.iter().flat_map(|slice| slice.chunks(PIECE_BYTES_MAX));
+        let pieces = slices
+            .iter()
+            .flat_map(|slice| slice.chunks(PIECE_BYTES_MAX));
         for piece in pieces.take(PIECES_MAX) {
             let room = self.here.line.room(self.there.window)?;
             let len = usize::try_from(room).map_or(piece.len(), |room| room.min(piece.len()));

@@ -35,7 +35,9 @@ pub(crate) const RING_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of one ring, within what both sides take.
 pub(crate) fn ring_bytes(options: &NetOptions) -> u64 {
     let wanted = u64::from(options.ring_bytes);
-    wanted.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two()
+    wanted
+        .clamp(RING_BYTES_MIN, RING_BYTES_MAX)
+        .next_power_of_two()
 }
 
 /// The name of the memory file in `/proc/PID/maps`.
