@@ -360,13 +360,18 @@ fn own_addresses(text: &str) -> Result<String, String> {
     let address = Address::from(text.trim());
     let mut whole = match address.first().transport {
         Transport::Tcp => Address::from(&*own_address(address.first().place)?),
-        Transport::Ring | Transport::Datagrams => {
+        Transport::Ring | Transport::Datagrams | Transport::Fabric => {
             return Err("the first address must be one of TCP: host:port".into());
         }
     };
     for endpoint in address.endpoints().skip(1) {
         match endpoint.transport {
             Transport::Ring => {}
+            // Its place is that of TCP, behind the name of a provider.
+            Transport::Fabric => {
+                let place = endpoint.place.split_once(':').map(|(_, place)| place);
+                drop(own_address(place.unwrap_or_default())?);
+            }
             Transport::Tcp | Transport::Datagrams => drop(own_address(endpoint.place)?),
         }
         whole = whole.and(&Address::from(&*endpoint.to_string()));

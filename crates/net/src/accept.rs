@@ -58,6 +58,8 @@ pub(crate) struct Port {
     connections_max: usize,
     /// The mark in its address, or 0.
     pub(crate) mark: u64,
+    /// The provider of libfabric that carries its connections, if one does.
+    pub(crate) provider: Option<Box<str>>,
     state: Mutex<PortState>,
     refusing: AtomicUsize,
 }
@@ -81,6 +83,7 @@ impl Port {
         role: Role,
         connections_max: usize,
         mark: u64,
+        provider: Option<Box<str>>,
     ) -> Arc<Self> {
         let cores = usize::from(shared.tasks.cores());
         Arc::new(Self {
@@ -88,6 +91,7 @@ impl Port {
             role,
             connections_max,
             mark,
+            provider,
             state: Mutex::new(PortState {
                 per_core: vec![0; cores],
                 ..PortState::default()

@@ -3,6 +3,7 @@
 use crate::client::{Connection, PeerMap, take_out};
 use crate::counters::{CoreCounters, Counters, add};
 use crate::datagram;
+use crate::fabric::{self, Hubs, Side};
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Terms, Ungreeted, greet};
 use crate::link::Link;
@@ -36,7 +37,9 @@ pub(crate) struct Shared {
     pub(crate) options: NetOptions,
     pub(crate) tasks: Arc<dyn Tasks>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
+    /// The endpoints of libfabric, per core.
+    pub(crate) fabric: Vec<Hubs>,
     /// Of the rings, per core. The first ring of a core starts its task.
     pub(crate) pollers: Vec<(Arc<Poller>, OnceLock<TaskHandle>)>,
 }
@@ -50,7 +53,8 @@ impl Shared {
             (Arc::new(poller), OnceLock::new())
         };
         Self {
-            counters: Counters::new(cores),
+            counters: Arc::new(Counters::new(cores)),
+            fabric: (0..cores.max(1)).map(|_| Hubs::default()).collect(),
             pollers: (0..cores).map(poller).collect(),
             options,
             tasks,
@@ -164,6 +168,7 @@ pub(crate) async fn run(mut closer: Closer) {
     };
     add(&counters.connects, 1);
     add(&counters.rings_made, usize::from(stream.is_ring()));
+    add(&counters.fabrics_made, usize::from(stream.is_fabric()));
     closer.connected = true;
     tracing::debug!(peer = %connection.address, core = connection.core.0, "connected");
     let mut mover = Mover {
@@ -200,25 +205,46 @@ fn datagrams_of(address: &Address) -> Option<&str> {
     address.place_of(Transport::Tcp).is_none().then_some(place)
 }
 
+/// Takes the first endpoint that works: rings, libfabric, TCP.
 async fn open(shared: &Shared, connection: &Connection) -> Result<(Link, usize), NoConnection> {
-    let ring = connection.address.place_of(Transport::Ring);
-    let tcp = connection.address.place_of(Transport::Tcp);
-    let (link, body_bytes_max) = match (ring, tcp) {
-        (Some(ring), None) => open_ring(shared, connection.core, ring)
-            .await
-            .map_err(|failed| failed.why)?,
-        (Some(ring), Some(tcp)) => match open_ring(shared, connection.core, ring).await {
-            Ok(opened) => opened,
-            Err(failed) if failed.is_elsewhere => {
-                tracing::trace!(peer = %connection.address, why = %failed.why, "no rings");
-                open_tcp(shared, tcp).await?
+    let (address, core) = (&connection.address, connection.core);
+    let tcp = address.place_of(Transport::Tcp);
+    let fabric = address.place_of(Transport::Fabric);
+    // A process that can connect over nothing else is told why it cannot over libfabric.
+    let fabric = fabric.filter(|_| fabric::IS_BUILT || tcp.is_none());
+    let mut failed = None;
+    if let Some(ring) = address.place_of(Transport::Ring) {
+        match open_ring(shared, core, ring).await {
+            Ok(opened) => return Ok(within(shared, opened)),
+            Err(why) => failed = Some(why),
+        }
+    }
+    if let Some(place) = fabric
+        && failed.as_ref().is_none_or(|failed| failed.is_elsewhere)
+    {
+        match open_fabric(shared, core, place).await {
+            Ok(opened) => return Ok(within(shared, opened)),
+            Err(why) => failed = Some(why),
+        }
+    }
+    match (failed, tcp) {
+        (Some(failed), Some(_)) if !failed.is_elsewhere => Err(failed.why),
+        (Some(failed), None) => Err(failed.why),
+        (None, None) => Err(NO_TRANSPORT.to_owned().into()),
+        (failed, Some(tcp)) => {
+            if let Some(failed) = failed {
+                tracing::trace!(peer = %address, why = %failed.why, "TCP it is");
             }
-            Err(failed) => return Err(failed.why),
-        },
-        (None, Some(tcp)) => open_tcp(shared, tcp).await?,
-        (None, None) => return Err(NO_TRANSPORT.to_owned().into()),
-    };
-    Ok((link, body_bytes_max.min(shared.options.frame_bytes_max)))
+            open_tcp(shared, tcp)
+                .await
+                .map(|opened| within(shared, opened))
+        }
+    }
+}
+
+/// Bounds what the other side takes by what this one sends.
+fn within(shared: &Shared, (link, body_bytes_max): (Link, usize)) -> (Link, usize) {
+    (link, body_bytes_max.min(shared.options.frame_bytes_max))
 }
 
 async fn open_tcp(shared: &Shared, place: &str) -> Result<(Link, usize), NoConnection> {
@@ -230,30 +256,30 @@ async fn open_tcp(shared: &Shared, place: &str) -> Result<(Link, usize), NoConne
     Ok((Link::Tcp(stream), body_bytes_max))
 }
 
-/// Why there are no rings to a process.
-struct NoRing {
+/// Why a process cannot be reached over one endpoint of its address.
+struct NotThere {
     why: NoConnection,
-    /// The process may be on another machine, or out of reach for this user. Another endpoint of
-    /// its address may lead to it.
+    /// The process may be on another machine, or out of reach for this user or this endpoint.
+    /// Another endpoint of its address may lead to it.
     is_elsewhere: bool,
 }
 
-async fn open_ring(shared: &Shared, core: CoreId, place: &str) -> Result<(Link, usize), NoRing> {
+async fn open_ring(shared: &Shared, core: CoreId, place: &str) -> Result<(Link, usize), NotThere> {
     let meeting = Meeting::parse(place);
     let limit = shared.options.connect_limit;
     let connected = meet(&*shared.clock, meeting.path, limit).await;
-    let mut socket = connected.map_err(|why| NoRing {
+    let mut socket = connected.map_err(|why| NotThere {
         why,
         is_elsewhere: true,
     })?;
-    let broken = |why: String| NoRing {
+    let broken = |why: String| NotThere {
         why: why.into(),
         is_elsewhere: false,
     };
     let body_bytes_max = match greet(&mut socket, &shared.terms(meeting.mark)).await {
         Ok(body_bytes_max) => body_bytes_max,
         Err(Ungreeted::Refused(why)) => {
-            return Err(NoRing {
+            return Err(NotThere {
                 why: why.into(),
                 is_elsewhere: true,
             });
@@ -271,6 +297,39 @@ async fn open_ring(shared: &Shared, core: CoreId, place: &str) -> Result<(Link, 
         Ok(Ok(stream)) => Ok((Link::Ring(Box::new(stream)), body_bytes_max)),
         Ok(Err(error)) => Err(broken(format!("no rings came behind its hello: {error}"))),
         Err(_) => Err(broken(format!("no rings came within {limit:?}"))),
+    }
+}
+
+async fn open_fabric(
+    shared: &Shared,
+    core: CoreId,
+    place: &str,
+) -> Result<(Link, usize), NotThere> {
+    let elsewhere = |why: NoConnection| NotThere {
+        why,
+        is_elsewhere: true,
+    };
+    let Some((provider, meeting)) = place.split_once(':') else {
+        return Err(elsewhere("its address names no provider".to_owned().into()));
+    };
+    let (tasks, clock) = (&*shared.tasks, &*shared.clock);
+    let connected = connect(tasks, clock, meeting, shared.options.connect_limit).await;
+    let mut stream = connected.map_err(elsewhere)?;
+    tune(&stream, shared.tuning());
+    let greeted = greet(&mut stream, &shared.terms(0)).await;
+    let body_bytes_max = greeted.map_err(|why| elsewhere(why.into_words().into()))?;
+    let limit = shared.options.handshake_limit;
+    let met = Box::pin(fabric::meet(stream, shared, core, provider, Side::Caller));
+    match timeout(clock, limit, met).await {
+        Ok(Ok(stream)) => Ok((Link::Fabric(Box::new(stream)), body_bytes_max)),
+        Ok(Err(error)) => {
+            let why = format!("no connection over libfabric: {error}");
+            Err(elsewhere(why.into()))
+        }
+        Err(_) => {
+            let why = format!("nothing came over libfabric within {limit:?}");
+            Err(elsewhere(why.into()))
+        }
     }
 }
 

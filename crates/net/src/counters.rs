@@ -49,6 +49,8 @@ counters! {
     connections_accepted,
     /// Of these, the ones over rings.
     rings_accepted,
+    /// Of the accepted ones, those over libfabric.
+    fabrics_accepted,
     /// RPC connections that came in and have ended since (after `connections_accepted`).
     connections_ended,
     /// Connections refused because the port had its most.
@@ -59,6 +61,8 @@ counters! {
     connects,
     /// Of these, the ones over rings.
     rings_made,
+    /// Of the connections made, those over libfabric.
+    fabrics_made,
     /// Connections to peers that could not be made.
     connects_failed,
     /// Connections to peers that have ended (after `connects`).
@@ -98,6 +102,8 @@ counters! {
     peers_stalled,
     /// Times accepting failed for want of files or memory.
     accepts_failed,
+    /// Messages of libfabric ignored: they name no connection.
+    fabric_strays,
     /// Datagrams given to sockets.
     datagrams_sent,
     /// Datagrams taken from sockets.

@@ -29,6 +29,11 @@ mod client;
 mod client_io;
 mod counters;
 mod datagram;
+#[cfg(feature = "fabric")]
+mod fabric;
+#[cfg(not(feature = "fabric"))]
+#[path = "no_fabric.rs"]
+mod fabric;
 mod frame;
 mod handshake;
 mod link;
@@ -41,6 +46,7 @@ mod socket;
 mod spare;
 mod streams;
 mod watch;
+mod window;
 mod writer;
 
 pub use counters::{Counters, Totals};

@@ -1,5 +1,6 @@
 //! The carrier of a connection's bytes between two processes, once their hellos are over.
 
+use crate::fabric::FabricStream;
 use crate::ring::RingStream;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -7,18 +8,27 @@ use std::io::{self, IoSlice};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A connection of either transport that carries bytes in order.
+/// A connection of any transport that carries bytes in order.
 pub(crate) enum Link {
     Tcp(TcpStream),
     Ring(Box<RingStream>),
+    Fabric(Box<FabricStream>),
 }
 
 impl Link {
     /// Whether it goes over rings.
     pub(crate) fn is_ring(&self) -> bool {
         match self {
-            Self::Tcp(_) => false,
+            Self::Tcp(_) | Self::Fabric(_) => false,
             Self::Ring(_) => true,
+        }
+    }
+
+    /// Whether it goes over libfabric.
+    pub(crate) fn is_fabric(&self) -> bool {
+        match self {
+            Self::Tcp(_) | Self::Ring(_) => false,
+            Self::Fabric(_) => true,
         }
     }
 }
@@ -32,6 +42,7 @@ impl AsyncRead for Link {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
             Self::Ring(stream) => Pin::new(&mut **stream).poll_read(cx, into),
+            Self::Fabric(stream) => Pin::new(&mut **stream).poll_read(cx, into),
         }
     }
 }
@@ -45,6 +56,7 @@ impl AsyncWrite for Link {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
             Self::Ring(stream) => Pin::new(&mut **stream).poll_write(cx, data),
+            Self::Fabric(stream) => Pin::new(&mut **stream).poll_write(cx, data),
         }
     }
 
@@ -56,6 +68,7 @@ impl AsyncWrite for Link {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
             Self::Ring(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, slices),
+            Self::Fabric(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, slices),
         }
     }
 
@@ -67,6 +80,7 @@ impl AsyncWrite for Link {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Self::Ring(stream) => Pin::new(&mut **stream).poll_flush(cx),
+            Self::Fabric(stream) => Pin::new(&mut **stream).poll_flush(cx),
         }
     }
 
@@ -74,6 +88,7 @@ impl AsyncWrite for Link {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Ring(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
+            Self::Fabric(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::client::{Call, Connection, GivenUp, PeerMap, Posted, take_out};
 use crate::client_io::{Closer, Shared, run};
 use crate::counters::{Counters, add};
 use crate::datagram;
+use crate::fabric;
 use crate::lock;
 use crate::options::NetOptions;
 use crate::ring::socket::{Meeting, bind as bind_socket, new_mark};
@@ -31,7 +32,7 @@ const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from anothe
      give the address by which the others reach this machine";
 
 /// The reason to refuse byte streams by another transport than TCP.
-const NO_STREAMS: &str = "rings and datagrams carry messages only; give an address of TCP";
+const NO_STREAMS: &str = "only TCP carries byte streams; give an address of TCP";
 
 /// `env::Network` of the real system: the transport is chosen by address.
 pub struct OsNetwork {
@@ -353,6 +354,7 @@ impl OsNetwork {
                         Role::Streams { .. } => Err(NO_STREAMS.to_owned()),
                     },
                     Transport::Ring => self.open_ring(endpoint.place, role.clone()),
+                    Transport::Fabric => self.open_fabric(endpoint.place, role.clone()).await,
                 };
                 let next = next.map_err(|message| NetworkError {
                     address: address.clone(),
@@ -398,7 +400,28 @@ impl OsNetwork {
         let listener = bind(at)?;
         let bound = listener.local_addr().map_err(|error| error.to_string())?;
         let address = Address::from(bound.to_string().as_str());
-        let port = Port::new(Arc::clone(&self.shared), role, connections_max, 0);
+        let port = Port::new(Arc::clone(&self.shared), role, connections_max, 0, None);
+        open_port(port, address, Door::Tcp(listener)).map_err(|error| error.to_string())
+    }
+
+    /// The place is `provider:host:port`. The port is one of TCP.
+    async fn open_fabric(&self, place: &str, role: Role) -> Result<Listening, String> {
+        if matches!(role, Role::Streams { .. }) {
+            return Err(NO_STREAMS.to_owned());
+        }
+        let (provider, meeting) = place.split_once(':').ok_or("no provider is named")?;
+        let found = resolve(&*self.shared.tasks, meeting).await?;
+        let at = *found.first().ok_or("no address")?;
+        if at.ip().to_canonical().is_unspecified() {
+            return Err(NOT_ONE_ADDRESS.to_owned());
+        }
+        fabric::check(&self.shared, provider, at.ip().to_canonical()).await?;
+        let listener = bind(at)?;
+        let bound = listener.local_addr().map_err(|error| error.to_string())?;
+        let address = Address::from(format!("fabric:{provider}:{bound}").as_str());
+        let connections_max = self.shared.options.fabric_connections_max;
+        let shared = Arc::clone(&self.shared);
+        let port = Port::new(shared, role, connections_max, 0, Some(provider.into()));
         open_port(port, address, Door::Tcp(listener)).map_err(|error| error.to_string())
     }
 
@@ -413,7 +436,7 @@ impl OsNetwork {
         let (listener, file) = bind_socket(meeting.path)?;
         let shared = Arc::clone(&self.shared);
         let connections_max = shared.options.ring_connections_max;
-        let port = Port::new(shared, role, connections_max, meeting.mark);
+        let port = Port::new(shared, role, connections_max, meeting.mark, None);
         let address = Address::from(meeting.address().as_str());
         let door = Door::Ring(listener, Some(file));
         open_port(port, address, door).map_err(|error| error.to_string())

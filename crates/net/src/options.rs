@@ -16,9 +16,13 @@ pub struct NetOptions {
     /// caller takes another endpoint of the address, if there is one. Each costs one file
     /// descriptor on either side, and the memory of two rings.
     pub ring_connections_max: usize,
-    /// Bytes of one ring: a power of two from 4 KiB to 16 MiB. A connection has two.
+    /// The same over libfabric. Each costs one file descriptor and up to `ring_bytes` of memory.
+    pub fabric_connections_max: usize,
+    /// Bytes of one ring: a power of two from 4 KiB to 16 MiB. A connection has two. So many bytes
+    /// of a connection over libfabric wait at a side that does not read.
     pub ring_bytes: u32,
-    /// How long an event loop looks at its rings after each arrival before they sleep, at least.
+    /// How long an event loop looks at its rings, and at libfabric, after each arrival before they
+    /// sleep, at least.
     pub spin: Duration,
     /// The same, at most. Up to here the time adapts itself: it grows while looking finds
     /// something, and shrinks to `spin` while it does not.
@@ -67,6 +71,7 @@ impl Default for NetOptions {
             frame_bytes_max: (16 << 20) + (64 << 10),
             connections_max: 16_384,
             ring_connections_max: 256,
+            fabric_connections_max: 256,
             ring_bytes: 256 << 10,
             spin: Duration::ZERO,
             ring_spin_max: Duration::from_micros(50),

@@ -10,12 +10,13 @@
 use crate::accept::{Arrival, Place};
 use crate::client_io::{End, Shared};
 use crate::counters::{CoreCounters, add};
+use crate::fabric::{self, Side};
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Unwelcome, welcome};
 use crate::link::Link;
 use crate::options::NetOptions;
 use crate::reader::FrameReader;
-use crate::ring::handover;
+use crate::ring::handover::{self, ring_bytes};
 use crate::watch::Watch;
 use crate::writer::WriteQueue;
 use core::future::poll_fn;
@@ -63,34 +64,13 @@ pub(crate) async fn serve(
             return;
         }
     };
-    let stream = match arrival {
-        Arrival::Tcp(stream, _) => Link::Tcp(stream),
-        Arrival::Ring(socket) => {
-            let ring_bytes = ring_bytes(&shared.options);
-            match timeout(
-                terms.clock,
-                terms.limit,
-                handover::give(socket, ring_bytes, shared.poller(place.core)),
-            )
-            .await
-            {
-                Ok(Ok(stream)) => Link::Ring(Box::new(stream)),
-                Ok(Err(error)) => {
-                    add(&counters.handshakes_failed, 1);
-                    if place.port.may_warn() {
-                        tracing::warn!(peer = %peer.address, %error, "no rings for a connection");
-                    }
-                    return;
-                }
-                Err(_) => {
-                    add(&counters.handshakes_failed, 1);
-                    return;
-                }
-            }
-        }
+    let Some(stream) = carrier(place, arrival, &peer).await else {
+        add(&counters.handshakes_failed, 1);
+        return;
     };
     add(&counters.connections_accepted, 1);
     add(&counters.rings_accepted, usize::from(stream.is_ring()));
+    add(&counters.fabrics_accepted, usize::from(stream.is_fabric()));
     let mut server = Server {
         options: &shared.options,
         service: &**service,
@@ -132,11 +112,34 @@ pub(crate) async fn serve(
         .await;
 }
 
-/// Bytes of one ring, within what both sides take.
-fn ring_bytes(options: &NetOptions) -> u64 {
-    let wanted = u64::from(options.ring_bytes);
-    let wanted = wanted.clamp(handover::RING_BYTES_MIN, handover::RING_BYTES_MAX);
-    wanted.next_power_of_two()
+/// What carries the connection from here on, once the hellos are over. `None`: nothing does.
+async fn carrier(place: &Place, arrival: Arrival, peer: &Peer) -> Option<Link> {
+    let shared: &Shared = &place.port.shared;
+    let limit = shared.options.handshake_limit;
+    let made = match (arrival, &place.port.provider) {
+        (Arrival::Tcp(stream, _), None) => return Some(Link::Tcp(stream)),
+        (Arrival::Tcp(stream, _), Some(provider)) => {
+            let met = fabric::meet(stream, shared, place.core, provider, Side::Server);
+            let met = timeout(&*shared.clock, limit, Box::pin(met)).await;
+            met.map(|met| met.map(|stream| Link::Fabric(Box::new(stream))))
+        }
+        (Arrival::Ring(socket), _) => {
+            let poller = shared.poller(place.core);
+            let given = handover::give(socket, ring_bytes(&shared.options), poller);
+            let given = timeout(&*shared.clock, limit, given).await;
+            given.map(|given| given.map(|stream| Link::Ring(Box::new(stream))))
+        }
+    };
+    match made {
+        Ok(Ok(link)) => Some(link),
+        Ok(Err(error)) => {
+            if place.port.may_warn() {
+                tracing::warn!(peer = %peer.address, %error, "nothing carries a connection");
+            }
+            None
+        }
+        Err(_) => None,
+    }
 }
 
 struct Server<'a> {

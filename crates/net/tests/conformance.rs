@@ -55,6 +55,30 @@ fn datagrams_are_a_network() {
     all(2, |_| "udp:127.0.0.1:0".to_owned());
 }
 
+#[cfg(feature = "fabric")]
+mod needs_libfabric {
+    use super::all;
+
+    // shows: LINE-1, LINE-2, HUB-1, STREAM-1
+    #[test]
+    fn libfabric_over_tcp_is_a_network() {
+        all(1, |_| "fabric:tcp:127.0.0.1:0".to_owned());
+        all(2, |_| "fabric:tcp:127.0.0.1:0".to_owned());
+    }
+
+    // shows: LINE-1, LINE-2
+    #[test]
+    fn libfabric_over_shared_memory_is_a_network() {
+        all(1, |_| "fabric:shm:127.0.0.1:0".to_owned());
+        all(2, |_| "fabric:shm:127.0.0.1:0".to_owned());
+    }
+
+    #[test]
+    fn an_address_of_tcp_and_libfabric_is_a_network() {
+        all(1, |_| "127.0.0.1:0+fabric:tcp:127.0.0.1:0".to_owned());
+    }
+}
+
 #[test]
 fn an_address_of_both_is_a_network() {
     let directory = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@
 //! tcp:10.0.0.1:7700                          the same
 //! shm:/run/pluvio/7700.sock                  rings in shared memory, of this machine only
 //! udp:10.0.0.1:7700                          datagrams
+//! fabric:tcp:10.0.0.1:7700                   libfabric, by its provider called tcp
 //! 10.0.0.1:7700+shm:/run/pluvio/7700.sock    a server that has two
 //! ```
 //!
@@ -43,11 +44,14 @@ pub enum Transport {
     Ring,
     /// Datagrams over UDP. The place is `host:port`.
     Datagrams,
+    /// Messages of libfabric. The place is `provider:host:port`: what carries them, and where the
+    /// two sides meet over TCP.
+    Fabric,
 }
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Ring, Self::Datagrams];
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Ring, Self::Datagrams, Self::Fabric];
 
     /// Its name in an address, before the colon.
     #[must_use]
@@ -56,6 +60,7 @@ impl Transport {
             Self::Tcp => "tcp",
             Self::Ring => "shm",
             Self::Datagrams => "udp",
+            Self::Fabric => "fabric",
         }
     }
 
@@ -64,6 +69,14 @@ impl Transport {
         match self {
             Self::Tcp | Self::Datagrams => place.contains(':'),
             Self::Ring => place.starts_with('/'),
+            Self::Fabric => {
+                place
+                    .split(':')
+                    .take(3)
+                    .filter(|part| !part.is_empty())
+                    .count()
+                    == 3
+            }
         }
     }
 
@@ -96,7 +109,7 @@ impl fmt::Display for Endpoint<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.transport {
             Transport::Tcp => f.write_str(self.place),
-            Transport::Ring | Transport::Datagrams => {
+            Transport::Ring | Transport::Datagrams | Transport::Fabric => {
                 write!(f, "{}:{}", self.transport.scheme(), self.place)
             }
         }
@@ -170,7 +183,7 @@ mod tests {
 
     #[test]
     fn an_address_names_its_transports() {
-        use Transport::{Datagrams, Ring, Tcp};
+        use Transport::{Datagrams, Fabric, Ring, Tcp};
         for (text, expected) in [
             ("10.0.0.1:7700", &[(Tcp, "10.0.0.1:7700")][..]),
             ("tcp:[::1]:7700", &[(Tcp, "[::1]:7700")]),
@@ -180,7 +193,13 @@ mod tests {
                 "host:1+shm:/a+b/+c+udp:host:1",
                 &[(Tcp, "host:1"), (Ring, "/a+b/+c"), (Datagrams, "host:1")],
             ),
+            ("fabric:shm:host:1", &[(Fabric, "shm:host:1")]),
+            (
+                "host:1+fabric:verbs;ofi_rxm:[fe80::1]:2",
+                &[(Tcp, "host:1"), (Fabric, "verbs;ofi_rxm:[fe80::1]:2")],
+            ),
             // Hosts that are called like a transport.
+            ("fabric:7700", &[(Tcp, "fabric:7700")]),
             ("tcp:7700", &[(Tcp, "tcp:7700")]),
             ("udp:7700+tcp:shm:1", &[(Tcp, "udp:7700"), (Tcp, "shm:1")]),
             ("server-1", &[(Tcp, "server-1")]),
@@ -210,7 +229,7 @@ mod tests {
 
     #[test]
     fn endpoints_are_written_as_they_are_read() {
-        for text in ["host:1", "udp:host:1", "shm:/a"] {
+        for text in ["host:1", "udp:host:1", "shm:/a", "fabric:tcp:host:1"] {
             assert_eq!(Endpoint::parse(text).to_string(), text);
         }
     }

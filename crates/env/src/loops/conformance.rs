@@ -292,6 +292,8 @@ async fn given_up(ground: Ground) {
         }))
     });
     let port = port.await;
+    // Connecting may take longer than these calls may.
+    ground.echo(&port.address, 0, Bytes::new()).await;
     let network = &ground.client.network;
     let calls = (1..=20).map(|n| network.call(&port.address, frame(n, Bytes::new()), SHORT / 2));
     for outcome in join_all(calls).await {

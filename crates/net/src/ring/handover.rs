@@ -10,6 +10,7 @@
 //!  +---------------------+----------+
 //! ```
 
+use crate::options::NetOptions;
 use crate::ring::halves::{CONTROL_BYTES, Place};
 use crate::ring::poller::Poller;
 use crate::ring::stream::RingStream;
@@ -31,6 +32,14 @@ const HEAD_BYTES: u64 = 4 << 10;
 pub(crate) const RING_BYTES_MIN: u64 = 4 << 10;
 /// Larger rings only leave the processor's cache.
 pub(crate) const RING_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of one ring, within what both sides take.
+pub(crate) fn ring_bytes(options: &NetOptions) -> u64 {
+    let wanted = u64::from(options.ring_bytes);
+    wanted
+        .clamp(RING_BYTES_MIN, RING_BYTES_MAX)
+        .next_power_of_two()
+}
+
 /// The name of the memory file in `/proc/PID/maps`.
 const NAME: &str = "pluvio-ring";
 

@@ -9,14 +9,13 @@
 //! 3. When nothing has come for the length of the window, all rings are marked as asleep, and the
 //!    poller rests.
 //!
-//! The window adapts itself between two bounds. A ring that is woken sooner than the longest window
-//! shows that looking would have found the bytes: the window grows. One that slept for longer shows
-//! that looking would have been in vain: the window shrinks. A window of zero costs nothing.
+//! The window adapts itself between two bounds ([`Window`]).
 //!
 //! Threads: used by the tasks of one core. Its lock is for the compiler; nobody waits for it.
 
 use crate::lock;
 use crate::ring::halves::{Place, is_news, say_asleep_at};
+use crate::window::Window;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::task::Waker;
 use core::time::Duration;
@@ -27,8 +26,6 @@ use tokio::sync::Notify;
 /// Looks at all rings before other tasks have their turn: together about a microsecond, so that
 /// timers and sockets wait no longer than that.
 const LOOKS: u32 = 16;
-/// The window after the first sign that looking pays.
-const WINDOW_FIRST: Duration = Duration::from_micros(4);
 
 /// A ring that a connection reads, as the poller sees it.
 #[derive(Debug)]
@@ -68,28 +65,28 @@ impl Watched {
 /// The rings of one core that are looked at.
 pub(crate) struct Poller {
     clock: Arc<dyn Clock>,
-    window_min: Duration,
-    window_max: Duration,
+    /// The window changes at all.
+    is_adaptive: bool,
     state: Mutex<State>,
     begun: Notify,
 }
 
 struct State {
     watched: Vec<Arc<Watched>>,
-    window: Duration,
+    window: Window,
     is_resting: bool,
 }
 
 impl Poller {
     /// The window is never shorter than `window_min`, and adapts itself up to `window_max`.
     pub(crate) fn new(clock: Arc<dyn Clock>, window_min: Duration, window_max: Duration) -> Self {
+        let window = Window::new(window_min, window_max);
         Self {
             clock,
-            window_min,
-            window_max: window_max.max(window_min),
+            is_adaptive: window.is_adaptive(),
             state: Mutex::new(State {
                 watched: Vec::new(),
-                window: window_min,
+                window,
                 is_resting: true,
             }),
             begun: Notify::new(),
@@ -100,7 +97,7 @@ impl Poller {
     /// the ring must sleep.
     pub(super) fn watch(&self, watched: &Arc<Watched>, next: u64, waker: &Waker) -> bool {
         let mut state = lock(&self.state);
-        if state.window.is_zero() {
+        if state.window.length().is_zero() {
             return false;
         }
         watched.next.store(next, Relaxed);
@@ -129,7 +126,7 @@ impl Poller {
 
     /// Notes that a ring is about to sleep.
     pub(super) fn note_sleep(&self, watched: &Watched) {
-        if self.window_max > self.window_min {
+        if self.is_adaptive {
             *lock(&watched.asleep_since) = Some(self.clock.now());
         }
     }
@@ -140,18 +137,7 @@ impl Poller {
             return;
         };
         let slept = self.clock.now().since(since);
-        let mut state = lock(&self.state);
-        let window = match slept <= self.window_max {
-            true => (2 * state.window).max(WINDOW_FIRST),
-            false => state.window / 2,
-        };
-        // Halves of a little go on for ever.
-        let window = if window < WINDOW_FIRST {
-            Duration::ZERO
-        } else {
-            window
-        };
-        state.window = window.clamp(self.window_min, self.window_max);
+        lock(&self.state).window.note_news(slept);
     }
 
     /// Looks until nothing has come for the length of the window; then begins again. Never ends.
@@ -196,7 +182,7 @@ impl Poller {
     /// Puts all rings to sleep when the window is over. Gives whether it was.
     fn rest_if_over(&self, idle: Duration) -> bool {
         let mut state = lock(&self.state);
-        if idle < state.window {
+        if idle < state.window.length() {
             return false;
         }
         state.is_resting = true;

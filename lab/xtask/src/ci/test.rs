@@ -51,6 +51,9 @@ impl AddAssign for Counts {
 enum Work {
     /// `cargo test` over the workspace with these arguments.
     Cargo(&'static [&'static str]),
+    /// `cargo test` with these arguments, if nothing is missing for tests of this name. They are
+    /// built here: the other steps have none of the feature that the arguments name.
+    Feature(&'static str, &'static [&'static str]),
     /// Programs that the build step made.
     Examples,
     /// The simulator's seeds.
@@ -66,7 +69,7 @@ struct Step {
 
 /// The steps in order. Building is one of its own, so that its time shows and a failure ends the
 /// run; the later ones find everything built.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     Step {
         name: "build",
         what: "the binaries and all tests",
@@ -81,6 +84,21 @@ const STEPS: [Step; 6] = [
         name: "integration",
         what: "tests beside the crates; those of the binaries start real processes",
         work: Work::Cargo(&["--no-fail-fast", "--test", "*"]),
+    },
+    Step {
+        name: "fabric",
+        what: "the transport over libfabric",
+        work: Work::Feature(
+            setup::LIBFABRIC,
+            &[
+                "--package=pluvio-fabric",
+                "--package=pluvio-net",
+                "--features=pluvio-net/fabric",
+                "--lib",
+                "--test=conformance",
+                "--test=fabric",
+            ],
+        ),
     },
     Step {
         name: "doc",
@@ -152,11 +170,19 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
     match step.work {
         Work::Seeds => seeds::run(root, &binary(target)?),
         Work::Examples => examples(root, target),
+        Work::Feature(needs, _) if tools.missing.iter().any(|missing| missing.tests == needs) => {
+            println!("SKIPPED: {} is left out", step.name);
+            Ok(Counts::default())
+        }
+        Work::Feature(_, arguments) => {
+            let mut command = test_command(root);
+            command.arg("--no-fail-fast").args(arguments);
+            count(&mut command, step)
+        }
         Work::Cargo(arguments) => {
-            let mut command = Command::new(program());
+            let mut command = test_command(root);
             command
-                .current_dir(root)
-                .args(["test", "--workspace", "--locked", "--profile", "test-fast"])
+                .arg("--workspace")
                 .args(arguments)
                 .env("PLUVIO_TEST_PYTHON", &tools.python)
                 .env("PLUVIO_TEST_DATASETS", &tools.datasets)
@@ -167,19 +193,33 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
                     command.args(["--skip", missing.tests]);
                 }
             }
-            let mut counts = Counts::default();
-            let success = run_seen(&mut command, |line| {
-                if let Some(result) = parse_result(line) {
-                    counts += result;
-                }
-            })?;
-            if !success && counts.failed == 0 {
-                println!("{}: ended badly without counting a failure", step.name);
-                counts.failed = 1;
-            }
-            Ok(counts)
+            count(&mut command, step)
         }
     }
+}
+
+fn test_command(root: &Path) -> Command {
+    let mut command = Command::new(program());
+    command
+        .current_dir(root)
+        .args(["test", "--locked", "--profile", "test-fast"]);
+    command
+}
+
+/// Runs tests and adds up what they count.
+fn count(command: &mut Command, step: &Step) -> Result<Counts> {
+    let mut counts = Counts::default();
+    let success = run_seen(command, |line| {
+        if let Some(result) = parse_result(line) {
+            counts += result;
+        }
+    })?;
+    // TEST-2
+    if !success && counts.failed == 0 {
+        println!("{}: ended badly without counting a failure", step.name);
+        counts.failed = 1;
+    }
+    Ok(counts)
 }
 
 /// A small cluster that ends with this value.

@@ -14,6 +14,7 @@ mod needs;
 mod packages;
 mod peers;
 
+pub use needs::LIBFABRIC;
 pub use peers::peers;
 
 use grants::{GRANTS, block_trace};

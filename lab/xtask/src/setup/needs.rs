@@ -16,6 +16,11 @@ const WORDS: &str = "wamerican-huge";
 /// The jar of Debian's package of ZooKeeper; it names the other jars that it needs.
 const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
 
+/// The tests of what is built with cargo feature `fabric` alone.
+pub const LIBFABRIC: &str = "needs_libfabric";
+/// Where Debian's package has the header file of libfabric.
+const LIBFABRIC_HEADER: &str = "/usr/include/rdma/fabric.h";
+
 /// Something that a group of optional tests needs and packages bring.
 pub struct Need {
     /// What it is.
@@ -29,7 +34,7 @@ pub struct Need {
 }
 
 /// All of them.
-pub const NEEDS: [Need; 7] = [
+pub const NEEDS: [Need; 8] = [
     Need {
         what: "redis-cli",
         tests: "needs_redis_cli",
@@ -68,6 +73,12 @@ pub const NEEDS: [Need; 7] = [
             Path::new(ZOOKEEPER_JAR).exists()
                 && succeeds_quietly(Command::new("java").arg("-version"))
         },
+    },
+    Need {
+        what: "libfabric",
+        tests: LIBFABRIC,
+        packages: &["libfabric-dev"],
+        there: |_| Path::new(LIBFABRIC_HEADER).exists(),
     },
     Need {
         what: "public data sets",
