@@ -21,8 +21,8 @@ pub struct SimOptions {
     pub polls_per_instant_max: u64,
     /// The network between processes, until changed at run time.
     pub network: NetworkFaults,
-    /// Sends requests and replies by the sessions of datagrams of crate `net`, in datagrams of so
-    /// many bytes. `None`: whole, by a network that knows what a call is.
+    /// Sends requests and replies by the sessions of crate `net`, in datagrams of this number of
+    /// bytes. `None`: whole, by a network that knows what a call is.
     #[cfg(feature = "cluster")]
     pub datagram_bytes_max: Option<usize>,
     /// The disks of new processes, until changed at run time.

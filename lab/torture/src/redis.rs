@@ -1,5 +1,6 @@
-//! Clients that use the Redis ports, in pipelines, over connections that break: any server's
-//! ordinary port, or as cluster clients the port of each key's owner (`slots`).
+//! Clients that use the Redis ports, in pipelines, over connections that break. Half of them use
+//! any server's ordinary port. The others are cluster clients, which ask the owner of each key
+//! (`slots`).
 //!
 //! A command without an answer has an unknown outcome, except for one that was never sent.
 

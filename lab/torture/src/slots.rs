@@ -1,5 +1,5 @@
-//! What makes a Redis client a cluster client: it sends each command to the server that serves the
-//! key's slot, as far as it knows, and follows MOVED.
+//! Cluster clients of Redis: they send each command to the owner of the key's slot, as far as they
+//! know it, and follow MOVED.
 //!
 //! A command that was answered with MOVED was not executed, and is sent once more. So is one whose
 //! server could not be connected to, to any other server.
@@ -21,7 +21,7 @@ const SENDINGS_MAX: u32 = 6;
 pub struct Slots {
     /// Cluster ports of all servers.
     servers: Vec<String>,
-    /// Who serves a slot, by number, as far as somebody has said so.
+    /// The servers of slots, by number, as far as they are known.
     owners: BTreeMap<u16, String>,
     connections: BTreeMap<String, Connection>,
 }

@@ -1,8 +1,12 @@
 //! The machines of datagrams for programs with a network of their own: simulations.
 //!
 //! They are the same that `client_io` and `serve` give sockets and time: a session of a client, and
-//! all sessions of a port's socket. Whoever drives them does what those tasks do, in their order:
-//! the alarm when a deadline is over, what has arrived, calls or replies, what is to be sent.
+//! all sessions of a port's socket. Their driver does what those tasks do, in this order:
+//!
+//! 1. the alarm, when a deadline is over;
+//! 2. datagrams that have arrived;
+//! 3. calls, or replies;
+//! 4. datagrams that are to be sent.
 
 use super::caller::{Answer, Caller, Odd};
 use super::endpoint::{Arrived, Endpoint, Rules};
@@ -16,7 +20,7 @@ use pluvio_env::{Frame, Moment};
 
 pub use super::endpoint::Arrived as Request;
 
-/// What a session did with the datagrams that came.
+/// Datagrams that a session did not simply take, and those that were lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Seen {

@@ -177,7 +177,7 @@ impl<'a> Timed<'a> {
         }
     }
 
-    /// What it met, if that had this version (0: nothing).
+    /// The object that it met, if that had this version (0: there was none).
     fn met(&self, mortal: &Mortal, version: u64) -> Option<Mortal> {
         let Mortal { object, window } = mortal;
         if version == 0 {
@@ -449,7 +449,7 @@ struct Made<'a> {
 }
 
 /// No version is seen after its deadline, and none is missing before it, unless somebody removed
-/// it. What is told of a deadline fits, and is the same each time.
+/// it. Deadlines are told as they are, and the same each time.
 pub(super) fn expires_in_time(subject: &Subject<'_>, clocks: &Clocks) -> Vec<Violation> {
     if subject.key.kind != KeyKind::Volatile {
         return Vec::new();

@@ -48,9 +48,9 @@ pub enum Fault {
     /// Bits of objects turn over in the memory of one server, where every write needs two replicas.
     Memory,
     /// Requests and replies go by the sessions of crate `net`, in datagrams. For a while, up to a
-    /// fifth of those are lost, up to a fifth come twice, and all may overtake each other. Some come
-    /// again seconds later, and some are damaged. In runs with this, the other faults of messages
-    /// are faults of datagrams, too.
+    /// fifth of those are lost, up to a fifth come twice, and all may overtake each other. Some
+    /// come again seconds later, and some are damaged. In runs with this, the other faults of
+    /// messages are faults of datagrams, too.
     Datagrams,
 }
 

@@ -47,7 +47,7 @@ struct View {
     disk_trouble: bool,
 }
 
-/// What the harness knows of the time at one server.
+/// The time at one server, as far as the harness knows it.
 pub(super) struct ServerTime {
     /// How far its wall clock is ahead of a right one.
     pub(super) ahead_ms: i64,
@@ -55,7 +55,7 @@ pub(super) struct ServerTime {
     pub(super) life: Option<LifeTime>,
 }
 
-/// What the harness knows of the time of one life of a server.
+/// The time of one life of a server.
 pub(super) struct LifeTime {
     pub(super) id: ServerId,
     /// Whether it may answer reads: nobody has recovered it yet.
@@ -304,7 +304,7 @@ impl Nodes {
         }
     }
 
-    /// What the harness knows of the time at each server.
+    /// The time at each server, as far as the harness knows it.
     pub(super) fn times(&self, sim: &Sim) -> Vec<ServerTime> {
         let time = |(number, (node, _)): (usize, &(Node, Arc<Mutex<View>>))| {
             let server = self.running(number).filter(|_| node.starts_at.is_none());

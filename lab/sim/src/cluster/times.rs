@@ -1,4 +1,4 @@
-//! What the clocks of owners can have shown in a run, from what happened to the processes.
+//! Bounds of owners' clocks in a run. They follow from the faults that met the processes.
 //!
 //! `docs/expiry.md` promises what a clock may do:
 //!
@@ -13,8 +13,8 @@
 //! forward by 2 s. A server that was declared dead counts from when it could serve last.
 //!
 //! Which deadlines are surely past is asked of the owners, not computed: time stands still for them
-//! while no horizon can become durable. What an owner said holds for all owners after it
-//! (EXPIRY-2, EXPIRY-5), so a crashed one counts until it has been recovered and is forgotten.
+//! while no horizon can become durable. The answer of an owner holds for all owners after it
+//! (EXPIRY-2, EXPIRY-5). So a crashed one counts until it has been recovered and is forgotten.
 //!
 //! Not here: what follows for operations (`check::expiry`).
 
@@ -109,7 +109,7 @@ impl Times {
             if !self.deaths.contains(&death) {
                 self.deaths.push(death);
             }
-            // What it got since the last look had another owner before.
+            // A key that it got since the last look had another owner before.
             life.past = life.past.or(least);
         }
         self.lives

@@ -1,5 +1,4 @@
-//! What the clocks of owners can have shown, so that checkers know when a deadline may be past, and
-//! when it surely is.
+//! Bounds of owners' clocks: so checkers know when a deadline may be past, and when it surely is.
 //!
 //! Times are those of histories (since the start of the run); clocks show milliseconds since 1970.
 //!
@@ -10,7 +9,7 @@ use core::time::Duration;
 /// Bounds of the clocks by which owners judge deadlines. By default they are all right.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Clocks {
-    /// What a right clock shows at the start of the run.
+    /// A right clock shows this at the start of the run.
     pub start_ms: u64,
     /// How much a clock may gain or lose, in parts per million of the time that has passed.
     pub drift_ppm: u64,

@@ -78,7 +78,8 @@ impl Worker {
         let text = |number: u64| Bytes::from(format!("v{number};"));
         let (change, lifetime) = match draw.below(16) {
             0 | 1 => (Change::Delete, None),
-            // Changes of what is there keep its deadline. What there is, is known from the rule.
+            // A change of an object keeps its deadline. The rule says that there is one: otherwise
+            // one whose outcome is unknown could have made either of two values.
             2 | 3 => {
                 let present = Condition {
                     present: true,
