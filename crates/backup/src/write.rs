@@ -37,8 +37,9 @@ impl Backup {
         .await
     }
 
-    /// [`Backup::write_replica`] for a write that adds bytes to an open head and need not wait, as
-    /// most do where nothing is synced. `None`: it has to take that way, or would be refused.
+    /// [`Backup::write_replica`] for a write that only adds bytes to an open head, and need not
+    /// wait. Where nothing is synced, that is most of them. `None`: nothing was done, and
+    /// [`Backup::write_replica`] does or refuses it.
     #[must_use]
     pub fn write_now(&self, request: &WriteReplica) -> Option<Result<(), Refusal>> {
         self.0.write_now(request)
@@ -121,7 +122,7 @@ impl Inner {
                 segment: request.segment,
             })?
         };
-        // BACKUP-4: whoever fences this master next waits for the turn.
+        // BACKUP-4: a recovery that fences this master next waits for the turn.
         let turn = frame.turn.try_lock().ok()?;
         self.catalogue().check_fence(request.master).ok()?;
         let file = turn.as_ref()?;

@@ -23,7 +23,7 @@ use pluvio_wire::{Get, Header, Mutation, Outcome, check_get, check_mutation};
 pub enum AtOnce {
     /// It is done.
     Done(Outcome),
-    /// It is executed, and may be told later.
+    /// It is executed. A reply may be sent once it is durable.
     Held(Held),
     /// It was not executed: it has to wait, or its key is not here.
     Later,
@@ -38,7 +38,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// For a [`LocalMaster`]: the outcome of what it has executed.
+    /// The outcome of an operation that a [`LocalMaster`] has executed. It may be told when `waits`
+    /// are durable.
     pub fn new(waits: Waits, outcome: Outcome) -> Self {
         Self { waits, outcome }
     }
@@ -58,7 +59,7 @@ pub struct HeldWait {
 }
 
 impl HeldWait {
-    /// Lets `waker` be woken when something that `held` rests on is durable. False: all of it is
+    /// Has `waker` woken when something that `held` rests on is durable. False: all of it is
     /// durable by now.
     #[must_use]
     pub fn wake(&mut self, held: &Held, waker: &Waker) -> bool {
@@ -105,8 +106,8 @@ impl Client {
         self.shared.local.as_deref()
     }
 
-    /// The master in this process and the header for it. It knows itself which keys it has, better
-    /// than the map of this client.
+    /// The master in this process, and the header of a request to it. The client's map is not
+    /// asked: the master itself knows best which keys it has.
     fn at_hand(&self, table: &Table) -> Option<(&dyn LocalMaster, Header)> {
         let master = self.master()?;
         let owner = Some(master.owns()).filter(|owner| *owner != ServerId(0))?;

@@ -77,7 +77,7 @@ pub trait LocalMaster: Send + Sync {
         let _ = waits;
         false
     }
-    /// Lets `waker` be woken when the position is durable, in place of an earlier one of the same
+    /// Has `waker` woken when the position is durable, in place of an earlier one of the same
     /// `party` for it. False: it is durable already.
     fn wake_when_durable(&self, wait: (LogId, LogPosition), party: u64, waker: &Waker) -> bool {
         let _ = (wait, party, waker);

@@ -31,7 +31,8 @@
 //! - [`Index::approach`] alone needs no guard. Its home counts only if the number of lines is still
 //!   the same under the guard.
 //!
-//! Limits: it reads no log, compares no keys and knows no versions of objects. See `docs/index.md`.
+//! Limits: it reads no log, compares no keys and knows no versions of objects. See
+//! `docs/key-index.md`.
 
 mod block;
 mod index;

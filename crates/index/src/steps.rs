@@ -1,7 +1,7 @@
 //! The cost of an operation: the lines that a lookup, a change and a step of resizing ask for, even
 //! with maliciously chosen keys. A memory that notes every requested line counts them.
 //!
-//! Bounds, with `n` entries of one hash (`docs/index.md`, "Weaknesses"):
+//! Bounds, with `n` entries of one hash (`docs/key-index.md`, "Weaknesses"):
 //! - A key in their block walks at most the block's lines and `n / 7` lines more, once or twice.
 //! - A key in another block is unaffected.
 

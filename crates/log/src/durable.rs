@@ -266,7 +266,7 @@ impl AtomicPosition {
 
     /// Never moves backwards. Returns whether it moved.
     pub(crate) fn advance(&self, to: LogPosition) -> bool {
-        // Release: whoever sees the new position sees what the replicator did before.
+        // Release: a thread that sees the new position sees what the replicator did before.
         let to = Self::pack(to);
         self.0.fetch_max(to, Ordering::AcqRel) < to
     }

@@ -180,7 +180,8 @@ impl Master {
         master
     }
 
-    /// Parts an outcome, for whoever waits for it, from its slot, which is settled here (STORE-2).
+    /// Separates the outcome of a mutation, which is told once it is durable, from its slot, which
+    /// is settled here (STORE-2).
     pub(crate) fn told(
         &self,
         table: &Arc<EngineTable>,

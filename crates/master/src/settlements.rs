@@ -1,6 +1,6 @@
 //! Index slots that are marked as pending, to be settled once their entries are durable.
 //!
-//! An outcome goes to whoever waits for it, who may give up waiting. Its slot stays here.
+//! An outcome goes to the task that waits for it, which may give up. Its slot stays here.
 //!
 //! - SETTLE-1: every noted slot is settled soon after its entry is durable. The thread that notes
 //!   it may learn of that first, or the one that advances the durable position.

@@ -70,8 +70,8 @@ const TURNS_MAX: u32 = 16;
 const TURN_BYTES: usize = 128 << 10;
 /// From this many bytes of replies on, a connection starts no more commands while memory is scarce.
 const SCARCE_OUTPUT_BYTES: usize = 64 << 10;
-/// A run that was polled this often may take long: from then on it is looked whether the connection
-/// is broken.
+/// A run that was polled this often may take long. From then on the connection is checked: the peer
+/// may be gone.
 const POLLS_BEFORE_LOOK: u32 = 4;
 
 /// Serves a connection until it ends.
@@ -198,10 +198,11 @@ struct Connection<'a, M, F> {
     /// The row of the last command, if another one may be found without a look at the table.
     same: Option<u16>,
     scratch: Scratch,
-    /// For the first held reply.
+    /// The wait for the first held reply.
     held_wait: HeldWait,
+    /// The timer of the first held reply (CONN-4).
     alarm: Alarm,
-    /// Until when what is executed in this turn may be held.
+    /// When outcomes that are held in this turn are given up.
     held_until: Option<Moment>,
     /// A moment not long ago, if the clock was read since the last wait.
     stamp: Option<Moment>,
@@ -279,7 +280,7 @@ where
         }
     }
 
-    /// Counts what this connection holds in the memory of all (CLIMEM-1).
+    /// Reports the bytes that this connection holds to the bound of all connections (CLIMEM-1).
     fn tell(&self) {
         let ahead: usize = self.ahead.iter().map(Step::bytes_held).sum();
         let input = self.input.capacity() + ahead + self.running_bytes + self.block.bytes();
@@ -377,7 +378,7 @@ where
                 keys.extend(resolved.hash);
             }
         }
-        // A single one asks as early itself.
+        // A lone command asks for the memory of its key as early without this.
         if keys.len() > 1 {
             self.core.databases.prefetch(database, &keys);
         }
@@ -525,7 +526,7 @@ where
                 }
             }
             Run::Container => {
-                // `resolve` never finds one; were it to, this is what Redis says.
+                // `resolve` refuses it in these words already.
                 let failure = crate::table::wrong_arity(row.name);
                 self.answer(Reply::Error(failure), true);
             }

@@ -142,7 +142,7 @@ type Found = Option<Arc<Table>>;
 #[derive(Default)]
 struct Slot {
     table: Mutex<Found>,
-    /// Whose turn it is to look up, and what the last one found: with the number it began at.
+    /// The turn to look up, with the result of the last look-up and the number at which that began.
     turn: tokio::sync::Mutex<Option<(u64, Result<Found, Failure>)>>,
 }
 
@@ -153,7 +153,7 @@ pub(crate) struct Databases {
     own_only: bool,
     parts: Parts,
     slots: [Slot; DATABASES],
-    /// Numbers look-ups and those who wait for them.
+    /// The next number of a look-up, or of a task that waits for one (DB-2).
     arrivals: AtomicU64,
 }
 

@@ -15,8 +15,8 @@
 //! - QUEUE-3: the number of commands in the queue is bounded, and so is the number of values that a
 //!   run reads. That shrinks while replies are large, because their size is only known when they
 //!   are there.
-//! - QUEUE-4: a held outcome becomes a reply once it is durable ([`Client::open`]). When its time
-//!   is over before, a failure replaces it. That of a change says that it is not known whether it
+//! - QUEUE-4: a held outcome becomes a reply once it is durable ([`Client::open`]). If its time is
+//!   over first, a failure replaces it. That of a change says that it is not known whether it
 //!   was executed. That of a read says to try again.
 
 use crate::commands::{Ran, Shape, is_there};
@@ -180,14 +180,14 @@ impl<F: Future<Output = Ran>> Queue<F> {
         }
     }
 
-    /// Whether it is not known if a command was executed: those that have arrived behind it are not
-    /// to be.
+    /// Whether it is not known if a command was executed: those that have arrived behind it must
+    /// not be executed.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
 
-    /// Whether a command has waited in vain for memory: those that have arrived behind it are not
-    /// to wait, too.
+    /// Whether a command has waited in vain for memory: those that have arrived behind it do not
+    /// wait as well.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full
     }

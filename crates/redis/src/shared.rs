@@ -57,7 +57,7 @@ pub struct RedisOptions {
     pub process_id: u32,
     /// The version of Pluvio, as INFO and HELLO show it.
     pub version: String,
-    /// Whether a write is on its replicas' disks before it is acknowledged, as CONFIG shows it.
+    /// Whether a write is on its replicas' devices before it is acknowledged, as CONFIG shows it.
     pub synced: bool,
     /// Most connections at a time, of all ports with the same `connections`.
     pub connections_max: usize,

@@ -1,4 +1,4 @@
-//! The task of one log: tells the machine what happened and does what it decides.
+//! The replicator of a log: the task that tells the machine what happened and does what it decides.
 //!
 //! A write is a record in `sent`, without a future or a timer. Its answer comes to [`Answers`]. The
 //! oldest record says when the next wait has to end at the latest.
@@ -55,7 +55,7 @@ impl LogShare {
     }
 }
 
-/// Something that was started has ended. Writes end otherwise.
+/// A call has ended. Answers to writes come to [`Answers`] instead.
 enum Ended {
     Record(SegmentId, ReplicationEpoch, bool),
     Free(ServerId, SegmentId, bool),
@@ -70,6 +70,7 @@ struct Sent {
     until: Moment,
 }
 
+/// The replicator of a log.
 pub(crate) struct LogTask {
     inner: Arc<Inner>,
     log: LogId,
@@ -321,7 +322,7 @@ impl LogTask {
         let Some(frame) = network.post(&to, frame, number, &replies) else {
             return;
         };
-        // Such a network knows calls only.
+        // This network offers calls only.
         let (network, limit) = (Arc::clone(network), self.inner.options.write_limit);
         let tasks = &self.inner.env.tasks;
         let core = CoreId(self.log.0 % tasks.cores());
@@ -442,7 +443,7 @@ impl LogTask {
         };
         let full = self.full_until.map_or(pause, |until| until.since(now));
         let at = now + pause.min(full).max(Duration::from_micros(50));
-        // An alarm that is set already and rings earlier will do.
+        // An alarm that rings earlier stays set: the task then looks, and waits anew.
         let (_, alarm) = match self.alarm.take() {
             Some(alarm) if alarm.0 <= at => self.alarm.insert(alarm),
             Some(_) | None => self

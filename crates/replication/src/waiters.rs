@@ -7,7 +7,7 @@ use pluvio_units::{LogId, LogPosition};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Those who wait for one log, by the position they wait for.
+/// The tasks that wait for one log, by the position that they wait for.
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<Waiting>);
 
@@ -29,7 +29,7 @@ impl Waiters {
             let later = waiting.wakers.split_off(&(durable, u64::MAX));
             std::mem::replace(&mut waiting.wakers, later)
         };
-        // Outside the lock: a waker may run whoever waits.
+        // Outside the lock: a waker may run the task at once.
         ready.into_values().for_each(Waker::wake);
     }
 
@@ -147,7 +147,11 @@ mod tests {
         }
         assert_eq!(waiters.len(), 100);
         drop(waits.pop());
-        assert_eq!(waiters.len(), 99, "who gives up leaves nothing behind");
+        assert_eq!(
+            waiters.len(),
+            99,
+            "a wait that is given up leaves nothing behind"
+        );
         space.advance_durable(log, at(40));
         waiters.wake(at(40));
         for (i, (bell, wait)) in bells.iter().zip(&mut waits).enumerate() {

@@ -1,5 +1,5 @@
-//! The operations on objects: get and mutate, of one or many items, enumerate and
-//! count; transactions of them; and the drop of what has expired.
+//! The operations on objects: get and mutate, of one or many items, enumerate and count;
+//! transactions of them; and the drop of expired objects.
 
 mod count;
 mod enumerate;

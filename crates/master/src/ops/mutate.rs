@@ -64,7 +64,7 @@ impl Master {
         Ok(replies.into_early())
     }
 
-    /// Answers when that is durable on which early answers of this life rest.
+    /// Answers when these positions are durable, on which early answers of this life rest.
     pub fn await_durable(
         self: &Arc<Self>,
         header: &Header,

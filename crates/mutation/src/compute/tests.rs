@@ -1,8 +1,12 @@
 //! Changes and reads as the engine asks for them.
 
 use super::*;
+use crate::judge::{Current, Now, Verdict, judge};
 use crate::kind::{ChangeKind, ProjectionKind};
-use crate::value::{BitAction, BitOverflow, BitStep, Payload, Span, TouchIf};
+use crate::value::{
+    BitAction, BitOverflow, BitStep, Lifetime, Mutation, Outcome, Payload, Span, TouchIf,
+};
+use pluvio_units::{ObjectVersion, TableId};
 use proptest::prelude::*;
 
 fn built(value: &[u8], output: Output) -> Result<Step<'static>, Unfit> {
@@ -186,6 +190,29 @@ fn any_offset(units: u64) -> impl Strategy<Value = u64> {
     ]
 }
 
+/// The outcome that a store makes of a change.
+fn outcome_of(asked: Change<'_>, value: Option<&[u8]>) -> Outcome {
+    let version = ObjectVersion(1);
+    let current = value.map(|value| Current {
+        version,
+        value,
+        deadline: None,
+    });
+    let mutation = Mutation {
+        lifetime: Lifetime::For(1),
+        ..Mutation::new(TableId(1), b"k", asked)
+    };
+    match judge(&mutation, current, Now::default()) {
+        Verdict::Put(_, _, output) => Outcome::Written {
+            version: version.next(),
+            replaced: version,
+            output,
+        },
+        Verdict::Delete(output) => Outcome::Deleted { version, output },
+        Verdict::Keep(outcome) => outcome,
+    }
+}
+
 proptest! {
     // shows: COMPUTE-1, COMPUTE-2, COMPUTE-3
     #[test]
@@ -212,6 +239,8 @@ proptest! {
             for value in [current.as_deref(), Some(text.as_bytes())] {
                 let step = change(&asked, value);
                 prop_assert_eq!(&step, &change(&asked, value));
+                let outcome = outcome_of(asked, value);
+                prop_assert!(asked.gives(&outcome), "a retry of {:?} is refused", asked);
                 if let Ok(Step::Put(new, _)) = step {
                     prop_assert!(new.len() <= VALUE_MAX);
                 }

@@ -8,9 +8,8 @@
 //!   out, messages that come in, datagrams under way.
 //! - [`caller::Caller`] is the client's side of one session, [`endpoint::Endpoint`] the server's
 //!   side of all sessions of a socket.
-//! - `client_io` and `serve` are the tasks that give them sockets and time.
-//!
-//! - `machines` shows the former to programs with a network of their own.
+//! - `client_io` and `serve` are the tasks that give them sockets and time. `machines` shows them
+//!   to programs with a network of their own.
 //!
 //! All but those two tasks know no socket, clock or task, and are tested in virtual time.
 

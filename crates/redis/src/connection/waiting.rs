@@ -24,11 +24,11 @@ pub(super) enum Woke {
     Killed,
 }
 
-/// The wish that a connection that waits has of its stream.
+/// What a waiting connection wants of its stream.
 enum Wish<'s> {
     /// More bytes.
     Bytes(BoxFuture<'s, Result<usize, StreamError>>),
-    /// Nothing so far.
+    /// Nothing yet; the stream is kept for [`Wish::End`].
     Nothing(Option<&'s mut Box<dyn ByteStream>>),
     /// To know when it is broken (CONN-7).
     End(BoxFuture<'s, ()>),
@@ -120,7 +120,7 @@ where
         written.await
     }
 
-    /// The commands of a run that has ended are held no more.
+    /// Counts the commands of a run no more once it has ended.
     fn release_run(&mut self) {
         if !self.queue.is_running() {
             self.running_bytes = 0;
@@ -213,8 +213,8 @@ where
     }
 }
 
-/// Whether the time of a held reply is over; else the task is woken then (CONN-4). An alarm that is
-/// set already and rings earlier will do.
+/// Whether the time of a held reply is over. If it is not, the task is woken when it is (CONN-4).
+/// An alarm that rings earlier stays set, and is set anew then.
 fn rings(core: &Core, alarm: &mut Alarm, until: Moment, context: &mut Context<'_>) -> bool {
     loop {
         let clock = &core.databases.parts().clock;

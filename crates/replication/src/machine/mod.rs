@@ -30,12 +30,12 @@ const HOLD_PAUSE: Duration = Duration::from_millis(5);
 /// A replica is left behind that has been behind the others for this time (REP-14). A disk that is
 /// merely busy takes less; writers wait about as long as for a server that died in silence.
 const LATE_MAX: Duration = Duration::from_secs(3);
-/// So is one that has been behind for this time, `SLOW_MAX` times in a row.
+/// A replica is also left behind if it has been behind for this time, `SLOW_MAX` times in a row.
 const SLOW: Duration = Duration::from_millis(1500);
 const SLOW_MAX: u32 = 3;
-/// Between two looks for such replicas.
+/// Between two looks for late replicas.
 const LATE_LOOK_PAUSE: Duration = Duration::from_millis(250);
-/// Most repairs that are looked at then.
+/// Most repairs that one such look covers.
 const LATE_REPAIRS_MAX: usize = 64;
 
 /// Something to be done.

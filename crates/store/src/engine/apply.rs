@@ -51,7 +51,7 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// What it came to, to be looked at but not to be shown to a client.
+    /// The outcome, before it is durable: not to be told to a client.
     #[must_use]
     pub fn outcome(&self) -> &Outcome {
         &self.outcome
@@ -76,7 +76,7 @@ impl Unsettled {
 }
 
 impl Applied {
-    /// Parts what stays here from what is told.
+    /// Separates the slot, which stays here, from the outcome, which is told.
     #[must_use]
     pub fn split(self) -> (Option<Unsettled>, Outcome) {
         (self.marked.map(Unsettled), self.outcome)
@@ -135,7 +135,7 @@ impl<'w> Target<'w> {
         self.replaced().map_or(ObjectVersion(0), |old| old.version)
     }
 
-    /// The version that was there as clients know it; 0 also when it has expired.
+    /// The replaced version that clients are told: 0 when there was no object, or it has expired.
     pub(crate) fn told_version(&self) -> ObjectVersion {
         let told = self.replaced().filter(|old| !old.is_gone);
         told.map_or(ObjectVersion(0), |old| old.version)
