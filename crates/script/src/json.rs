@@ -1,7 +1,7 @@
 //! `cjson`: JSON, as the library of that name does it.
 
 use crate::sandbox::library;
-use mlua::{Lua, Table, Value};
+use mlua::{Function, Lua, LuaString, Table, Value};
 
 /// Deepest nesting, when encoding and when decoding.
 const DEPTH_MAX: usize = 1000;
@@ -37,27 +37,98 @@ pub(crate) fn number_text(number: f64, digits: usize) -> String {
     trimmed(&format!("{number:.decimals$}"))
 }
 
-fn encode(value: &Value, depth: usize, to: &mut Vec<u8>) -> mlua::Result<()> {
-    let refuse = |why: String| Err(mlua::Error::runtime(why));
-    if depth > DEPTH_MAX {
-        return refuse("Cannot serialise, excessive depth (1001)".to_owned());
+/// A table that is being encoded.
+struct Level {
+    table: Table,
+    place: Place,
+}
+
+enum Place {
+    /// The members that are written, of all.
+    List(usize, usize),
+    /// The last key that is written; nil in front of the first one.
+    Map(Value),
+}
+
+fn refused<T>(why: impl Into<String>) -> mlua::Result<T> {
+    Err(mlua::Error::runtime(why.into()))
+}
+
+/// Encodes a value. Tables in tables are kept on a stack of their own, as deep ones would overflow
+/// that of the thread. `next` is the function of Lua.
+fn encode(next: &Function, value: Value, to: &mut Vec<u8>) -> mlua::Result<()> {
+    let mut levels: Vec<Level> = Vec::new();
+    let mut value = Some(value);
+    loop {
+        match value.take() {
+            Some(Value::Table(_)) if levels.len() >= DEPTH_MAX => {
+                let depth = levels.len() + 1;
+                return refused(format!("Cannot serialise, excessive nesting ({depth})"));
+            }
+            Some(Value::Table(table)) => levels.push(begin_table(table, to)?),
+            Some(plain) => encode_plain(&plain, to)?,
+            None => {}
+        }
+        let Some(Level { table, place }) = levels.last_mut() else {
+            return Ok(());
+        };
+        match place {
+            Place::List(done, len) if done == len => {
+                to.push(b']');
+                levels.pop();
+            }
+            Place::List(done, _) => {
+                if *done > 0 {
+                    to.push(b',');
+                }
+                *done += 1;
+                value = Some(table.raw_get(*done)?);
+            }
+            Place::Map(last) => {
+                let (key, of_key): (Value, Value) = next.call((&*table, last.clone()))?;
+                if key.is_nil() {
+                    to.push(b'}');
+                    levels.pop();
+                    continue;
+                }
+                if !last.is_nil() {
+                    to.push(b',');
+                }
+                encode_key(&key, to)?;
+                *last = key;
+                value = Some(of_key);
+            }
+        }
     }
+}
+
+fn encode_plain(value: &Value, to: &mut Vec<u8>) -> mlua::Result<()> {
     match value {
         Value::Nil => to.extend_from_slice(b"null"),
         Value::LightUserData(pointer) if pointer.0.is_null() => to.extend_from_slice(b"null"),
         Value::Boolean(truth) => to.extend_from_slice(truth.to_string().as_bytes()),
         Value::Integer(number) => to.extend_from_slice(number_text(*number as f64, 14).as_bytes()),
         Value::Number(number) if !number.is_finite() => {
-            return refuse("Cannot serialise number: must not be NaN or Inf".to_owned());
+            return refused("Cannot serialise number: must not be NaN or Inf");
         }
         Value::Number(number) => to.extend_from_slice(number_text(*number, 14).as_bytes()),
         Value::String(text) => encode_text(&text.as_bytes(), to),
-        Value::Table(table) => return encode_table(table, depth, to),
         other => {
             let kind = other.type_name();
-            return refuse(format!("Cannot serialise {kind}: type not supported"));
+            return refused(format!("Cannot serialise {kind}: type not supported"));
         }
     }
+    Ok(())
+}
+
+fn encode_key(key: &Value, to: &mut Vec<u8>) -> mlua::Result<()> {
+    match key {
+        Value::String(text) => encode_text(&text.as_bytes(), to),
+        Value::Integer(number) => encode_text(number_text(*number as f64, 14).as_bytes(), to),
+        Value::Number(number) => encode_text(number_text(*number, 14).as_bytes(), to),
+        _ => return refused("Cannot serialise table: table key must be a number or string"),
+    }
+    to.push(b':');
     Ok(())
 }
 
@@ -99,45 +170,26 @@ pub(crate) fn list_len(table: &Table) -> mlua::Result<Option<usize>> {
     Ok((count > 0).then(|| usize::try_from(largest).unwrap_or(0)))
 }
 
-fn encode_table(table: &Table, depth: usize, to: &mut Vec<u8>) -> mlua::Result<()> {
-    if let Some(len) = list_len(table)? {
-        if len > 10 && len > 2 * table.raw_len().max(1) {
-            let why = "Cannot serialise table: excessively sparse array";
-            return Err(mlua::Error::runtime(why));
+fn begin_table(table: Table, to: &mut Vec<u8>) -> mlua::Result<Level> {
+    let place = match list_len(&table)? {
+        Some(len) if len > 10 && len > 2 * table.raw_len().max(1) => {
+            return refused("Cannot serialise table: excessively sparse array");
         }
-        to.push(b'[');
-        for at in 1..=len {
-            if at > 1 {
-                to.push(b',');
-            }
-            encode(&table.raw_get::<Value>(at)?, depth + 1, to)?;
-        }
-        to.push(b']');
-        return Ok(());
-    }
-    to.push(b'{');
-    let mut is_first = true;
-    for pair in table.pairs::<Value, Value>() {
-        let (key, value) = pair?;
-        if !core::mem::take(&mut is_first) {
-            to.push(b',');
-        }
-        match key {
-            Value::String(text) => encode_text(&text.as_bytes(), to),
-            Value::Integer(number) => {
-                encode_text(number_text(number as f64, 14).as_bytes(), to);
-            }
-            Value::Number(number) => encode_text(number_text(number, 14).as_bytes(), to),
-            _ => {
-                let why = "Cannot serialise table: table key must be a number or string";
-                return Err(mlua::Error::runtime(why));
-            }
-        }
-        to.push(b':');
-        encode(&value, depth + 1, to)?;
-    }
-    to.push(b'}');
-    Ok(())
+        Some(len) => Place::List(0, len),
+        None => Place::Map(Value::Nil),
+    };
+    to.push(match place {
+        Place::List(..) => b'[',
+        Place::Map(_) => b'{',
+    });
+    Ok(Level { table, place })
+}
+
+/// A table that is being decoded.
+struct Open {
+    table: Table,
+    /// The key of the next member of an object; a list has the number of members so far.
+    key: Result<LuaString, usize>,
 }
 
 struct Decoder<'d> {
@@ -172,14 +224,92 @@ impl Decoder<'_> {
         }
     }
 
-    fn value(&mut self, depth: usize) -> mlua::Result<Value> {
-        if depth > DEPTH_MAX {
-            let at = self.at + 1;
-            return Err(mlua::Error::runtime(format!(
-                "Found too many nested data structures (1001) at character {at}"
-            )));
+    /// A value. Tables in tables are kept on a stack of their own, see [`encode`].
+    fn value(&mut self) -> mlua::Result<Value> {
+        let mut levels: Vec<Open> = Vec::new();
+        loop {
+            self.skip_blanks();
+            let mut done = match self.text.get(self.at) {
+                Some(b'{' | b'[') => match self.begin(levels.len())? {
+                    Ok(open) => {
+                        levels.push(open);
+                        continue;
+                    }
+                    Err(empty) => Value::Table(empty),
+                },
+                _ => self.plain()?,
+            };
+            loop {
+                let Some(open) = levels.last_mut() else {
+                    return Ok(done);
+                };
+                match &mut open.key {
+                    Ok(key) => open.table.raw_set(&*key, done)?,
+                    Err(count) => {
+                        *count += 1;
+                        open.table.raw_set(*count, done)?;
+                    }
+                }
+                self.skip_blanks();
+                match (self.text.get(self.at), &mut open.key) {
+                    (Some(b','), Err(_)) => {
+                        self.at += 1;
+                        break;
+                    }
+                    (Some(b','), Ok(key)) => {
+                        self.at += 1;
+                        *key = self.key()?;
+                        break;
+                    }
+                    (Some(b'}'), Ok(_)) | (Some(b']'), Err(_)) => {
+                        self.at += 1;
+                        done = Value::Table(open.table.clone());
+                        levels.pop();
+                    }
+                    (_, Ok(_)) => return self.expected("comma or object end"),
+                    (_, Err(_)) => return self.expected("comma or array end"),
+                }
+            }
         }
+    }
+
+    /// Begins the object or list that is here inside `depth` others; an empty one has its end here.
+    fn begin(&mut self, depth: usize) -> mlua::Result<Result<Open, Table>> {
+        let is_object = self.text[self.at] == b'{';
+        self.at += 1;
+        if depth >= DEPTH_MAX {
+            let (depth, at) = (depth + 1, self.at);
+            return refused(format!(
+                "Found too many nested data structures ({depth}) at character {at}"
+            ));
+        }
+        let table = self.lua.create_table()?;
         self.skip_blanks();
+        let end = if is_object { b'}' } else { b']' };
+        if self.text.get(self.at) == Some(&end) {
+            self.at += 1;
+            return Ok(Err(table));
+        }
+        let key = if is_object { Ok(self.key()?) } else { Err(0) };
+        Ok(Ok(Open { table, key }))
+    }
+
+    /// The key of a member of an object, and the colon behind it.
+    fn key(&mut self) -> mlua::Result<LuaString> {
+        self.skip_blanks();
+        if self.text.get(self.at) != Some(&b'"') {
+            return self.expected("object key string");
+        }
+        let key = self.text()?;
+        self.skip_blanks();
+        if self.text.get(self.at) != Some(&b':') {
+            return self.expected("colon");
+        }
+        self.at += 1;
+        self.lua.create_string(key)
+    }
+
+    fn plain(&mut self) -> mlua::Result<Value> {
         let rest = &self.text[self.at..];
         for (word, value) in [
             (&b"true"[..], Value::Boolean(true)),
@@ -196,68 +326,8 @@ impl Decoder<'_> {
                 let text = self.text()?;
                 Ok(Value::String(self.lua.create_string(text)?))
             }
-            Some(b'{') => self.object(depth),
-            Some(b'[') => self.array(depth),
             Some(b'-' | b'0'..=b'9') => self.number(),
             _ => self.expected("value"),
-        }
-    }
-
-    fn object(&mut self, depth: usize) -> mlua::Result<Value> {
-        self.at += 1;
-        let table = self.lua.create_table()?;
-        self.skip_blanks();
-        if self.text.get(self.at) == Some(&b'}') {
-            self.at += 1;
-            return Ok(Value::Table(table));
-        }
-        loop {
-            self.skip_blanks();
-            if self.text.get(self.at) != Some(&b'"') {
-                return self.expected("object key string");
-            }
-            let key = self.text()?;
-            self.skip_blanks();
-            if self.text.get(self.at) != Some(&b':') {
-                return self.expected("colon");
-            }
-            self.at += 1;
-            let value = self.value(depth + 1)?;
-            table.raw_set(self.lua.create_string(key)?, value)?;
-            self.skip_blanks();
-            match self.text.get(self.at) {
-                Some(b',') => self.at += 1,
-                Some(b'}') => {
-                    self.at += 1;
-                    return Ok(Value::Table(table));
-                }
-                _ => return self.expected("comma or object end"),
-            }
-        }
-    }
-
-    fn array(&mut self, depth: usize) -> mlua::Result<Value> {
-        self.at += 1;
-        let table = self.lua.create_table()?;
-        self.skip_blanks();
-        if self.text.get(self.at) == Some(&b']') {
-            self.at += 1;
-            return Ok(Value::Table(table));
-        }
-        let mut count = 0;
-        loop {
-            count += 1;
-            let value = self.value(depth + 1)?;
-            table.raw_set(count, value)?;
-            self.skip_blanks();
-            match self.text.get(self.at) {
-                Some(b',') => self.at += 1,
-                Some(b']') => {
-                    self.at += 1;
-                    return Ok(Value::Table(table));
-                }
-                _ => return self.expected("comma or array end"),
-            }
         }
     }
 
@@ -339,19 +409,20 @@ impl Decoder<'_> {
 
 /// The library.
 pub(crate) fn open(lua: &Lua) -> mlua::Result<Table> {
-    let encode = lua.create_function(|lua, value: Value| {
+    let next: Function = lua.globals().get("next")?;
+    let encode = lua.create_function(move |lua, value: Value| {
         let mut text = Vec::new();
-        encode(&value, 0, &mut text)?;
+        encode(&next, value, &mut text)?;
         lua.create_string(text)
     })?;
-    let decode = lua.create_function(|lua, text: mlua::LuaString| {
+    let decode = lua.create_function(|lua, text: LuaString| {
         let text = text.as_bytes().to_vec();
         let mut decoder = Decoder {
             lua,
             text: &text,
             at: 0,
         };
-        let value = decoder.value(0)?;
+        let value = decoder.value()?;
         decoder.skip_blanks();
         match decoder.at == text.len() {
             true => Ok(value),

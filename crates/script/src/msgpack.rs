@@ -80,6 +80,7 @@ fn pack(to: &mut Vec<u8>, value: &Value, depth: usize) -> mlua::Result<()> {
             to.extend_from_slice(&text);
         }
         Value::Table(_) if depth >= DEPTH_MAX => to.push(0xc0),
+        Value::Table(table) if table.is_empty() => to.push(0x90),
         Value::Table(table) => match list_len(table)? {
             Some(len) if len == table.raw_len() => {
                 head(to, len, (0x90, 15), (0xdc, 0xdd));
@@ -88,9 +89,15 @@ fn pack(to: &mut Vec<u8>, value: &Value, depth: usize) -> mlua::Result<()> {
                 }
             }
             Some(_) | None => {
-                let pairs: Vec<(Value, Value)> = table.pairs().collect::<mlua::Result<_>>()?;
-                head(to, pairs.len(), (0x80, 15), (0xde, 0xdf));
-                for (key, value) in pairs {
+                // Twice, as Lua gives few references to the values of a table at a time.
+                head(
+                    to,
+                    table.pairs::<Value, Value>().count(),
+                    (0x80, 15),
+                    (0xde, 0xdf),
+                );
+                for pair in table.pairs::<Value, Value>() {
+                    let (key, value) = pair?;
                     pack(to, &key, depth + 1)?;
                     pack(to, &value, depth + 1)?;
                 }
