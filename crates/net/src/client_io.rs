@@ -3,7 +3,9 @@
 use crate::client::{Connection, PeerMap, take_out};
 use crate::counters::{CoreCounters, Counters, add};
 use crate::datagram;
-use crate::fabric::{self, Hubs, Side};
+#[cfg(feature = "fabric")]
+use crate::fabric::Hubs;
+use crate::fabric::{self, Side};
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Terms, Ungreeted, greet};
 use crate::link::Link;
@@ -39,6 +41,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Arc<Counters>,
     /// The endpoints of libfabric, per core.
+    #[cfg(feature = "fabric")]
     pub(crate) fabric: Vec<Hubs>,
     /// Of the rings, per core. The first ring of a core starts its task.
     pub(crate) pollers: Vec<(Arc<Poller>, OnceLock<TaskHandle>)>,
@@ -54,6 +57,7 @@ impl Shared {
         };
         Self {
             counters: Arc::new(Counters::new(cores)),
+            #[cfg(feature = "fabric")]
             fabric: (0..cores.max(1)).map(|_| Hubs::default()).collect(),
             pollers: (0..cores).map(poller).collect(),
             options,

@@ -15,10 +15,6 @@ pub(crate) const IS_BUILT: bool = false;
 /// The reason to open no such port.
 const NOT_BUILT: &str = "this program was built without libfabric (cargo feature `fabric`)";
 
-/// The endpoints of a core.
-#[derive(Default)]
-pub(crate) struct Hubs;
-
 /// A side of a connection that is being made.
 pub(crate) enum Side {
     Caller,
