@@ -122,7 +122,6 @@ impl Client {
     }
 
     /// Begins a transaction. Nothing is sent.
-    #[must_use]
     pub fn transaction(&self) -> Transaction {
         Transaction {
             client: self.clone(),
@@ -155,7 +154,7 @@ impl Client {
             // At random, so that those who met do not meet again.
             let most = Duration::from_micros(50 << conflicts.min(9)).min(PAUSE_MAX);
             let parts = &self.shared.parts;
-            let draw = u128::from(parts.rng.next_u64()) * most.as_nanos() >> 64;
+            let draw = (u128::from(parts.rng.next_u64()) * most.as_nanos()) >> 64;
             let pause = Duration::from_nanos(u64::try_from(draw).unwrap_or(0));
             parts.clock.sleep(pause).await;
         }

@@ -14,7 +14,7 @@ use core::time::Duration;
 use pluvio_client::{Change, Client, ErrorKind, Mutation, Table};
 use pluvio_env::{Clock, Moment};
 use pluvio_script::{Flags, Library, Shebang, Stop, sha1_hex};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The table.
@@ -47,8 +47,8 @@ struct Libraries {
 
 #[derive(Default)]
 struct Kept {
-    scripts: HashMap<Arc<str>, Bytes>,
-    by_source: HashMap<Bytes, Arc<str>>,
+    scripts: BTreeMap<Arc<str>, Bytes>,
+    by_source: BTreeMap<Bytes, Arc<str>>,
     bytes: usize,
 }
 

@@ -10,7 +10,7 @@ use crate::{Commands, Interrupted, Value};
 use core::cell::RefCell;
 use mlua::chunk::ChunkMode;
 use mlua::{HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, VmState};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Most memory of a script, in bytes, what the libraries take included.
@@ -117,7 +117,7 @@ pub struct Interpreter {
     shared: Shared,
     sandbox: Sandbox,
     handler: mlua::Function,
-    compiled: RefCell<HashMap<Vec<u8>, mlua::Function>>,
+    compiled: RefCell<BTreeMap<Vec<u8>, mlua::Function>>,
 }
 
 impl Interpreter {

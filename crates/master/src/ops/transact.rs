@@ -21,7 +21,7 @@ use pluvio_units::{KeyHash, LogId, TableId};
 use pluvio_wire::{
     Answer, FatalKind, Header, Refusal, Results, RetryReason, TRANSACTION_STEPS_MAX,
 };
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -176,7 +176,7 @@ fn too_large() -> Refusal {
 pub(crate) struct HeldBack {
     /// How many keys; read by every change.
     count: AtomicUsize,
-    keys: Mutex<HashMap<(TableId, KeyHash), Moment>>,
+    keys: Mutex<BTreeMap<(TableId, KeyHash), Moment>>,
 }
 
 impl HeldBack {
@@ -186,7 +186,7 @@ impl HeldBack {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    fn keys(&self) -> MutexGuard<'_, HashMap<(TableId, KeyHash), Moment>> {
+    fn keys(&self) -> MutexGuard<'_, BTreeMap<(TableId, KeyHash), Moment>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

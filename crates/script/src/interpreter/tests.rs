@@ -405,6 +405,7 @@ fn what_goes_on_for_ever_ends() {
 fn another_thread_stops_a_script() {
     let stop = Stop::default();
     let budget = Rc::new(Budget::new(u64::MAX, stop.clone()));
+    #[expect(clippy::disallowed_methods, reason = "what is tested is a thread")]
     let stopper = std::thread::spawn(move || stop.stop());
     let script = ("while true do end".as_bytes(), "SHA");
     let ended = Interpreter::new().run(script, (&[], &[]), &mut Server::default(), &budget);
