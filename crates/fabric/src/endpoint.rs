@@ -6,7 +6,7 @@
 //! - FABRIC-1: calls into the library for one endpoint never overlap. The lock sees to it.
 //! - FABRIC-2: a message goes only to a peer that is in the library's table. A [`Peer`] keeps it
 //!   there, and the endpoint open.
-//! - FABRIC-3: the library gets a peer's name only when it has the form of this endpoint's own: the
+//! - FABRIC-3: the library gets a peer's name only when it has the form of this endpoint's own. The
 //!   library reads as many bytes as that form says.
 //!
 //! Threads: any thread may use it. One lock is held for a call of the library, none of which waits.
@@ -85,7 +85,7 @@ impl From<Broken> for io::Error {
 pub enum Taken {
     /// Nothing has come.
     Nothing,
-    /// A message of so many bytes.
+    /// A message, with its length in bytes.
     Message(usize),
     /// A message to this peer was not delivered. So were perhaps later ones.
     Undelivered(PeerId),
@@ -98,7 +98,7 @@ struct Inside {
     peers: BTreeMap<Box<[u8]>, (PeerId, usize)>,
 }
 
-// SAFETY: the C half's endpoint belongs to no thread: libfabric asks only that calls do not overlap
+// SAFETY: the C half's endpoint belongs to no thread. libfabric asks only that calls do not overlap
 // (`FI_THREAD_DOMAIN`), and `Inside` is reached through one lock (FABRIC-1).
 unsafe impl Send for Inside {}
 
@@ -168,7 +168,7 @@ impl Endpoint {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
-        // What it protects is valid after every statement, so also after a panic.
+        // The protected state is valid after every statement, so also after a panic.
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -347,7 +347,7 @@ impl Drop for Peer {
         if *count == 0 {
             let id = *id;
             inside.peers.remove(&self.name);
-            // SAFETY: `raw` is open, the lock is held (FABRIC-1), and the peer is in the table: it
+            // SAFETY: `raw` is open, the lock is held (FABRIC-1), and the peer is in the table. It
             // was added once and this is its only removal.
             unsafe { pf_remove_peer(raw.as_ptr(), id.0) }
         }

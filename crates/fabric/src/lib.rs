@@ -7,7 +7,8 @@
 //! Rules of the C half
 //! - FABRIC-4: the library reads and writes the slots only. They live until the endpoint is closed,
 //!   and a slot is used again only when its operation has ended. Bytes are copied in and out.
-//! - FABRIC-5: no function waits, but for `pf_open` and `pf_close`.
+//!
+//! Of its functions `pf_open` and `pf_close` may wait, and no other.
 //!
 //! It is empty without the feature `libfabric`, and so the ordinary build needs no C library.
 

@@ -214,7 +214,7 @@ async fn open(shared: &Shared, connection: &Connection) -> Result<(Link, usize),
     let (address, core) = (&connection.address, connection.core);
     let tcp = address.place_of(Transport::Tcp);
     let fabric = address.place_of(Transport::Fabric);
-    // A process that can connect over nothing else is told why it cannot over libfabric.
+    // If there is no TCP, the caller is told why libfabric fails.
     let fabric = fabric.filter(|_| fabric::IS_BUILT || tcp.is_none());
     let mut failed = None;
     if let Some(ring) = address.place_of(Transport::Ring) {

@@ -112,7 +112,7 @@ pub(crate) async fn serve(
         .await;
 }
 
-/// What carries the connection from here on, once the hellos are over. `None`: nothing does.
+/// The carrier of the connection from here on, once the hellos are over, if there is one.
 async fn carrier(place: &Place, arrival: Arrival, peer: &Peer) -> Option<Link> {
     let shared: &Shared = &place.port.shared;
     let limit = shared.options.handshake_limit;

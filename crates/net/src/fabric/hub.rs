@@ -8,8 +8,8 @@
 //! 3. Whoever sends nudges the task, since an answer may come soon. So does a byte on the socket
 //!    beside a connection.
 //!
-//! - HUB-1: a message that names no line of this endpoint is thrown away. Keys are random, so a
-//!   process that was not given one cannot reach a connection.
+//! - HUB-1: a message that names no line of this endpoint is thrown away. Keys are random, so
+//!   only a process that was given one reaches a connection.
 //!
 //! A hub without connections sleeps, and stays open for the next one.
 
@@ -67,7 +67,7 @@ struct Inside {
     is_broken: AtomicBool,
 }
 
-/// What the task needs of the network; it must not keep the network alive.
+/// The part of the network that the task needs; it must not keep the network alive.
 struct Counting {
     clock: Arc<dyn Clock>,
     strays: Box<dyn Fn(usize) + Send + Sync>,

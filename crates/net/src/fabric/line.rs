@@ -16,7 +16,7 @@
 //! Invariants
 //! - LINE-1: the bytes that wait here are at most `window`. The other side has been told so, and
 //!   one that sends more is cut off.
-//! - LINE-2: bytes come out in the order in which they went in, and without a gap: a message whose
+//! - LINE-2: bytes come out in the order in which they went in, and without a gap. A message whose
 //!   number is not the next one ends the connection.
 //!
 //! Threads: the tasks of one core use it. Its lock is for the compiler; nobody waits for it.
@@ -109,10 +109,10 @@ struct State {
     /// Bytes that have come and that were read.
     came: u64,
     taken: u64,
-    /// The other side was told last that so many were read.
+    /// The number of bytes read that the other side was told last.
     told: u64,
     sent: u64,
-    /// The other side has read so many of `sent`.
+    /// The part of `sent` that the other side has read.
     read_there: u64,
     /// A message has come.
     is_met: bool,
@@ -257,7 +257,7 @@ impl Line {
         }
     }
 
-    /// Notes that a message with this header and so many bytes is on its way.
+    /// Notes that a message with this header and this number of bytes is on its way.
     pub(super) fn note_sent(&self, head: Head, bytes: usize) {
         let mut state = lock(&self.state);
         state.sent += bytes as u64;
