@@ -47,7 +47,10 @@ pub(super) const PIECE_BYTES_MAX: usize = MESSAGE_BYTES_MAX - HEAD_BYTES;
 
 /// The hubs of one core. They stay for the next connection: opening one takes some 100 ms.
 #[derive(Default)]
-pub(crate) struct Hubs(Mutex<FixedMap<(Box<str>, IpAddr), Arc<Hub>>>);
+pub(crate) struct Hubs(Mutex<FixedMap<Place, Arc<Hub>>>);
+
+/// The provider and the interface of a hub.
+type Place = (Box<str>, IpAddr);
 
 /// An open endpoint. Dropping it ends its task.
 pub(crate) struct Hub {
@@ -149,7 +152,8 @@ impl Hub {
     fn is_good(&self) -> bool {
         let inside = &self.inside;
         let is_idle = lock(&inside.lines).is_empty();
-        !inside.is_broken.load(Relaxed) && !(is_idle && inside.endpoint.under_way() > 0)
+        let must_wait = is_idle && inside.endpoint.under_way() > 0;
+        !must_wait && !inside.is_broken.load(Relaxed)
     }
 
     pub(super) fn endpoint(&self) -> &Arc<Endpoint> {
