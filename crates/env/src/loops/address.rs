@@ -69,14 +69,12 @@ impl Transport {
         match self {
             Self::Tcp | Self::Datagrams => place.contains(':'),
             Self::Ring => place.starts_with('/'),
-            Self::Fabric => {
-                place
-                    .split(':')
-                    .take(3)
-                    .filter(|part| !part.is_empty())
-                    .count()
-                    == 3
-            }
+            Self::Fabric => place
+                .rsplit_once(':')
+                .and_then(|(rest, port)| Some((rest.split_once(':')?, port)))
+                .is_some_and(|((provider, host), port)| {
+                    [provider, host, port].iter().all(|part| !part.is_empty())
+                }),
         }
     }
 

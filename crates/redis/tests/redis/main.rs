@@ -11,7 +11,6 @@ mod faults;
 mod held;
 mod memory;
 mod needs_redis_server;
-mod needs_redis_server_dump;
 mod operators;
 mod parser;
 mod pipeline;
