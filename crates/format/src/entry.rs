@@ -13,6 +13,7 @@ use crate::completion::Completion;
 use crate::digest::LogDigest;
 use crate::graves::Graves;
 use crate::kind::EntryKind;
+use crate::prepared::{PREPARED_MAX, Restored};
 use crate::stats::TableStats;
 use crate::varint::{Fields, VarintError, get_varint, put_varint, varint_len};
 use crate::{FORMAT_VERSION, FORMAT_VERSION_MIN};
@@ -55,10 +56,60 @@ pub struct Object<'a> {
     pub graves: Graves<'a>,
     /// When it expires, if it does.
     pub deadline: Option<Deadline>,
+    /// What its value is.
+    pub state: ObjectState,
     /// At most `KEY_MAX` bytes.
     pub key: &'a [u8],
-    /// At most `VALUE_MAX` bytes.
+    /// At most `VALUE_MAX` bytes; [`PREPARED_MAX`] where it is prepared.
     pub value: &'a [u8],
+}
+
+/// What the value of an object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ObjectState {
+    /// The value as clients know it.
+    #[default]
+    Plain,
+    /// A [`Prepared`](crate::Prepared): its key is locked for a transaction of several owners.
+    Prepared,
+    /// A [`Restored`](crate::Restored): clients know it by an earlier version.
+    Restored,
+}
+
+impl ObjectState {
+    fn kind(self) -> EntryKind {
+        match self {
+            Self::Plain => EntryKind::Object,
+            Self::Prepared => EntryKind::Prepared,
+            Self::Restored => EntryKind::Restored,
+        }
+    }
+
+    /// Most bytes of such a value.
+    fn value_max(self) -> usize {
+        match self {
+            Self::Plain => VALUE_MAX,
+            Self::Prepared => PREPARED_MAX,
+            Self::Restored => VALUE_MAX + Restored::FRONT_MAX,
+        }
+    }
+
+    /// What an entry of this kind is, if it is an object.
+    #[inline]
+    fn of_kind(kind: EntryKind) -> Option<Self> {
+        match kind {
+            EntryKind::Object => Some(Self::Plain),
+            EntryKind::Prepared => Some(Self::Prepared),
+            EntryKind::Restored => Some(Self::Restored),
+            EntryKind::Tombstone
+            | EntryKind::SegmentHeader
+            | EntryKind::LogDigest
+            | EntryKind::SafeVersion
+            | EntryKind::TableStats
+            | EntryKind::Completion
+            | EntryKind::Horizon => None,
+        }
+    }
 }
 
 /// Says that one version of an object is dead, so that replay does not bring it back [LSM-DRAM §4].
@@ -151,7 +202,7 @@ impl Entry<'_> {
     #[must_use]
     pub fn kind(&self) -> EntryKind {
         match self {
-            Self::Object(_) => EntryKind::Object,
+            Self::Object(object) => object.state.kind(),
             Self::Tombstone(_) => EntryKind::Tombstone,
             Self::SegmentHeader(_) => EntryKind::SegmentHeader,
             Self::LogDigest(_) => EntryKind::LogDigest,
@@ -271,13 +322,14 @@ impl<'a> Encoded<'a> {
         check: Check,
     ) -> Result<Self, EncodeError> {
         check_key(object.key)?;
-        if object.value.len() > VALUE_MAX {
+        if object.value.len() > object.state.value_max() {
             return Err(EncodeError::ValueTooLong(object.value.len()));
         }
         let key_len = object.key.len() as u64;
         let body_len = Self::object_body_len(object);
         let mut head = [0u8; HEAD_MAX];
-        head[0] = EntryKind::Object.code() | if group_continues { GROUP_CONTINUES } else { 0 };
+        let kind = object.state.kind();
+        head[0] = kind.code() | if group_continues { GROUP_CONTINUES } else { 0 };
         if !object.graves.is_empty() {
             head[0] |= HAS_GRAVES;
         }
@@ -311,7 +363,7 @@ impl<'a> Encoded<'a> {
         Ok(Self {
             head,
             head_len: at as u8,
-            kind: EntryKind::Object,
+            kind,
             tail: Tail::Slices(object.key, object.value),
         })
     }
@@ -461,9 +513,9 @@ pub struct ObjectLens {
 }
 
 impl<'a> Object<'a> {
-    /// Reads the sizes of the object at the start of `bytes`; [`EntryHead::BYTES_MAX`] of them
-    /// (or all there are) are enough. `None` when it is no object, or has a length that only
-    /// [`EntryHead::read`] explains.
+    /// Reads the sizes of the plain object at the start of `bytes`; [`EntryHead::BYTES_MAX`] of
+    /// them (or all there are) are enough. `None` when it is no plain object, or has a length that
+    /// only [`EntryHead::read`] explains.
     #[must_use]
     #[inline]
     pub fn lens(bytes: &[u8]) -> Option<ObjectLens> {
@@ -526,16 +578,21 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Reads the object from a body, which begins with graves and deadline if the header says so
+    /// Reads a plain object from a body, which begins with graves and deadline if the header says so
     /// (`lens`). `None` when it is malformed.
     #[must_use]
     #[inline]
     pub fn of_body(body: &'a [u8], lens: &ObjectLens) -> Option<Self> {
-        Self::of_fields(body, lens.has_graves, lens.has_deadline)
+        Self::of_fields(body, ObjectState::Plain, lens.has_graves, lens.has_deadline)
     }
 
     #[inline]
-    fn of_fields(body: &'a [u8], has_graves: bool, has_deadline: bool) -> Option<Self> {
+    fn of_fields(
+        body: &'a [u8],
+        state: ObjectState,
+        has_graves: bool,
+        has_deadline: bool,
+    ) -> Option<Self> {
         let (graves, body) = if has_graves {
             let (graves, len) = Graves::take(body)?;
             (graves, body.get(len..)?)
@@ -550,6 +607,7 @@ impl<'a> Object<'a> {
         let object = Self {
             graves,
             deadline,
+            state,
             table: TableId(fields.varint()?),
             version: ObjectVersion(fields.varint()?),
             timestamp_s: fields.u32()?,
@@ -559,7 +617,7 @@ impl<'a> Object<'a> {
             },
             value: fields.rest(),
         };
-        (object.key.len() <= KEY_MAX && object.value.len() <= VALUE_MAX).then_some(object)
+        (object.key.len() <= KEY_MAX && object.value.len() <= state.value_max()).then_some(object)
     }
 }
 
@@ -709,7 +767,12 @@ impl EntryHead {
         let has_graves = first & HAS_GRAVES != 0;
         let has_deadline = first & HAS_DEADLINE != 0;
         let kind = EntryKind::from_code(first & KIND_MASK)
-            .filter(|kind| !(has_graves || has_deadline) || *kind == EntryKind::Object)
+            .filter(|kind| match ObjectState::of_kind(*kind) {
+                // The deadline of a prepared object is part of what it holds.
+                Some(ObjectState::Prepared) => !has_deadline,
+                Some(ObjectState::Plain | ObjectState::Restored) => true,
+                None => !(has_graves || has_deadline),
+            })
             .ok_or(fail(ParseErrorKind::BadKind(first)))?;
         debug_assert_eq!(kind.code() & !KIND_MASK, 0);
         let (body_len, varint) = get_varint(rest).map_err(|e| match e {
@@ -788,8 +851,9 @@ impl<'a> Parsed<'a> {
 fn decode_body<'a>(head: &EntryHead, body: &'a [u8]) -> Option<Entry<'a>> {
     let mut fields = Fields::new(body);
     match head.kind {
-        EntryKind::Object => {
-            Object::of_fields(body, head.has_graves, head.has_deadline).map(Entry::Object)
+        EntryKind::Object | EntryKind::Prepared | EntryKind::Restored => {
+            let state = ObjectState::of_kind(head.kind)?;
+            Object::of_fields(body, state, head.has_graves, head.has_deadline).map(Entry::Object)
         }
         EntryKind::Tombstone => {
             let table = TableId(fields.varint()?);

@@ -20,13 +20,18 @@ pub enum EntryKind {
     TableStats = 6,
     /// An operation was executed, with its result [RAMCloud §10.3].
     Completion = 7,
+    /// An object whose key is locked for a transaction of several owners: see
+    /// [`Prepared`](crate::Prepared).
+    Prepared = 11,
+    /// An object that such a lock left as it was: see [`Restored`](crate::Restored).
+    Restored = 12,
     /// An upper limit for the time by which deadlines were judged.
     Horizon = 13,
 }
 
 impl EntryKind {
     /// Every kind, in the order of the numbers on disk.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Object,
         Self::Tombstone,
         Self::SegmentHeader,
@@ -34,6 +39,8 @@ impl EntryKind {
         Self::SafeVersion,
         Self::TableStats,
         Self::Completion,
+        Self::Prepared,
+        Self::Restored,
         Self::Horizon,
     ];
 
@@ -41,6 +48,21 @@ impl EntryKind {
     #[must_use]
     pub fn code(self) -> u8 {
         self as u8
+    }
+
+    /// Whether an entry of this kind is an object, whatever its state.
+    #[must_use]
+    pub fn is_object(self) -> bool {
+        match self {
+            Self::Object | Self::Prepared | Self::Restored => true,
+            Self::Tombstone
+            | Self::SegmentHeader
+            | Self::LogDigest
+            | Self::SafeVersion
+            | Self::TableStats
+            | Self::Completion
+            | Self::Horizon => false,
+        }
     }
 
     /// The kind with this number, if there is one. Zero is padding, not a kind.
@@ -54,6 +76,8 @@ impl EntryKind {
             5 => Some(Self::SafeVersion),
             6 => Some(Self::TableStats),
             7 => Some(Self::Completion),
+            11 => Some(Self::Prepared),
+            12 => Some(Self::Restored),
             13 => Some(Self::Horizon),
             _ => None,
         }

@@ -23,6 +23,7 @@ mod frame;
 mod graves;
 mod kind;
 mod plain;
+mod prepared;
 mod segment;
 mod stats;
 mod varint;
@@ -35,7 +36,7 @@ pub use completion::Completion;
 pub use digest::LogDigest;
 pub use entry::{
     Check, EncodeError, Encoded, Entry, EntryHead, GROUP_MAX, Object, ObjectFront, ObjectLens,
-    ParseError, ParseErrorKind, Parsed, SegmentHeader, SegmentKind, Tombstone,
+    ObjectState, ParseError, ParseErrorKind, Parsed, SegmentHeader, SegmentKind, Tombstone,
 };
 pub use frame::{
     FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, FrameError, FrameHeader, LastWrite,
@@ -44,6 +45,7 @@ pub use frame::{
 pub use graves::{GraveList, Graves};
 pub use kind::EntryKind;
 pub use plain::{PlainFront, PlainLayout};
+pub use prepared::{OldObject, PREPARED_MAX, Prepared, PreparedChange, Restored};
 pub use segment::{Group, GroupEntries, SegmentIter, check_piece};
 pub use stats::{TableStat, TableStats};
 
@@ -51,7 +53,7 @@ pub use stats::{TableStat, TableStats};
 /// refuses a version it does not know. Version 2 added [`Graves`], version 3 outcomes with output,
 /// version 4 [`Certificate`]s, version 5 deadlines of objects. Raised with each new kind of entry,
 /// flag, outcome or field (`docs/log-format.md`).
-pub const FORMAT_VERSION: u32 = 6;
+pub const FORMAT_VERSION: u32 = 7;
 
 /// The oldest version that is read: what it lays out means the same in all since.
 pub const FORMAT_VERSION_MIN: u32 = 1;

@@ -273,7 +273,7 @@ fn packed_varint(version: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Encoded, Entry, Graves, Parsed};
+    use crate::{Encoded, Entry, Graves, ObjectState, Parsed};
     use proptest::prelude::*;
 
     fn front(bytes: &[u8]) -> Option<(PlainFront, usize)> {
@@ -311,6 +311,7 @@ mod tests {
                     timestamp_s: 1,
                     graves: Graves::NONE,
                     deadline: None,
+                    state: ObjectState::Plain,
                     key: &key,
                     value: &value,
                 };
@@ -336,6 +337,7 @@ mod tests {
                     timestamp_s: 0x8182_8384,
                     graves: Graves::NONE,
                     deadline: None,
+                    state: ObjectState::Plain,
                     key: b"a key",
                     value: &value,
                 };
@@ -356,6 +358,7 @@ mod tests {
             timestamp_s: 0,
             graves: Graves::NONE,
             deadline: None,
+            state: ObjectState::Plain,
             key: b"a key",
             value: &[1; 20],
         };
@@ -380,6 +383,7 @@ mod tests {
                 timestamp_s,
                 graves: Graves::NONE,
                 deadline: None,
+                state: ObjectState::Plain,
                 key: &key,
                 value: &value,
             };

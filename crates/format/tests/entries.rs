@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use pluvio_format::{
     Check, Completion, EncodeError, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION,
-    GraveList, Graves, LogDigest, Object, ParseError, ParseErrorKind, Parsed, SegmentHeader,
-    SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, check_piece,
+    GraveList, Graves, LogDigest, Object, ObjectState, ParseError, ParseErrorKind, Parsed,
+    SegmentHeader, SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, check_piece,
 };
 use pluvio_mutation::{Outcome, Output, Unfit};
 use pluvio_units::{
@@ -14,17 +14,30 @@ use pluvio_units::{
 };
 use proptest::prelude::*;
 
+fn plain() -> Object<'static> {
+    Object {
+        table: TableId(7),
+        version: ObjectVersion(12345),
+        timestamp_s: 77,
+        graves: Graves::NONE,
+        deadline: None,
+        state: ObjectState::Plain,
+        key: b"key",
+        value: b"a value",
+    }
+}
+
 /// One entry of every kind. The match makes a new kind fail to compile until it is in here.
 fn example(kind: EntryKind) -> Entry<'static> {
     match kind {
-        EntryKind::Object => Entry::Object(Object {
-            table: TableId(7),
-            version: ObjectVersion(12345),
-            timestamp_s: 77,
-            graves: Graves::NONE,
-            deadline: None,
-            key: b"key",
-            value: b"a value",
+        EntryKind::Object => Entry::Object(plain()),
+        EntryKind::Prepared => Entry::Object(Object {
+            state: ObjectState::Prepared,
+            ..plain()
+        }),
+        EntryKind::Restored => Entry::Object(Object {
+            state: ObjectState::Restored,
+            ..plain()
         }),
         EntryKind::Tombstone => Entry::Tombstone(Tombstone {
             table: TableId(7),
@@ -193,21 +206,21 @@ fn segments_of_earlier_versions_are_read_and_those_of_later_ones_refused_with_ad
         let object = example(EntryKind::Object);
         lay_out(&[vec![header, digest], vec![object]]).0
     };
-    assert_eq!(FORMAT_VERSION, 6, "a new version has a place in this test");
-    for version in 1..=6 {
+    assert_eq!(FORMAT_VERSION, 7, "a new version has a place in this test");
+    for version in 1..=7 {
         let image = image(version);
         let read = SegmentIter::new(&image, SEGLET).map(|group| group.unwrap().len());
         assert_eq!(read.collect::<Vec<_>>(), [2, 1], "version {version}");
         assert_eq!(check_piece(&image, 0, SEGLET), Ok(image.len()));
     }
-    for version in [0, 7, u32::MAX] {
+    for version in [0, 8, u32::MAX] {
         let image = image(version);
         let mut read = SegmentIter::new(&image, SEGLET);
         let error = read.next().unwrap().unwrap_err();
         assert_eq!(error.kind, ParseErrorKind::BadVersion(version));
         assert!(read.next().is_none(), "nothing of it is taken");
         assert_eq!(check_piece(&image, 0, SEGLET), Err(error));
-        let words = format!("has format version {version}, this program reads 1 to 6: use ");
+        let words = format!("has format version {version}, this program reads 1 to 7: use ");
         assert!(error.to_string().contains(&words), "{error}");
     }
 }
@@ -215,13 +228,13 @@ fn segments_of_earlier_versions_are_read_and_those_of_later_ones_refused_with_ad
 /// The layout of a header may change, the place of its version does not.
 #[test]
 fn a_version_is_told_before_the_rest_of_a_segment_header_is_read() {
-    let body = [&7_u32.to_le_bytes()[..], b"of another layout"].concat();
+    let body = [&8_u32.to_le_bytes()[..], b"of another layout"].concat();
     let mut bytes = vec![EntryKind::SegmentHeader.code(), body.len() as u8];
     let crc = crc32c(&[&bytes, &body]);
     bytes.extend(crc.to_le_bytes());
     bytes.extend(body);
     let error = Parsed::read(&bytes, Check::Checksum).unwrap_err();
-    assert_eq!(error.kind, ParseErrorKind::BadVersion(7));
+    assert_eq!(error.kind, ParseErrorKind::BadVersion(8));
 }
 
 /// Bits and kinds that docs/log-format.md reserves for later versions.
@@ -405,7 +418,9 @@ fn only_objects_have_graves() {
         let error = Parsed::read(&bytes, Check::Structure).unwrap_err().kind;
         match kind {
             // Its body does not begin with graves.
-            EntryKind::Object => assert_eq!(error, ParseErrorKind::BadBody(kind)),
+            EntryKind::Object | EntryKind::Prepared | EntryKind::Restored => {
+                assert_eq!(error, ParseErrorKind::BadBody(kind));
+            }
             EntryKind::Tombstone
             | EntryKind::SegmentHeader
             | EntryKind::LogDigest
@@ -425,6 +440,7 @@ fn the_header_of_a_small_object_takes_at_most_16_bytes() {
         timestamp_s: u32::MAX,
         graves: Graves::NONE,
         deadline: None,
+        state: ObjectState::Plain,
         key: &[1; 30],
         value: &[2; 100],
     };
@@ -444,6 +460,7 @@ fn the_length_of_an_object_at_a_later_version_is_told() {
             timestamp_s: 1,
             graves: Graves::NONE,
             deadline: None,
+            state: ObjectState::Plain,
             key: &[1; 4],
             value: &value[..value_len],
         })
@@ -476,6 +493,7 @@ fn what_is_too_long_or_out_of_order_is_refused_and_the_longest_is_not() {
                 timestamp_s: 0,
                 graves: Graves::NONE,
                 deadline: None,
+                state: ObjectState::Plain,
                 key: &key[..key_len],
                 value: &value[..value_len],
             }),
@@ -539,6 +557,7 @@ fn object(key: &[u8]) -> Entry<'_> {
         timestamp_s: 5,
         graves: Graves::NONE,
         deadline: None,
+        state: ObjectState::Plain,
         key,
         value: b"",
     })
@@ -672,9 +691,13 @@ proptest! {
     fn objects_and_tombstones_round_trip(
         table: u64, version: u64, segment: u64, timestamp_s: u32, deadline: u64,
         graves in proptest::collection::btree_set(1u64.., 0..30),
+        state in proptest::sample::select(vec![
+            ObjectState::Plain, ObjectState::Prepared, ObjectState::Restored,
+        ]),
         key in proptest::collection::vec(any::<u8>(), 0..300),
         value in proptest::collection::vec(any::<u8>(), 0..5000),
     ) {
+        let deadline = if state == ObjectState::Prepared { 0 } else { deadline };
         let (table, version, segment) = (TableId(table), ObjectVersion(version), SegmentId(segment));
         let graves: Vec<SegmentId> = graves.into_iter().map(SegmentId).collect();
         let (list, left_out) = GraveList::of(&graves).unwrap();
@@ -682,7 +705,7 @@ proptest! {
         for entry in [
             Entry::Object(Object {
                 table, version, timestamp_s, graves: list.graves(), deadline: Deadline::new(deadline),
-                key: &key, value: &value,
+                state, key: &key, value: &value,
             }),
             Entry::Tombstone(Tombstone { table, version, segment, timestamp_s, key: &key }),
         ] {

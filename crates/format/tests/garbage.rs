@@ -6,8 +6,8 @@
 
 use pluvio_format::{
     Check, Completion, Encoded, Entry, EntryHead, EntryKind, FORMAT_VERSION, FRAME_SLOT_BYTES,
-    FrameHeader, GraveList, Graves, LastWrite, LogDigest, Object, Parsed, SegmentHeader,
-    SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, newest_frame_header,
+    FrameHeader, GraveList, Graves, LastWrite, LogDigest, Object, ObjectState, Parsed,
+    SegmentHeader, SegmentIter, SegmentKind, TableStat, TableStats, Tombstone, newest_frame_header,
 };
 use pluvio_mutation::{Outcome, Output};
 use pluvio_units::{
@@ -97,6 +97,7 @@ fn entry(random: &mut Random, group_continues: bool) -> Vec<u8> {
                 Graves::NONE
             },
             deadline: Deadline::new(random.number()),
+            state: ObjectState::Plain,
             key: &key,
             value: &value,
         }),

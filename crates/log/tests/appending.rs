@@ -2,7 +2,9 @@
 
 mod support;
 
-use pluvio_format::{EncodeError, Entry, GROUP_MAX, Graves, Object, SegmentIter, SegmentKind};
+use pluvio_format::{
+    EncodeError, Entry, GROUP_MAX, Graves, Object, ObjectState, SegmentIter, SegmentKind,
+};
 use pluvio_log::{AppendClass, AppendError, CommitError, Durability, EntryRefs, LogSpace, SideLog};
 use pluvio_units::{LogId, LogPosition, ObjectVersion, SEGLET_BYTES, TableId, VALUE_MAX};
 use std::sync::Arc;
@@ -22,6 +24,7 @@ fn object<'a>(key: &'a [u8], value: &'a [u8]) -> Entry<'a> {
         timestamp_s: 3,
         graves: Graves::NONE,
         deadline: None,
+        state: ObjectState::Plain,
         key,
         value,
     })

@@ -3,7 +3,7 @@
 mod support;
 
 use futures_util::FutureExt;
-use pluvio_format::{Entry, Graves, Object};
+use pluvio_format::{Entry, Graves, Object, ObjectState};
 use pluvio_log::{AppendClass, SideLog};
 use pluvio_replication::Replication;
 use pluvio_sim::{DiskFaults, NetworkFaults};
@@ -418,6 +418,7 @@ fn fill(side: &mut SideLog, space: &pluvio_log::LogSpace) {
             timestamp_s: 1,
             graves: Graves::NONE,
             deadline: None,
+            state: ObjectState::Plain,
             key: key.as_bytes(),
             value: &value,
         };

@@ -513,6 +513,46 @@ impl Completions {
         }
     }
 
+    // --- transactions of several owners -----------------------------------------------------------
+
+    /// Whether an operation is running or done here.
+    pub(crate) fn knows(&self, client: ClientId, sequence: SequenceNumber) -> bool {
+        let shard = self.shard(client);
+        let known = shard.get(&client);
+        known.is_some_and(|client| client.find(sequence).is_ok())
+    }
+
+    /// Keeps what is known of a client at least until then.
+    pub(crate) fn keep(&self, client: ClientId, until: Duration) {
+        if let Some(client) = self.shard(client).get_mut(&client) {
+            client.until = client.until.max(until);
+        }
+    }
+
+    /// Forgets the result of an operation that its client will not ask for again, and the client
+    /// with its last.
+    pub fn forget(&self, client: ClientId, sequence: SequenceNumber) {
+        let guard = self.space.pin();
+        let mut gone = Vec::new();
+        let mut shard = self.shard(client);
+        let Some(known) = shard.get_mut(&client) else {
+            return;
+        };
+        if let Ok(at) = known.find(sequence)
+            && let Some((_, record @ Record::Done(_))) = known.records.get(at)
+        {
+            let bytes = record.value_bytes();
+            gone.extend(known.records.remove(at).map(|(_, record)| record));
+            known.give_back(bytes);
+        }
+        if known.records.is_empty() {
+            shard.remove(&client);
+            self.clients.fetch_sub(1, Ordering::Relaxed);
+        }
+        drop(shard);
+        self.count_off(gone, &guard);
+    }
+
     // --- expiry ---------------------------------------------------------------------------------
 
     /// Forgets clients of one part of the table that gave up their last operation long ago

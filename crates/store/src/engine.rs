@@ -5,6 +5,7 @@ mod apply;
 mod expiry;
 mod group;
 pub(crate) mod in_place;
+pub(crate) mod prepared;
 pub(crate) mod read;
 mod replicated;
 mod transaction;
@@ -13,9 +14,11 @@ mod volatile;
 pub use apply::{Applied, Site, Unsettled};
 pub use expiry::Expired;
 pub use group::Item;
+pub use prepared::{Decided, Locked, Prepare};
 pub use transaction::{Changed, NotTransacted, StepAt, Transacted};
 
 use crate::completions::{Admission, Completions};
+use crate::engine::prepared::Locks;
 use crate::engine::read::Pending;
 use crate::expiry::Expiry;
 use crate::indexes::Indexes;
@@ -56,6 +59,11 @@ pub enum EngineError {
     /// Not retryable: values that are overwritten in place have no room for a deadline.
     #[error("a store that overwrites values in place keeps no deadlines")]
     NoDeadlines,
+    /// Not retryable: a value that is overwritten in place has no room for what a lock says.
+    #[error(
+        "a store that overwrites values in place takes no part in transactions of several servers"
+    )]
+    NoLocks,
     /// Not retryable.
     #[error("a key of {0} bytes is over the limit of {KEY_MAX}")]
     KeyTooLong(usize),
@@ -66,6 +74,10 @@ pub enum EngineError {
     /// durable.
     #[error("the object's last change is not durable yet")]
     OtherLog,
+    /// A transaction of several owners has locked the key, and is not decided yet. Retryable: that
+    /// takes some round trips, or as long as a crashed server takes to be recovered.
+    #[error("a transaction has locked the key")]
+    Locked,
     /// The log of the key's next entry is stalled ([`LogSpace::is_stalled`]). Retryable once its
     /// backups have space again.
     #[error("the replicas of the object's log have no space")]
@@ -124,6 +136,7 @@ pub struct Engine {
     pub(crate) tables: Arc<Tables>,
     completions: Arc<Completions>,
     pub(crate) expiry: Expiry,
+    pub(crate) locks: Locks,
     pub(crate) kind: StoreKind,
     pub(crate) marks: PendingMarks,
     index_entries_max: u64,
@@ -197,6 +210,7 @@ impl Engine {
         Ok(Arc::new(Self {
             completions: Completions::new(Arc::clone(&space)),
             expiry: Expiry::default(),
+            locks: Locks::default(),
             kind,
             marks: marks.expect("the space is new, and this engine owns the index over it"),
             space,

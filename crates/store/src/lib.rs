@@ -52,8 +52,8 @@ pub use embedded::{
     StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
 };
 pub use engine::{
-    Applied, Changed, Engine, EngineError, EngineStats, Expired, Item, NotTransacted, Site, StepAt,
-    Transacted, Unsettled,
+    Applied, Changed, Decided, Engine, EngineError, EngineStats, Expired, Item, Locked,
+    NotTransacted, Prepare, Site, StepAt, Transacted, Unsettled,
 };
 pub use expiry::{DeadlineTime, Expiry, Place};
 pub use leave::Copied;

@@ -19,7 +19,8 @@ use crate::engine::{Engine, EngineError, unreachable_kind};
 use crate::table::{EngineTable, Growth};
 use core::time::Duration;
 use pluvio_format::{
-    Check, Completion, Entry, Graves, Object, ParseError, ParseErrorKind, Parsed, Tombstone,
+    Check, Completion, Entry, Graves, Object, ObjectState, ParseError, ParseErrorKind, Parsed,
+    Tombstone,
 };
 use pluvio_index::IndexError;
 use pluvio_log::{AppendClass, Corruption, EntryView, Segment, SideLog};
@@ -285,6 +286,9 @@ impl Replay {
             .indexes
             .of(hash)
             .ok_or(ReplayError::Foreign(table.id()))?;
+        if object.state == ObjectState::Prepared {
+            store.locks.note((table.id(), hash), Duration::ZERO);
+        }
         let mut bucket = index.lock(hash);
         if table.indexes.is_closed() {
             return Err(ReplayError::Foreign(table.id()));

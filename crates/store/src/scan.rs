@@ -1,6 +1,7 @@
 //! Objects in the order of their ranks.
 
-use crate::engine::{Engine, StoreKind, unreachable_kind};
+use crate::engine::prepared::current_of;
+use crate::engine::{Engine, EngineError, StoreKind, unreachable_kind};
 use crate::table::EngineTable;
 use pluvio_format::Entry;
 use pluvio_index::Slot;
@@ -33,6 +34,9 @@ pub struct Scan {
     pub last: Rank,
     /// Whether the range ends there.
     pub is_end: bool,
+    /// Whether a transaction has locked an object that may be among them. What it is cannot be
+    /// said, so the items are not to be used.
+    pub is_locked: bool,
 }
 
 /// Where a scan begins, and how much of its objects is wanted.
@@ -67,12 +71,13 @@ impl Engine {
         let (first, end) = ranks_of(kind, range);
         let first = first.max(options.from);
         let mut found: Vec<ScanItem> = Vec::new();
-        let (mut size, mut buckets) = (0, 0);
+        let (mut size, mut buckets, mut is_locked) = (0, 0, false);
         let mut pending: BTreeMap<LogId, LogPosition> = BTreeMap::new();
         let mut from = first;
         let last = loop {
             let at = (from, options.values);
-            let (covered, mut stretch) = self.scan_bucket(table, range, at, &mut pending);
+            let (covered, mut stretch, locked) = self.scan_bucket(table, range, at, &mut pending);
+            is_locked |= locked;
             let covered = covered.min(end);
             stretch.retain(|item| item.rank <= covered);
             put_in_order(&mut stretch);
@@ -100,6 +105,7 @@ impl Engine {
                 items,
                 last,
                 is_end,
+                is_locked,
             },
         )
     }
@@ -110,7 +116,7 @@ impl Engine {
         range: HashRange,
         (from, values): (Rank, bool),
         pending: &mut BTreeMap<LogId, LogPosition>,
-    ) -> (Rank, Vec<ScanItem>) {
+    ) -> (Rank, Vec<ScanItem>, bool) {
         let guard = self.space.pin();
         let mut slots = Vec::new();
         let last = table.indexes.scan(range, from, &mut slots);
@@ -119,21 +125,26 @@ impl Engine {
             from,
             values,
         };
-        let mut items = Vec::with_capacity(slots.len());
+        let (mut items, mut is_locked) = (Vec::with_capacity(slots.len()), false);
         for slot in slots {
             let item = match self.kind {
                 StoreKind::Replicated | StoreKind::Volatile => {
-                    self.scan_appended(table, slot, &wanted, &guard, pending)
+                    let item = self.scan_appended(table, slot, &wanted, &guard, pending);
+                    is_locked |= item.is_err();
+                    item.unwrap_or(None)
                 }
                 StoreKind::InPlace => self.scan_in_place(table, slot.entry, &wanted, &guard),
             };
             items.extend(item);
         }
-        (last, items)
+        (last, items, is_locked)
     }
 
     /// One object of a scan, where values do not change; `None` when it is not wanted, and for
     /// tombstones and for what has expired. A pending entry of any kind is noted.
+    ///
+    /// # Errors
+    /// [`EngineError::Locked`].
     fn scan_appended(
         &self,
         table: &EngineTable,
@@ -141,7 +152,7 @@ impl Engine {
         wanted: &Wanted,
         guard: &EpochGuard<'_>,
         pending: &mut BTreeMap<LogId, LogPosition>,
-    ) -> Option<ScanItem> {
+    ) -> Result<Option<ScanItem>, EngineError> {
         let view = self.view(slot.entry, guard);
         if let Some(wait) = self.pending(slot, view.total_len(), guard) {
             let known = pending.entry(wait.log).or_insert(wait.position);
@@ -149,7 +160,7 @@ impl Engine {
         }
         let object = match view.entry() {
             Entry::Object(object) => object,
-            Entry::Tombstone(_) => return None,
+            Entry::Tombstone(_) => return Ok(None),
             other => unreachable_kind(&other),
         };
         let now = self.time_of(table, Some(&object));
@@ -157,18 +168,21 @@ impl Engine {
             .deadline
             .is_some_and(|deadline| deadline.is_past(now.judged))
         {
-            return None;
+            return Ok(None);
         }
-        wanted.rank(table, object.key).map(|rank| ScanItem {
+        let Some(rank) = wanted.rank(table, object.key) else {
+            return Ok(None);
+        };
+        let current = current_of(Some(&object))?;
+        Ok(current.map(|current| ScanItem {
             rank,
             key: object.key.to_vec(),
-            version: object.version,
-            value: if wanted.values {
-                object.value.to_vec()
-            } else {
-                Vec::new()
+            version: current.version,
+            value: match wanted.values {
+                true => current.value.to_vec(),
+                false => Vec::new(),
             },
-        })
+        }))
     }
 }
 

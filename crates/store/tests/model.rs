@@ -7,7 +7,7 @@ mod ops;
 mod support;
 
 use ops::{delete, put};
-use pluvio_format::Entry;
+use pluvio_format::{Entry, ObjectState};
 use pluvio_log::{Awaited, CleanerOptions, Durability, LogOptions, SideLog, Tombstones};
 use pluvio_mutation::Outcome;
 use pluvio_store::{
@@ -249,6 +249,7 @@ fn an_aborted_replay_leaves_nothing() {
         timestamp_s: 1,
         graves: pluvio_format::Graves::NONE,
         deadline: None,
+        state: ObjectState::Plain,
         key: b"k",
         value: b"v",
     });
@@ -276,6 +277,7 @@ fn a_version_behind_which_there_is_none_is_refused() {
         timestamp_s: 1,
         graves: pluvio_format::Graves::NONE,
         deadline: None,
+        state: ObjectState::Plain,
         key: b"k",
         value: b"v",
     });
@@ -314,6 +316,7 @@ fn a_log_larger_than_memory_is_replayed_after_a_survey() {
             timestamp_s: 1,
             graves: pluvio_format::Graves::NONE,
             deadline: None,
+            state: ObjectState::Plain,
             key: &key.to_le_bytes(),
             value: &value,
         });

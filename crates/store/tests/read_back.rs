@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used)]
 
 use pluvio_format::{
-    Encoded, Entry, EntryHead, FORMAT_VERSION, Graves, LogDigest, Object, SegmentHeader,
-    SegmentKind, Tombstone,
+    Encoded, Entry, EntryHead, FORMAT_VERSION, Graves, LogDigest, Object, ObjectState,
+    SegmentHeader, SegmentKind, Tombstone,
 };
 use pluvio_store::{Kept, KeptSegment, LogId, ReadBackError, SegmentId, TableId, read_back};
 use pluvio_units::{ClusterId, ObjectVersion, ServerId, crc32c};
@@ -129,6 +129,7 @@ fn segments(random: &mut Random) -> Vec<Segment> {
                         timestamp_s: 1,
                         graves: Graves::NONE,
                         deadline: None,
+                        state: ObjectState::Plain,
                         key: &key,
                         value: &value,
                     }),
@@ -253,6 +254,7 @@ fn an_object_with_the_last_version_is_damage() {
         timestamp_s: 1,
         graves: Graves::NONE,
         deadline: None,
+        state: ObjectState::Plain,
         key: b"k",
         value: b"v",
     };

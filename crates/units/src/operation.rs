@@ -1,6 +1,6 @@
 //! The name of an operation.
 
-use crate::{ClientId, SequenceNumber};
+use crate::{ClientId, KeyHash, SequenceNumber, TableId};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,22 @@ pub struct Acknowledged {
     /// acknowledgement.
     pub known_s: u32,
 }
+
+/// Where a key is: its table and its hash there.
+pub type KeyPlace = (TableId, KeyHash);
+
+/// The keys of a transaction of several owners that one of them was asked for, with one identity.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Share {
+    /// The number of the operation that prepares them. Its outcome is kept with the first key.
+    pub sequence: SequenceNumber,
+    /// The keys; there is one at least.
+    pub keys: Vec<KeyPlace>,
+}
+
+/// The number of the operation that decides about a transaction of several owners. Its client has
+/// no other operations than those of the transaction.
+pub const DECISION: SequenceNumber = SequenceNumber(1);
 
 impl OperationId {
     /// Whether retries can be told from new operations.

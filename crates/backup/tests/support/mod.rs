@@ -6,8 +6,8 @@ use bytes::Bytes;
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_env::{Env, OpenMode};
 use pluvio_format::{
-    Completion, Encoded, Entry, FORMAT_VERSION, Graves, LogDigest, Object, SegmentHeader,
-    SegmentKind, TableStat, TableStats, Tombstone,
+    Completion, Encoded, Entry, FORMAT_VERSION, Graves, LogDigest, Object, ObjectState,
+    SegmentHeader, SegmentKind, TableStat, TableStats, Tombstone,
 };
 use pluvio_mutation::Outcome;
 use pluvio_sim::{ProcessId, Sim, SimOptions};
@@ -217,6 +217,7 @@ impl Image {
                 timestamp_s: 1,
                 graves: Graves::NONE,
                 deadline: None,
+                state: ObjectState::Plain,
                 key: key.as_bytes(),
                 value: &[i as u8; 50],
             };

@@ -10,7 +10,7 @@ use crate::geometry::Geometry;
 use crate::segments::Storage;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use pluvio_format::{Encoded, EntryKind};
+use pluvio_format::Encoded;
 
 /// After this the cleaner has usually finished a pass over a few segments.
 const RETRY_AFTER_CLEANING: Duration = Duration::from_millis(2);
@@ -118,7 +118,7 @@ fn growth(class: AppendClass, encoded: &[Encoded<'_>]) -> u64 {
     };
     let added: usize = encoded
         .iter()
-        .filter(|e| e.kind() == EntryKind::Object)
+        .filter(|e| e.kind().is_object())
         .map(Encoded::len)
         .sum();
     added.saturating_sub(replaced) as u64

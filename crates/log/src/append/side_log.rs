@@ -346,6 +346,7 @@ mod tests {
             timestamp_s: 1,
             graves: pluvio_format::Graves::NONE,
             deadline: None,
+            state: pluvio_format::ObjectState::Plain,
             key: b"key",
             value: &value,
         });

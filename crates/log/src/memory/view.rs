@@ -75,8 +75,22 @@ impl EntryView<'_> {
     /// The object, borrowed from the view; `None` for other kinds.
     #[must_use]
     pub fn object(&self) -> Option<Object<'_>> {
-        let lens = Object::lens(self.bytes())?;
-        Object::of_body(&self.bytes()[lens.header_len..], &lens)
+        if let Some(lens) = Object::lens(self.bytes()) {
+            return Object::of_body(&self.bytes()[lens.header_len..], &lens);
+        }
+        match Parsed::read(self.bytes(), Check::Structure).map(|parsed| parsed.entry) {
+            Ok(Entry::Object(object)) => Some(object),
+            Ok(
+                Entry::Tombstone(_)
+                | Entry::SegmentHeader(_)
+                | Entry::LogDigest(_)
+                | Entry::SafeVersion(_)
+                | Entry::TableStats(_)
+                | Entry::Completion(_)
+                | Entry::Horizon(_),
+            )
+            | Err(_) => None,
+        }
     }
 
     /// The key of an object or a tombstone; empty for other kinds.
@@ -547,7 +561,7 @@ impl<'g> Entries<'g> {
 mod tests {
     use super::*;
     use crate::{AppendClass, Durability, LogOptions, LogSpace};
-    use pluvio_format::Graves;
+    use pluvio_format::{Graves, ObjectState};
     use pluvio_units::{LogId, Size};
 
     #[test]
@@ -563,6 +577,7 @@ mod tests {
             timestamp_s: 1,
             graves: Graves::NONE,
             deadline: None,
+            state: ObjectState::Plain,
             key: b"key",
             value: &[7; 50],
         });

@@ -7,7 +7,7 @@
 pub mod refusal;
 pub mod replication;
 
-use pluvio_format::{Completion, Encoded, Entry, Object, Tombstone};
+use pluvio_format::{Completion, Encoded, Entry, Object, ObjectState, Tombstone};
 use pluvio_log::{
     AppendClass, AppendError, Appended, Burial, Cleaner, CleanerOptions, Durability, Liveness,
     LogOptions, LogSpace, TableLiveness,
@@ -256,6 +256,7 @@ impl Store {
                 timestamp_s: now_s,
                 graves: dead.graves(),
                 deadline: None,
+                state: ObjectState::Plain,
                 key: &key_bytes,
                 value,
             }));

@@ -5,7 +5,7 @@
 
 use pluvio_backup::{Backup, BackupOptions};
 use pluvio_env::{Address, Env, Frame, Handled, Listening, Peer, Service};
-use pluvio_format::{Check, Entry, Graves, Object, Parsed};
+use pluvio_format::{Check, Entry, Graves, Object, ObjectState, Parsed};
 use pluvio_log::{AppendClass, AppendError, Durability, LogOptions, LogSpace};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_sim::{ProcessId, Sim, SimOptions};
@@ -431,6 +431,7 @@ pub fn append(
         timestamp_s: 1,
         graves: Graves::NONE,
         deadline: None,
+        state: ObjectState::Plain,
         key: key.as_bytes(),
         value: &value,
     };

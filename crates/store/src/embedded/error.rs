@@ -130,6 +130,9 @@ impl StoreError {
             EngineError::OtherLog | EngineError::Stalled => {
                 unreachable!("an embedded store takes any log, and none of its logs has replicas")
             }
+            EngineError::Locked | EngineError::NoLocks => {
+                unreachable!("an embedded store has no transactions of several owners")
+            }
             EngineError::NoDeadlines => {
                 unreachable!("an embedded store is not asked for deadlines")
             }

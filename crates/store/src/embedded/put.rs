@@ -7,7 +7,7 @@
 
 use crate::engine::{Engine, StoreKind};
 use crate::table::{EngineTable, Growth};
-use pluvio_format::{Encoded, Graves, Object};
+use pluvio_format::{Encoded, Graves, Object, ObjectState};
 use pluvio_index::{Approach, BucketGuard, Room, Slot};
 use pluvio_log::{AppendClass, OpenHead};
 use pluvio_memory::EpochGuard;
@@ -32,6 +32,7 @@ impl NewValue<'_> {
             timestamp_s: self.now_s,
             graves: Graves::NONE,
             deadline: None,
+            state: ObjectState::Plain,
             key: self.key,
             value: self.value,
         }

@@ -15,12 +15,13 @@
 //!
 //! No object changes unless step 5 succeeds. Any thread may apply mutations at any time.
 
+use super::prepared::current_of;
 use super::read::{Pending, Seen};
 use super::{Engine, EngineError, StoreKind};
 use crate::completions::Execution;
 use crate::table::{EngineTable, Growth};
 use core::ops::{Deref, DerefMut};
-use pluvio_format::{Entry, Graves};
+use pluvio_format::{Entry, Graves, ObjectState};
 use pluvio_index::{BucketGuard, Room};
 use pluvio_log::{Appended, Awaited, Durable};
 use pluvio_memory::EpochGuard;
@@ -100,6 +101,8 @@ pub(crate) struct Old<'o> {
     pub(crate) object_bytes: usize,
     /// 0 for a tombstone.
     pub(crate) version: ObjectVersion,
+    /// The version by which clients know it: not the same where a lock was taken back.
+    pub(crate) known: ObjectVersion,
     /// Where dead versions of it lie.
     pub(crate) graves: Graves<'o>,
     /// When it expires, if it does.
@@ -119,6 +122,8 @@ pub(crate) struct Target<'w> {
     pub(crate) old: Option<Old<'w>>,
     /// The deadline of the object that is written.
     pub(crate) deadline: Option<Deadline>,
+    /// What the value is that is written.
+    pub(crate) state: ObjectState,
     pub(crate) guard: &'w EpochGuard<'w>,
 }
 
@@ -138,7 +143,7 @@ impl<'w> Target<'w> {
     /// The replaced version that clients are told: 0 when there was no object, or it has expired.
     pub(crate) fn told_version(&self) -> ObjectVersion {
         let told = self.replaced().filter(|old| !old.is_gone);
-        told.map_or(ObjectVersion(0), |old| old.version)
+        told.map_or(ObjectVersion(0), |old| old.known)
     }
 
     /// What the slot of the key refers to.
@@ -244,11 +249,7 @@ impl Engine {
             self.space.prefetch_mark(slot.entry);
         }
         let object = seen.as_ref().and_then(Seen::object);
-        let current = object.as_ref().map(|object| Current {
-            version: object.version,
-            value: object.value,
-            deadline: object.deadline,
-        });
+        let current = current_of(object.as_ref())?;
         let now = self.time_for(mutation, current);
         let pending = found.and_then(|(slot, seen)| self.pending(slot, seen.total_len(), &guard));
         if site.only_this_log && pending.is_some_and(|pending| pending.log != site.log) {
@@ -262,8 +263,9 @@ impl Engine {
         let old = found.map(|(slot, seen)| Old {
             entry: slot.entry,
             len: seen.total_len(),
-            object_bytes: current.map_or(0, |c| key.len() + c.value.len()),
-            version: current.map_or(ObjectVersion(0), |c| c.version),
+            object_bytes: object.map_or(0, |o| key.len() + o.value.len()),
+            version: object.map_or(ObjectVersion(0), |o| o.version),
+            known: current.map_or(ObjectVersion(0), |c| c.version),
             graves: object.as_ref().map_or(Graves::NONE, |object| object.graves),
             deadline: current.and_then(|current| current.deadline),
             is_gone: current.is_some_and(|current| current.is_gone(now)),
@@ -276,6 +278,7 @@ impl Engine {
             now_s: site.now_s,
             old,
             deadline: None,
+            state: ObjectState::Plain,
             guard: &guard,
         };
         let mut write = Write { target, bucket };

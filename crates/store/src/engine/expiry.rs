@@ -5,7 +5,7 @@ use super::apply::{Applied, Old, Site, Target, Write};
 use super::{Engine, EngineError, StoreKind};
 use crate::expiry::{Expiry, LEAD_MS, Place, Walk};
 use crate::table::EngineTable;
-use pluvio_format::Entry;
+use pluvio_format::{Entry, ObjectState};
 use pluvio_log::{AppendClass, Awaited};
 use pluvio_mutation::{Now, Output};
 use pluvio_units::{Deadline, HashRange, LogId, Rank, TableId, UnixMs};
@@ -273,11 +273,13 @@ impl Engine {
                 len: view.total_len(),
                 object_bytes: object.key.len() + object.value.len(),
                 version: object.version,
+                known: object.version,
                 graves: object.graves,
                 deadline: object.deadline,
                 is_gone: false,
             }),
             deadline: None,
+            state: ObjectState::Plain,
             guard: &guard,
         };
         let mut write = Write { target, bucket };

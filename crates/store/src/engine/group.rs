@@ -23,7 +23,7 @@ use super::{Engine, EngineError, StoreKind};
 use crate::completions::Execution;
 use crate::indexes::Loaded;
 use core::ops::ControlFlow;
-use pluvio_format::{Encoded, Entry, Object};
+use pluvio_format::{Encoded, Entry, Object, ObjectState};
 use pluvio_index::{BucketGuard, Room};
 use pluvio_log::{AppendClass, Awaited, Burial};
 use pluvio_memory::EpochGuard;
@@ -65,6 +65,7 @@ impl Staged<'_> {
             timestamp_s: self.write.now_s,
             graves: self.burial.graves(),
             deadline: self.write.deadline,
+            state: ObjectState::Plain,
             key: self.write.key,
             value: &self.value,
         }
@@ -244,6 +245,7 @@ impl Engine {
             now_s: site.now_s,
             old: old.map(|(old, _)| Old { is_gone, ..old }),
             deadline,
+            state: ObjectState::Plain,
             guard,
         };
         let write = Write { target, bucket };
@@ -283,6 +285,7 @@ impl Engine {
             object_bytes: key.len() + object.value.len(),
             version: object.version,
             graves: object.graves,
+            known: object.version,
             deadline: object.deadline,
             is_gone: false,
         };

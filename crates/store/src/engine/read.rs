@@ -3,7 +3,8 @@
 //! ([`crate::embedded`]).
 
 use super::in_place::ValueHead;
-use super::{Engine, StoreKind, unreachable_kind};
+use super::prepared::current_of;
+use super::{Engine, EngineError, StoreKind, unreachable_kind};
 use crate::table::EngineTable;
 use pluvio_format::{Entry, Object};
 use pluvio_index::{Index, Slot};
@@ -67,39 +68,49 @@ impl Seen<'_> {
 
 impl Engine {
     /// Reads of an object what is wanted of it. `hash` is that of the key.
-    pub fn get(&self, table: &EngineTable, hash: KeyHash, get: &Get<'_>) -> Awaited<Outcome> {
+    ///
+    /// # Errors
+    /// [`EngineError::Locked`].
+    pub fn get(
+        &self,
+        table: &EngineTable,
+        hash: KeyHash,
+        get: &Get<'_>,
+    ) -> Result<Awaited<Outcome>, EngineError> {
         debug_assert_eq!(hash, table.hash(get.key), "the hash belongs to the key");
         match self.kind {
             StoreKind::Replicated | StoreKind::Volatile => self.get_appended(table, hash, get),
-            StoreKind::InPlace => self.get_in_place(table, hash, get),
+            StoreKind::InPlace => Ok(self.get_in_place(table, hash, get)),
         }
     }
 
     /// [`Self::get`] where values do not change.
-    fn get_appended(&self, table: &EngineTable, hash: KeyHash, get: &Get<'_>) -> Awaited<Outcome> {
+    fn get_appended(
+        &self,
+        table: &EngineTable,
+        hash: KeyHash,
+        get: &Get<'_>,
+    ) -> Result<Awaited<Outcome>, EngineError> {
         let guard = self.space.pin();
         let index = table.indexes.of(hash);
         let found = index.and_then(|index| self.lookup(&index, hash, get.key, &guard));
         let Some((slot, seen)) = found else {
-            return Awaited::Now(self.marks.unmarked(look(get, None, Now::default())));
+            let absent = look(get, None, Now::default());
+            return Ok(Awaited::Now(self.marks.unmarked(absent)));
         };
         let object = seen.object();
-        let current = object.as_ref().map(|object| Current {
-            version: object.version,
-            value: object.value,
-            deadline: object.deadline,
-        });
+        let current = current_of(object.as_ref())?;
         let outcome = look(get, current, self.time_of(table, object.as_ref()));
         if !slot.pending {
-            return Awaited::Now(self.marks.unmarked(outcome));
+            return Ok(Awaited::Now(self.marks.unmarked(outcome)));
         }
         let pending = self.pending(slot, seen.total_len(), &guard);
-        self.marks.marked(pending.map(Pending::end), outcome)
+        Ok(self.marks.marked(pending.map(Pending::end), outcome))
     }
 
     /// Lets `show` look at an object, or its absence, where it lies, without a copy. `None`: it is
-    /// not durable yet, or its value may be overwritten meanwhile; [`Self::get`] reads it all the
-    /// same. `show` is then not called.
+    /// not durable yet, or locked, or its value may be overwritten meanwhile. Then `show` is not
+    /// called, and [`Self::get`] says what there is.
     #[inline]
     pub fn show<R>(
         &self,
@@ -123,11 +134,7 @@ impl Engine {
         }
         let object = seen.object();
         let now = self.time_of(table, object.as_ref());
-        let current = object.as_ref().map(|object| Current {
-            version: object.version,
-            value: object.value,
-            deadline: object.deadline,
-        });
+        let current = current_of(object.as_ref()).ok()?;
         let current = current.filter(|current| !current.is_gone(now));
         Some(self.marks.unmarked(show(current)))
     }

@@ -81,6 +81,7 @@ impl Engine {
             timestamp_s: write.now_s,
             graves: Graves::NONE,
             deadline: write.deadline,
+            state: write.state,
             key: write.key,
             value,
         };

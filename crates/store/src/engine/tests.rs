@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::replay::{Replay, ReplayError};
-use pluvio_format::{Encoded, Graves, Object, Tombstone};
+use pluvio_format::{Encoded, Graves, Object, ObjectState, Tombstone};
 use pluvio_log::{Awaited, LogOptions};
 use pluvio_mutation::{Change, Get, Mutation, Outcome};
 use pluvio_units::{ObjectVersion, SegmentId, Size};
@@ -49,7 +49,8 @@ fn delete(store: &Engine, table: &EngineTable, key: u64) -> Result<Awaited<Appli
 
 fn is_there(store: &Engine, table: &EngineTable, key: u64) -> bool {
     let key = key.to_le_bytes();
-    let outcome = store.get(table, table.hash(&key), &Get::new(table.id(), &key));
+    let get = Get::new(table.id(), &key);
+    let outcome = store.get(table, table.hash(&key), &get).unwrap();
     matches!(outcome.pending(), Outcome::Unchanged { version, .. } if *version > ObjectVersion(0))
 }
 
@@ -64,6 +65,7 @@ fn recovered(key: u64) -> Vec<u8> {
             timestamp_s,
             graves: Graves::NONE,
             deadline: None,
+            state: ObjectState::Plain,
             key: &bytes,
             value: b"value",
         })

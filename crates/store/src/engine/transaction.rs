@@ -19,6 +19,7 @@
 
 use super::apply::{MarkedSlot, Old, Target, Unsettled, swing};
 use super::in_place::ValueHead;
+use super::prepared::{Prepare, current_of};
 use super::read::{Pending, Seen};
 use super::replicated::{Kept, tombstone};
 use super::{Engine, EngineError, StoreKind};
@@ -26,7 +27,7 @@ use crate::completions::Execution;
 use crate::indexes::Loaded;
 use crate::table::{EngineTable, Growth};
 use core::cmp::Ordering;
-use pluvio_format::{Encoded, Entry, Graves, Object};
+use pluvio_format::{Encoded, Entry, Graves, Object, ObjectState, PreparedChange};
 use pluvio_index::{Approach, BucketGuard, Index, Room, Slot};
 use pluvio_log::{AppendClass, AppendError, Appended, Awaited, Burial, EntryRefs};
 use pluvio_memory::EpochGuard;
@@ -149,6 +150,16 @@ impl Engine {
         steps: &[StepAt<'_>],
         execution: Option<Execution>,
     ) -> Result<Transacted, NotTransacted> {
+        self.transact_or_prepare((log, now_s), steps, execution, None)
+    }
+
+    pub(super) fn transact_or_prepare(
+        &self,
+        (log, now_s): (LogId, u32),
+        steps: &[StepAt<'_>],
+        execution: Option<Execution>,
+        prepare: Option<Prepare<'_>>,
+    ) -> Result<Transacted, NotTransacted> {
         if let Some(step) = steps.iter().find(|step| step.key().len() > KEY_MAX) {
             return Err(EngineError::KeyTooLong(step.key().len()).into());
         }
@@ -178,6 +189,7 @@ impl Engine {
             objects: &objects,
             object_of: &object_of,
             pending,
+            prepare,
             guard: &guard,
         };
         let transacted = transaction.run(&found, &mut locks, execution)?;
@@ -339,6 +351,7 @@ struct Transaction<'t> {
     objects: &'t [usize],
     object_of: &'t [usize],
     pending: Option<Pending>,
+    prepare: Option<Prepare<'t>>,
     guard: &'t EpochGuard<'t>,
 }
 
@@ -357,16 +370,21 @@ impl<'t> Transaction<'t> {
         let mut targets = Vec::with_capacity(objects.len());
         let mut drafts = Vec::with_capacity(objects.len());
         for ((found, object), step) in found.iter().zip(&objects).zip(self.objects) {
-            let current = object.as_ref().map(|object| Current {
-                version: object.version,
-                value: object.value,
-                deadline: object.deadline,
-            });
-            let target = self.target(&self.steps[*step], found, object.as_ref());
-            drafts.push(Draft::new(current, now, self.engine.next_version(&target)));
+            let current = current_of(object.as_ref())?;
+            let target = self.target(&self.steps[*step], found, (object.as_ref(), current));
+            let next = self.engine.next_version(&target);
+            // The prepared object comes between.
+            let next = self.prepare.map_or(next, |_| next.next());
+            drafts.push(Draft::new(current, now, next));
             targets.push(target);
         }
-        let outcome = self.do_steps(&mut drafts);
+        let outcome = match &self.prepare {
+            Some(prepare) if self.engine.is_decided(prepare) => Outcome::Together {
+                committed: false,
+                steps: Vec::new().into(),
+            },
+            Some(_) | None => self.do_steps(&mut drafts),
+        };
         let bytes = outcome.bulk_len();
         let most = match execution {
             Some(_) => VALUE_MAX,
@@ -388,7 +406,7 @@ impl<'t> Transaction<'t> {
             }
         );
         let changes = match is_committed {
-            true => self.changes(&drafts, &mut targets)?,
+            true => self.changes(&drafts, (&objects, now), &mut targets)?,
             false => Vec::new(),
         };
         if changes.is_empty() {
@@ -419,7 +437,7 @@ impl<'t> Transaction<'t> {
         &self,
         step: &StepAt<'f>,
         found: &Found<'f>,
-        object: Option<&Object<'f>>,
+        (object, current): (Option<&Object<'f>>, Option<Current<'f>>),
     ) -> Target<'f>
     where
         't: 'f,
@@ -430,6 +448,7 @@ impl<'t> Transaction<'t> {
             len: seen.total_len(),
             object_bytes: object.map_or(0, |object| key.len() + object.value.len()),
             version: object.map_or(ObjectVersion(0), |object| object.version),
+            known: current.map_or(ObjectVersion(0), |current| current.version),
             graves: object.map_or(Graves::NONE, |object| object.graves),
             deadline: object.and_then(|object| object.deadline),
             is_gone: false,
@@ -442,6 +461,7 @@ impl<'t> Transaction<'t> {
             now_s: self.now_s,
             old,
             deadline: None,
+            state: ObjectState::Plain,
             guard: self.guard,
         }
     }
@@ -470,8 +490,12 @@ impl<'t> Transaction<'t> {
     fn changes<'d>(
         &self,
         drafts: &'d [Draft<'_, '_>],
+        (objects, now): (&[Option<Object<'_>>], Now),
         targets: &mut [Target<'_>],
     ) -> Result<Vec<Change<'d>>, EngineError> {
+        if let Some(prepare) = &self.prepare {
+            return self.prepared(prepare, drafts, (objects, now), targets);
+        }
         let engine = self.engine;
         let mut changes = Vec::new();
         for (object, (draft, target)) in drafts.iter().zip(targets).enumerate() {
@@ -511,6 +535,56 @@ impl<'t> Transaction<'t> {
             });
         }
         Ok(changes)
+    }
+
+    /// The prepared objects that are to be appended: one for each key, be it only read.
+    fn prepared<'d>(
+        &self,
+        prepare: &Prepare<'_>,
+        drafts: &'d [Draft<'_, '_>],
+        (objects, now): (&[Option<Object<'_>>], Now),
+        targets: &mut [Target<'_>],
+    ) -> Result<Vec<Change<'d>>, EngineError> {
+        let engine = self.engine;
+        let mut changes = Vec::with_capacity(drafts.len());
+        for (object, (draft, target)) in drafts.iter().zip(targets).enumerate() {
+            let step = &self.steps[self.objects[object]];
+            let place = (step.table.id(), step.hash);
+            let old = current_of(objects[object].as_ref())?;
+            let change = match draft.change() {
+                DraftChange::Nothing => PreparedChange::Nothing,
+                DraftChange::Put(value, deadline) => {
+                    engine.check_put(value.len(), deadline)?;
+                    PreparedChange::Put(value, deadline)
+                }
+                DraftChange::Delete => PreparedChange::Delete,
+            };
+            if draft.is_changed() {
+                // A version that a step told belongs to no later object.
+                engine.space.raise_safe_version(draft.next_version().next());
+            }
+            let value = prepare.value(place, old.filter(|old| !old.is_gone(now)), change);
+            target.state = ObjectState::Prepared;
+            changes.push(Change {
+                object,
+                kind: ChangeKind::Put {
+                    value_len: value.len(),
+                    value: Cow::Owned(value),
+                    burial: self.burial(target, false),
+                },
+                first: 0,
+                len: 0,
+            });
+        }
+        Ok(changes)
+    }
+
+    /// The version of what is appended for an object.
+    fn version(&self, target: &Target<'_>, draft: &Draft<'_, '_>) -> ObjectVersion {
+        match self.prepare {
+            Some(_) => self.engine.next_version(target),
+            None => draft.next_version(),
+        }
     }
 
     /// Keeps the object dead that is replaced or deleted (STORE-3).
@@ -709,12 +783,14 @@ impl<'t> Transaction<'t> {
                 ChangeKind::Delete(burial) => (None, burial),
             };
             if let Some(value) = value {
+                let version = self.version(target, draft);
                 let object = Object {
                     table: target.table.id(),
-                    version: draft.next_version(),
+                    version,
                     timestamp_s: self.now_s,
                     graves: burial.graves(),
                     deadline: target.deadline,
+                    state: target.state,
                     key: target.key,
                     value,
                 };
@@ -723,8 +799,8 @@ impl<'t> Transaction<'t> {
                 match target.replaced() {
                     None => is_growing = true,
                     Some(old) => {
-                        let (len, version) = (old.len as usize, old.version);
-                        let len = Encoded::object_len_at(len, version, draft.next_version());
+                        let len = old.len as usize;
+                        let len = Encoded::object_len_at(len, old.version, version);
                         old_bytes += len as u32;
                         graves_bytes += burial.graves().encoded_len() as u32;
                     }

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::engine::Engine;
     use crate::options::EngineOptions;
-    use pluvio_format::{Encoded, Graves};
+    use pluvio_format::{Encoded, Graves, ObjectState};
     use pluvio_log::LogOptions;
     use pluvio_units::{HashRange, LogId, Size};
 
@@ -124,6 +124,7 @@ mod tests {
             timestamp_s: 1,
             graves: Graves::NONE,
             deadline: None,
+            state: ObjectState::Plain,
             key,
             value: b"value",
         });

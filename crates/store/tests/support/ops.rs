@@ -66,7 +66,9 @@ pub fn deleted(applied: &Awaited<Applied>) -> ObjectVersion {
 
 /// Reads an object.
 pub fn get(store: &Engine, table: &EngineTable, key: &[u8]) -> Awaited<Outcome> {
-    store.get(table, table.hash(key), &Get::new(table.id(), key))
+    store
+        .get(table, table.hash(key), &Get::new(table.id(), key))
+        .unwrap()
 }
 
 /// Version and value of an object, durable or not.

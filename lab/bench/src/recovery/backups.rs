@@ -163,7 +163,7 @@ fn keep(mut socket: UnixStream) -> io::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pluvio_format::{Entry, Graves, Object};
+    use pluvio_format::{Entry, Graves, Object, ObjectState};
     use pluvio_log::{AppendClass, Durability, LogOptions, SideLog};
     use pluvio_store::EngineOptions;
     use pluvio_units::{ObjectVersion, Size, TableId};
@@ -180,6 +180,7 @@ mod tests {
             timestamp_s: 1,
             graves: Graves::NONE,
             deadline: None,
+            state: ObjectState::Plain,
             key: b"key",
             value: &[7; 1000],
         });

@@ -16,7 +16,7 @@ use crate::error::{ExperimentError, within};
 use crate::experiment::{Row, Spread};
 use crate::suite::{Step, Watch};
 use core::time::Duration;
-use pluvio_format::{Encoded, Entry, Graves, Object};
+use pluvio_format::{Encoded, Entry, Graves, Object, ObjectState};
 use pluvio_load::Random;
 use pluvio_log::{Durability, LogOptions};
 use pluvio_store::{Engine, EngineOptions, Replay};
@@ -133,6 +133,7 @@ impl Load {
                 timestamp_s: 1,
                 graves: Graves::NONE,
                 deadline: None,
+                state: ObjectState::Plain,
                 key: &key,
                 value: &source[from..from + value_size],
             };

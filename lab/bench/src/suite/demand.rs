@@ -2,7 +2,7 @@
 //! (`docs/log-format.md`).
 
 use super::KEY;
-use pluvio_format::{Encoded, Graves, Object};
+use pluvio_format::{Encoded, Graves, Object, ObjectState};
 use pluvio_units::{ObjectVersion, SEGLET_BYTES, TableId, WHOLE_ENTRY_MAX};
 
 /// Bytes of the smallest segment that a log has: 40 seglets. Larger ones leave less of themselves
@@ -55,6 +55,7 @@ fn entry_bytes(value: u32, version: ObjectVersion) -> f64 {
         timestamp_s: 0,
         graves: Graves::NONE,
         deadline: None,
+        state: ObjectState::Plain,
         key: &[0; KEY as usize],
         value: &value,
     };

@@ -15,7 +15,7 @@ use crate::error::Corruption;
 use crate::memory::{EntryView, Identity, LogBytes, LogMemory};
 use crate::segments::{Segment, SegmentTable};
 
-use pluvio_format::{Check, Entry, EntryHead, EntryKind, ParseErrorKind};
+use pluvio_format::{Check, Entry, EntryHead, ParseErrorKind};
 use pluvio_memory::EpochGuard;
 use pluvio_units::{EntryRef, KeyHash, SEGLET_BYTES, SegmentId, TableId, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
@@ -248,7 +248,7 @@ impl<'c> Scanner<'c> {
                 None => {
                     let view = memory.entries().view(entry, Check::Structure, &guard)?;
                     let found = self.look_at(&view, entry, tables);
-                    if found.is_none() || view.kind() != EntryKind::Object {
+                    if found.is_none() || !view.kind().is_object() {
                         // All but objects are small, and their content decides what is left behind.
                         memory.entries().view(entry, Check::Checksum, &guard)?;
                     }

@@ -76,7 +76,7 @@ fn finish(engine: &Engine, steps: &[StepAt<'_>], done: Transacted) -> (bool, Vec
 
 fn value(engine: &Engine, table: &EngineTable, key: &[u8]) -> Option<Vec<u8>> {
     let outcome = engine.get(table, table.hash(key), &Get::new(table.id(), key));
-    match outcome.into_pending().into_output() {
+    match outcome.unwrap().into_pending().into_output() {
         Output::Bytes(bytes) => Some(bytes.to_vec()),
         _ => None,
     }
