@@ -158,6 +158,18 @@ impl Client {
         hash: KeyHash,
         request: &R,
     ) -> Result<R::Done, ClientError> {
+        self.on_hash_within(table, hash, request, self.attempts())
+            .await
+    }
+
+    /// [`Client::on_hash`] with these attempts.
+    pub(crate) async fn on_hash_within<R: DataRequest>(
+        &self,
+        table: &Table,
+        hash: KeyHash,
+        request: &R,
+        attempts: Attempts<'_>,
+    ) -> Result<R::Done, ClientError> {
         let mut first = None;
         if self.shared.local.is_some()
             && let Some(owner) = table.owner(hash)
@@ -165,7 +177,9 @@ impl Client {
         {
             // Without identity: only this process has been asked, so nothing can be executed twice
             // and no record is kept.
-            let header = Self::local_header(table.cluster(), owner, self.shared.options.timeout);
+            let mut header =
+                Self::local_header(table.cluster(), owner, self.shared.options.timeout);
+            header.operation = request.operation();
             first = Some(match request.local(master, self.core, &header) {
                 Answer::Now(Ok(reply)) => match R::done(reply) {
                     Ok(done) => return Ok(done),
@@ -175,7 +189,7 @@ impl Client {
             });
         }
         // Boxed, so that the futures of operations that are answered at once stay small.
-        Box::pin(self.on_hash_waiting(table, hash, request, first)).await
+        Box::pin(self.on_hash_waiting(table, hash, request, attempts, first)).await
     }
 
     pub(crate) fn local_header(cluster: ClusterId, owner: ServerId, limit: Duration) -> Header {
@@ -190,9 +204,10 @@ impl Client {
         table: &Table,
         hash: KeyHash,
         request: &R,
+        mut attempts: Attempts<'_>,
         mut first: Option<Answer<R::Reply>>,
     ) -> Result<R::Done, ClientError> {
-        let mut attempts = self.attempts();
+        let begun = attempts.remaining();
         let mut ticket: Option<Ticket<'_>> = None;
         loop {
             let map = table.map();
@@ -205,6 +220,7 @@ impl Client {
                 if let Some(master) = self.local(tablet.owner) {
                     let limit = attempts.remaining();
                     let mut header = Self::local_header(table.cluster(), tablet.owner, limit);
+                    header.operation = request.operation();
                     // With a ticket another server may have been asked before: it has an identity.
                     if let Some(ticket) = &ticket {
                         header.operation = ticket.id(attempts.until_deadline());
@@ -219,6 +235,7 @@ impl Client {
                         continue;
                     };
                     let mut header = Header::within(table.cluster(), tablet.owner);
+                    header.operation = request.operation();
                     if let Some(ticket) = &ticket {
                         header.operation = ticket.id(attempts.until_deadline());
                     }
@@ -238,7 +255,15 @@ impl Client {
             let result = result.and_then(|reply| R::done(reply).map_err(RpcError::Refused));
             let again = match result {
                 Ok(done) => return Ok(done),
-                Err(error) => self.after_failure(error, R::CHANGES_DATA, &mut attempts)?,
+                Err(error) => {
+                    let spent = begun.saturating_sub(attempts.remaining());
+                    let is_in_vain = request.is_in_vain(&error, spent);
+                    let again = self.after_failure(error, R::CHANGES_DATA, &mut attempts)?;
+                    if is_in_vain {
+                        return Err(attempts.timed_out());
+                    }
+                    again
+                }
             };
             attempts.pause(again.after).await?;
             if again.refresh {

@@ -65,6 +65,7 @@ mod options;
 mod request;
 mod retry;
 mod sequence;
+mod several;
 mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -83,6 +84,7 @@ pub use objects::{
     BitsReply, DeleteReply, IncrementReply, LengthReply, Number, Object, WriteReply,
 };
 pub use options::{ClientOptions, OnDelay, Parts};
+pub use several::Doubt;
 pub use table::{KnownTablet, Table};
 pub use transaction::{Commit, Transacted, Transaction};
 

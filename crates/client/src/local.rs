@@ -4,8 +4,8 @@ use crate::at_once::AtOnce;
 use core::task::Waker;
 use pluvio_units::{CoreId, KeyHash, LogId, LogPosition, ServerId, TableId, Waits};
 use pluvio_wire::{
-    Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Outcomes, Refusal, Results, TransactionStep,
+    Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Get,
+    Header, Mutation, Outcomes, Refusal, Release, Results, TransactionStep, Vote, Voted, Whole,
 };
 
 /// The master in the caller's own process. Operations on tablets that the client's map places
@@ -28,13 +28,21 @@ pub trait LocalMaster: Send + Sync {
         mutations: &[Mutation<'_>],
         ordered: bool,
     ) -> Answer<Results>;
-    /// Does all steps of a transaction, or none. It has the identity of the header.
+    /// Does all steps of a transaction, or none. It has the identity of the header. Where the steps
+    /// are a part of a `whole`, it locks their keys, and votes.
     fn transact(
         &self,
         core: CoreId,
         header: &Header,
+        whole: Option<&Whole>,
         steps: &[TransactionStep<'_>],
     ) -> Answer<Results>;
+    /// See [`Decide`].
+    fn decide(&self, core: CoreId, header: &Header, request: &Decide) -> Answer<Decided>;
+    /// See [`Vote`].
+    fn vote(&self, core: CoreId, header: &Header, request: &Vote) -> Answer<Voted>;
+    /// See [`Release`].
+    fn release(&self, core: CoreId, header: &Header, request: &Release) -> Answer<()>;
     /// [`LocalMaster::mutate`] of an ordered batch, answered before it is durable. `None`: nothing
     /// was done. By default nothing is.
     fn mutate_early(

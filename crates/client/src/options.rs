@@ -1,7 +1,7 @@
 //! What a client needs and how it behaves.
 
 use core::time::Duration;
-use pluvio_env::{Address, Clock, Env, Network, Rng};
+use pluvio_env::{Address, Clock, Env, Network, Rng, Tasks};
 use std::sync::Arc;
 
 /// What a client uses of the operating system.
@@ -13,6 +13,9 @@ pub struct Parts {
     pub rng: Arc<dyn Rng>,
     /// Messages to the cluster.
     pub network: Arc<dyn Network>,
+    /// Where work goes on behind an answer: the end of a transaction of several servers. Without
+    /// it, the caller waits for that.
+    pub tasks: Option<Arc<dyn Tasks>>,
 }
 
 impl From<&Env> for Parts {
@@ -21,6 +24,7 @@ impl From<&Env> for Parts {
             clock: env.clock.clone(),
             rng: env.rng.clone(),
             network: env.network.clone(),
+            tasks: Some(env.tasks.clone()),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::local::LocalMaster;
 use crate::table::Table;
 use core::time::Duration;
 use pluvio_env::{Address, Network};
-use pluvio_units::{CoreId, LogId, LogPosition, ServerId};
+use pluvio_units::{CoreId, LogId, LogPosition, OperationId, ServerId};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, FatalKind, Get, Header,
     Mutation, Outcome, Outcomes, Refusal, Results, RpcError, TransactionStep, call, call_frame,
@@ -36,6 +36,17 @@ pub(crate) trait DataRequest: Sync {
     fn check(&self, owner: ServerId) -> Result<(), ClientError> {
         let _ = owner;
         Ok(())
+    }
+
+    /// Its identity, where it brings one. Then each attempt is checked.
+    fn operation(&self) -> OperationId {
+        OperationId::default()
+    }
+
+    /// Whether to give up after an attempt that failed for this reason, when so long was spent.
+    fn is_in_vain(&self, why: &RpcError, spent: Duration) -> bool {
+        let _ = (why, spent);
+        false
     }
 
     /// Asks the master in this process.
@@ -116,7 +127,7 @@ impl DataRequest for OneOwner<'_> {
     }
 
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
-        master.transact(core, header, self.steps)
+        master.transact(core, header, None, self.steps)
     }
 
     async fn call(
@@ -315,7 +326,7 @@ impl DataRequest for CountObjects {
     }
 }
 
-fn several_owners() -> ClientError {
+pub(crate) fn several_owners() -> ClientError {
     ClientError::Refused {
         kind: FatalKind::SeveralOwners,
         message: "the keys of the transaction belong to several servers".to_owned(),
@@ -323,7 +334,7 @@ fn several_owners() -> ClientError {
 }
 
 /// The result of the only item.
-fn the_one(mut results: Results) -> Result<Outcome, Refusal> {
+pub(crate) fn the_one(mut results: Results) -> Result<Outcome, Refusal> {
     match (results.pop(), results.is_empty()) {
         (Some(result), true) => result,
         (Some(_), false) | (None, _) => Err(Refusal::malformed(

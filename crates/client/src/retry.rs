@@ -51,6 +51,13 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// The same, with no more time than this.
+    pub(crate) fn at_most(mut self, limit: Duration) -> Self {
+        self.limit = self.limit.min(limit);
+        self.deadline = self.deadline.min(self.parts.clock.now() + limit);
+        self
+    }
+
     /// The rest of the operation's time.
     pub(crate) fn remaining(&self) -> Duration {
         let deadline = match self.full_since {

@@ -1,7 +1,7 @@
 //! Transactions: several reads and changes at one moment, or none of them.
 //!
 //! 1. [`Client::transact`] sends steps to the server that has all their keys. It does them at one
-//!    moment, in one round trip.
+//!    moment, in one round trip. Keys of several servers are locked first (`several.rs`).
 //! 2. A [`Transaction`] is optimistic: it reads objects and remembers their versions, keeps changes
 //!    to itself, and commits all of that as such steps. When an object that it read was changed
 //!    meanwhile, nothing is done.
@@ -9,16 +9,12 @@
 //!
 //! A transaction that committed is strictly serializable. All of its reads and changes are true at
 //! one moment between its commit and the answer to that.
-//!
-//! Not here: keys of several servers. Those are refused with
-//! [`FatalKind::SeveralOwners`](crate::FatalKind::SeveralOwners).
 
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::request::OneOwner;
 use crate::table::{Table, TableKey};
 use bytes::Bytes;
-use core::time::Duration;
 use pluvio_units::ObjectVersion;
 use pluvio_wire::{
     Change, FatalKind, Get, Mutation, Operation, Outcome, Output, TransactionStep,
@@ -28,8 +24,6 @@ use std::collections::BTreeMap;
 
 /// Most times that a transaction is begun anew because others changed its objects.
 const CONFLICTS_MAX: u32 = 10_000;
-/// Longest pause before it is begun anew.
-const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// What a transaction came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,7 +65,8 @@ impl Client {
     /// it did. A step that must hold ends it where it does not.
     ///
     /// # Errors
-    /// - [`FatalKind::SeveralOwners`] when the keys belong to several servers. Nothing was done.
+    /// - [`FatalKind::Unsupported`] when the keys belong to several servers, and one of them
+    ///   overwrites values in place. Nothing was done.
     /// - [`FatalKind::TransactionTooLarge`] when it has more steps or bytes than one may have.
     /// - As every operation ([`Client`]).
     pub async fn transact(
@@ -98,17 +93,17 @@ impl Client {
             return Ok(Transacted::Committed(Vec::new()));
         };
         let hash = first.operation.hash().expect("it was just computed");
-        let mut outcome = self.on_hash(table, hash, &request).await;
-        if is_of_several(&outcome) {
-            // Perhaps they are together by now.
-            self.learn_tablets(&tables).await?;
-            outcome = self.on_hash(table, hash, &request).await;
-        }
-        Transacted::of(outcome?, steps.len())
+        let outcome = match self.on_hash(table, hash, &request).await {
+            Err(error) if error.fatal_kind() == Some(FatalKind::SeveralOwners) => {
+                Box::pin(self.transact_several(&placed, &tables)).await?
+            }
+            outcome => outcome?,
+        };
+        Transacted::of(outcome, steps.len())
     }
 
     /// Asks for the tablets of these tables anew.
-    async fn learn_tablets(&self, tables: &[&Table]) -> Result<(), ClientError> {
+    pub(crate) async fn learn_tablets(&self, tables: &[&Table]) -> Result<(), ClientError> {
         let each: BTreeMap<TableKey, &Table> = tables
             .iter()
             .map(|table| (table.unique_key(), *table))
@@ -151,19 +146,9 @@ impl Client {
                 }
                 Commit::Conflict(_) => conflicts += 1,
             }
-            // At random, so that those who met do not meet again.
-            let most = Duration::from_micros(50 << conflicts.min(9)).min(PAUSE_MAX);
-            let parts = &self.shared.parts;
-            let draw = (u128::from(parts.rng.next_u64()) * most.as_nanos()) >> 64;
-            let pause = Duration::from_nanos(u64::try_from(draw).unwrap_or(0));
-            parts.clock.sleep(pause).await;
+            self.pause_at_random(conflicts).await;
         }
     }
-}
-
-fn is_of_several(outcome: &Result<Outcome, ClientError>) -> bool {
-    let error = outcome.as_ref().err();
-    error.is_some_and(|error| error.fatal_kind() == Some(FatalKind::SeveralOwners))
 }
 
 /// What a commit came to.

@@ -4,9 +4,9 @@ use crate::master::Master;
 use pluvio_env::{Frame, Handled};
 use pluvio_units::{LogId, Waits};
 use pluvio_wire::{
-    Answer, AwaitDurable, CountObjects, DataOp, Enumerate, Header, Opcode, Refusal, Request,
-    Results, decode, decode_get, decode_mutate, decode_transact, handled, handled_outcomes, reply,
-    reply_outcomes,
+    Answer, AwaitDurable, CountObjects, DataOp, Decide, Enumerate, Header, Opcode, Refusal,
+    Release, Request, Results, Vote, decode, decode_get, decode_mutate, decode_transact, handled,
+    handled_outcomes, reply, reply_outcomes,
 };
 use std::sync::Arc;
 
@@ -26,11 +26,18 @@ impl Master {
             },
             DataOp::Transact => {
                 let transact = decode_transact(frame);
-                let replies = transact
-                    .and_then(|(header, steps)| self.transact_all(log, &header, steps.iter()));
+                let replies = transact.and_then(|(header, steps)| {
+                    self.transact_all(log, &header, steps.whole(), steps.iter())
+                });
                 (replies, false)
             }
-            DataOp::Get | DataOp::AwaitDurable | DataOp::Enumerate | DataOp::CountObjects => {
+            DataOp::Get
+            | DataOp::AwaitDurable
+            | DataOp::Enumerate
+            | DataOp::CountObjects
+            | DataOp::Decide
+            | DataOp::Vote
+            | DataOp::Release => {
                 let get = decode_get(frame);
                 let replies = get.and_then(|(header, gets)| self.get_all(&header, gets.iter()));
                 (replies, false)
@@ -74,12 +81,17 @@ impl Master {
                 let transact = decode_transact(frame);
                 objects(
                     Opcode::Transact,
-                    transact.map(|(header, steps)| self.transact(log, &header, steps.iter())),
+                    transact.map(|(header, steps)| {
+                        self.transact(log, &header, steps.whole(), steps.iter())
+                    }),
                 )
             }
             DataOp::AwaitDurable => {
                 asks::<AwaitDurable>(frame, |header, r| self.await_durable(header, &r.positions))
             }
+            DataOp::Decide => asks::<Decide>(frame, |header, r| self.decide(log, header, &r)),
+            DataOp::Vote => asks::<Vote>(frame, |header, r| self.vote(log, header, &r)),
+            DataOp::Release => asks::<Release>(frame, |header, r| self.release(log, header, &r)),
             DataOp::Enumerate => asks::<Enumerate>(frame, |header, r| self.enumerate(header, &r)),
             DataOp::CountObjects => asks::<CountObjects>(frame, |header, r| self.count(header, &r)),
         }

@@ -8,8 +8,9 @@ use pluvio_units::{
     CoreId, KeyHash, LOGS_PER_MASTER_MAX, LogId, LogPosition, ServerId, TableId, Waits,
 };
 use pluvio_wire::{
-    Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Outcome, Outcomes, Refusal, Results, TransactionStep,
+    Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Get,
+    Header, Mutation, Outcome, Outcomes, Refusal, Release, Results, TransactionStep, Vote, Voted,
+    Whole,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -71,9 +72,23 @@ impl LocalMaster for Local {
         &self,
         core: CoreId,
         header: &Header,
+        whole: Option<&Whole>,
         steps: &[TransactionStep<'_>],
     ) -> Answer<Results> {
-        self.with(|master| master.transact(log_of(core), header, steps.iter().copied()))
+        let steps = steps.iter().copied();
+        self.with(|master| master.transact(log_of(core), header, whole, steps))
+    }
+
+    fn decide(&self, core: CoreId, header: &Header, request: &Decide) -> Answer<Decided> {
+        self.with(|master| master.decide(log_of(core), header, request))
+    }
+
+    fn vote(&self, core: CoreId, header: &Header, request: &Vote) -> Answer<Voted> {
+        self.with(|master| master.vote(log_of(core), header, request))
+    }
+
+    fn release(&self, core: CoreId, header: &Header, request: &Release) -> Answer<()> {
+        self.with(|master| master.release(log_of(core), header, request))
     }
 
     fn mutate_early(

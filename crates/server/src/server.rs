@@ -8,8 +8,9 @@ use crate::membership::{Membership, Standing, Watcher};
 use crate::options::ServerOptions;
 use crate::service::ServerService;
 use crate::status::{Readiness, StatusSource};
+use futures_util::StreamExt;
 use pluvio_backup::{Backup, BackupError, BackupOptions};
-use pluvio_client::{Client, ClientOptions};
+use pluvio_client::{Client, ClientOptions, Doubt};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle, Transport};
 use pluvio_log::{
     Cleaner, CleanerOptions, Corruption, Durability, Geometry, LogOptions, LogSpace, LogStats,
@@ -22,7 +23,8 @@ use pluvio_redis::{
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{
-    ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, ServerListVersion, Size,
+    ClientId, ClusterId, CoreId, KeyPlace, LOGS_PER_MASTER_MAX, LogId, ServerId, ServerListVersion,
+    Size,
 };
 use pluvio_wire::{
     Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, PROTOCOL_VERSION, Refusal,
@@ -43,6 +45,14 @@ const ENLIST_TRACE_EVERY: u32 = 20;
 /// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some
 /// thousand.
 const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
+/// Between two looks for keys that transactions have locked for long.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
+/// So long that the client of a transaction has most likely gone: it needs some round trips.
+const LOCKED_LONG: Duration = Duration::from_secs(1);
+/// Most locked keys of a look.
+const RESOLVE_MAX: usize = 4096;
+/// Most transactions that are looked after at a time.
+const RESOLVE_AT_ONCE: usize = 32;
 /// Pause between looks for keys that have expired. Deadlines are judged by the millisecond, whether
 /// or not this is called; the horizon is appended some times in its lead.
 const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
@@ -647,6 +657,7 @@ impl Starting {
             self.follow_list(Arc::clone(&master)),
             self.follow_standing(Arc::clone(&master)),
             self.forget_clients(Arc::clone(&master)),
+            self.resolve_transactions(Arc::clone(&master)),
         ];
         tasks.extend((0..self.env.tasks.cores()).map(|core| self.expire(CoreId(core), &master)));
         let cleaner = Arc::new(store.cleaner(CleanerOptions::default()));
@@ -710,6 +721,40 @@ impl Starting {
             loop {
                 clock.sleep(FORGET_CLIENTS_PAUSE).await;
                 master.forget_clients();
+            }
+        })
+    }
+
+    /// Goes on with transactions of several servers that have locked keys here for long: their
+    /// clients may be gone.
+    fn resolve_transactions(&self, master: Arc<Master>) -> TaskHandle {
+        let clock = Arc::clone(&self.env.clock);
+        let options = ClientOptions::new(self.options.coordinators.clone());
+        let client = Client::embedded(&self.env, options, Arc::new(self.local.clone()));
+        self.env.tasks.spawn(CoreId(0), "transactions", async move {
+            loop {
+                clock.sleep(RESOLVE_PAUSE).await;
+                let mut doubts: BTreeMap<(ClientId, KeyPlace), Vec<KeyPlace>> = BTreeMap::new();
+                for locked in master.locked_for(LOCKED_LONG, RESOLVE_MAX) {
+                    let doubt = doubts.entry((locked.client, locked.home));
+                    doubt.or_default().push(locked.place);
+                }
+                let doubts =
+                    doubts
+                        .into_iter()
+                        .map(|((client, home), keys)| Doubt { client, home, keys });
+                let each = doubts.map(|doubt| {
+                    let client = client.clone();
+                    async move {
+                        pluvio_units::mark("transaction-resolved-by-server");
+                        if let Err(error) = client.resolve(&doubt).await {
+                            tracing::debug!(%error, "a transaction cannot be concluded yet");
+                        }
+                    }
+                });
+                let mut running =
+                    futures_util::stream::iter(each).buffer_unordered(RESOLVE_AT_ONCE);
+                while running.next().await.is_some() {}
             }
         })
     }

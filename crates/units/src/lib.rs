@@ -36,7 +36,7 @@ pub use limits::{
     WHOLE_ENTRY_MAX,
 };
 pub use marks::{MarkCounts, Marks, mark};
-pub use operation::{Acknowledged, DECISION, KeyPlace, OperationId, Share};
+pub use operation::{Acknowledged, DECISION, KeyPlace, OperationId, Share, VOTES_KEPT};
 pub use pace::Pace;
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};

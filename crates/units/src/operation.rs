@@ -44,6 +44,10 @@ pub struct Share {
     pub keys: Vec<KeyPlace>,
 }
 
+/// For how long servers keep the votes and the decision of a transaction of several owners after
+/// they were asked for. No client tries longer to prepare one.
+pub const VOTES_KEPT: Duration = Duration::from_secs(60);
+
 /// The number of the operation that decides about a transaction of several owners. Its client has
 /// no other operations than those of the transaction.
 pub const DECISION: SequenceNumber = SequenceNumber(1);

@@ -1,10 +1,14 @@
-//! Operations on the objects of a table together: enumerate and count.
+//! Operations on the objects of a table together, enumerate and count, and what owners of parts of
+//! a transaction are asked (`docs/transactions.md`).
 
 use crate::codec::{Fields, Request};
 use crate::opcode::Opcode;
 use crate::refusal::Refusal;
 use bytes::Bytes;
-use pluvio_units::{HashRange, KeyHash, LogId, LogPosition, ObjectVersion, Rank, TableId};
+use pluvio_units::{
+    ClientId, HashRange, KeyHash, KeyPlace, LogId, LogPosition, ObjectVersion, Rank,
+    SequenceNumber, Share, TableId,
+};
 use serde::{Deserialize, Serialize};
 
 macro_rules! request {
@@ -153,6 +157,67 @@ pub struct AwaitDurable {
 }
 impl Fields for AwaitDurable {}
 request!(AwaitDurable => ());
+
+/// Decides about a transaction of several owners. The server asked has its home key.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Decide {
+    /// The client of the transaction, which has this one only.
+    pub client: ClientId,
+    /// The home key: with it the decision is kept.
+    pub home: KeyPlace,
+    /// What is to be decided, where nothing is yet. `None`: nothing, as long as the home key is
+    /// locked.
+    pub wish: Option<bool>,
+}
+impl Fields for Decide {}
+request!(Decide => Decided);
+
+/// What is decided.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Decided {
+    /// Whether the transaction is committed. `None`: that is open.
+    pub committed: Option<bool>,
+    /// All its keys; none once the home key is released.
+    pub shares: Vec<Share>,
+}
+impl Fields for Decided {}
+
+/// Asks how the owner of a share votes. Where it has not voted yet, its vote is "no" from now on.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Vote {
+    /// The client of the transaction.
+    pub client: ClientId,
+    /// The number of the operation that prepares the share.
+    pub sequence: SequenceNumber,
+    /// The first key of the share.
+    pub key: KeyPlace,
+}
+impl Fields for Vote {}
+request!(Vote => Voted);
+
+/// How an owner votes.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Voted {
+    /// Whether it has prepared the share.
+    pub yes: bool,
+}
+impl Fields for Voted {}
+
+/// Makes of keys that a transaction has locked what was decided. Answered when that is durable.
+/// Keys that it has not locked, or not any more, stay as they are.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Release {
+    /// The client of the transaction.
+    pub client: ClientId,
+    /// Whether it is committed.
+    pub committed: bool,
+    /// Keys of the server asked.
+    pub keys: Vec<KeyPlace>,
+    /// Operations of the client about which nobody will ask any more.
+    pub forget: Vec<SequenceNumber>,
+}
+impl Fields for Release {}
+request!(Release => ());
 
 /// Counts the objects of a table on the server asked.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

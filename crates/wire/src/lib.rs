@@ -39,9 +39,10 @@ pub use header::Header;
 pub use limits::{check_key, check_table_name, check_value};
 pub use migration::*;
 pub use objects::{
-    DECIMAL_BYTES_MAX, Gets, Mutations, Outcomes, Results, Steps, call_frame, check_get,
+    DECIMAL_BYTES_MAX, Gets, Mutations, Outcomes, Results, Steps, Whole, call_frame, check_get,
     check_mutation, check_transaction, decode_get, decode_mutate, decode_transact, encode_get,
-    encode_mutate, encode_mutate_early, encode_transact, handled_outcomes, reply_outcomes,
+    encode_mutate, encode_mutate_early, encode_prepare, encode_transact, handled_outcomes,
+    reply_outcomes,
 };
 pub use opcode::{
     BackupOp, Class, CoordinatorOp, DataOp, MasterOp, Opcode, Role, RoleOp, ServerOp,
@@ -57,7 +58,7 @@ pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
 
 /// Version of the protocol between processes. Processes with another one are refused at enlistment.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 /// Most items of one read or mutation of objects; clients split larger batches.
 pub const MULTI_ITEMS_MAX: usize = 1024;
 /// Most payload bytes of one request or reply that carries objects; clients split larger batches.

@@ -54,9 +54,13 @@
 //!       flags: 1 has an end; 2 places are bits; 4 the bit looked for (bit position only)
 //! ```
 //!
-//! A transaction (Transact) has no flags. In front of each item stands the kind of the step:
+//! A transaction (Transact) has one flag, 1: its keys are to be locked for a transaction of several
+//! owners, whose client is that of the header. Then the whole stands before the items. In front of
+//! each item stands the kind of the step:
 //!
 //! ```text
+//! whole     home: table u64 | key hash u64 | shares u16 | share …
+//! share     sequence u64 | keys u16 | for each: table u64 | key hash u64
 //! step u8   1 an item of Get; 2 an item of Mutate without a sequence number; + 128 it must hold
 //! ```
 //!
@@ -104,7 +108,7 @@ mod transaction;
 
 pub use check::{check_get, check_mutation, check_transaction};
 pub use outcomes::{Outcomes, Results};
-pub use transaction::{Steps, decode_transact, encode_transact};
+pub use transaction::{Steps, Whole, decode_transact, encode_prepare, encode_transact};
 
 use crate::codec::{Answer, RpcError, answered, reply_with};
 use crate::header::Header;

@@ -134,6 +134,12 @@ opcodes! {
         Mutate = 11, Data, false;
         /// Read and change objects of one owner, all of it or nothing.
         Transact = 13, Data, false;
+        /// Decide about a transaction of several owners.
+        Decide = 14, Data, true;
+        /// Say how this owner votes about a transaction, and let a missing vote be "no".
+        Vote = 15, Data, true;
+        /// Make of keys that a transaction has locked what was decided.
+        Release = 16, Data, true;
         /// Is what an early answer rests on durable? Answers when it is.
         AwaitDurable = 12, Data, true;
         /// The next objects of a table in hash order.

@@ -30,6 +30,8 @@ pub enum RetryReason {
     /// The coordinator's metadata store takes no changes at the moment. One that was begun before
     /// is stored when it can be.
     MetadataTrouble,
+    /// A transaction of several servers has locked the key, and is not decided yet.
+    Locked,
 }
 
 impl fmt::Display for RetryReason {
@@ -45,6 +47,7 @@ impl fmt::Display for RetryReason {
             Self::NotReady => "not ready yet",
             Self::NotLeader => "this coordinator does not lead",
             Self::MetadataTrouble => "the coordinator's metadata store takes no changes",
+            Self::Locked => "a transaction of several servers has locked the key",
         })
     }
 }

@@ -5,8 +5,8 @@ use crate::{AtOnce, Held, LocalMaster};
 use core::task::Waker;
 use pluvio_units::{CoreId, LogId, LogPosition, SegmentId, ServerId, Waits};
 use pluvio_wire::{
-    Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Get, Header, Mutation,
-    Refusal, Results, TransactionStep,
+    Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Get,
+    Header, Mutation, Refusal, Release, Results, TransactionStep, Vote, Voted, Whole,
 };
 
 pub(super) struct FakeLocal {
@@ -75,8 +75,23 @@ impl LocalMaster for FakeLocal {
         let items = mutations.iter().copied();
         self.answer(|state, server| state.mutate(server, *h, items, ordered))
     }
-    fn transact(&self, _: CoreId, h: &Header, steps: &[TransactionStep<'_>]) -> Answer<Results> {
-        self.answer(|state, server| state.transact(server, *h, steps))
+    fn transact(
+        &self,
+        _: CoreId,
+        h: &Header,
+        whole: Option<&Whole>,
+        steps: &[TransactionStep<'_>],
+    ) -> Answer<Results> {
+        self.answer(|state, server| state.transact(server, *h, whole, steps))
+    }
+    fn decide(&self, _: CoreId, h: &Header, r: &Decide) -> Answer<Decided> {
+        self.answer(|state, server| state.decide(server, *h, r))
+    }
+    fn vote(&self, _: CoreId, h: &Header, r: &Vote) -> Answer<Voted> {
+        self.answer(|state, server| state.vote(server, *h, r))
+    }
+    fn release(&self, _: CoreId, h: &Header, r: &Release) -> Answer<()> {
+        self.answer(|state, server| state.release(server, *h, r))
     }
     fn get_at_once(&self, _: CoreId, h: &Header, get: &Get<'_>) -> AtOnce {
         self.at_once(|state, server| state.get(server, *h, core::iter::once(*get)))

@@ -10,14 +10,14 @@ use pluvio_mutation::{
     Current, Draft, DraftChange, Get, Mutation, Now, Outcome, TransactionStep, Verdict, judge, look,
 };
 use pluvio_units::{
-    HashRange, KeyHash, LogId, LogPosition, ObjectVersion, OperationId, Rank, SequenceNumber,
-    ServerId, ServerListVersion, TableId, UnixMs,
+    ClientId, DECISION, Deadline, HashRange, KeyHash, KeyPlace, LogId, LogPosition, ObjectVersion,
+    OperationId, Rank, SequenceNumber, ServerId, ServerListVersion, Share, TableId, UnixMs,
 };
 use pluvio_wire::{
-    AwaitDurable, CountObjects, CountObjectsReply, DataOp, Enumerate, EnumerateReply,
-    EnumeratedObject, FatalKind, Header, Opcode, Outcomes, Ping, PingReply, Refusal, Request,
-    Results, RetryReason, RoleOp, Seen, TabletState, check_key, decode, decode_get, decode_mutate,
-    decode_transact, reply, reply_outcomes,
+    AwaitDurable, CountObjects, CountObjectsReply, DataOp, Decide, Decided, Enumerate,
+    EnumerateReply, EnumeratedObject, FatalKind, Header, Opcode, Outcomes, Ping, PingReply,
+    Refusal, Release, Request, Results, RetryReason, RoleOp, Seen, TabletState, Vote, Voted, Whole,
+    check_key, decode, decode_get, decode_mutate, decode_transact, reply, reply_outcomes,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,6 +44,26 @@ pub(super) struct Kept {
     hash: KeyHash,
     outcome: Outcome,
 }
+
+/// What a transaction is to make of an object: nothing, to delete it, or to put it.
+pub(super) type FakeChange = Option<Option<(ObjectVersion, Bytes, Option<Deadline>)>>;
+
+/// A key that a transaction of several servers has locked.
+pub(super) struct FakeLock {
+    client: ClientId,
+    home: KeyPlace,
+    shares: Vec<Share>,
+    change: FakeChange,
+}
+
+impl FakeLock {
+    pub(super) fn of(&self) -> (ClientId, KeyPlace) {
+        (self.client, self.home)
+    }
+}
+
+/// When to come again for a locked key.
+const LOCKED_RETRY: Duration = Duration::from_micros(300);
 
 /// Decodes a request, does it, and encodes the reply.
 pub(super) fn answer<R: Request>(
@@ -83,10 +103,18 @@ impl State {
             }
             RoleOp::Data(DataOp::Transact) => {
                 let done = decode_transact(request).and_then(|(header, steps)| {
+                    let whole = steps.whole().cloned();
                     let steps: Vec<_> = steps.iter().collect();
-                    self.transact(server, header, &steps)
+                    self.transact(server, header, whole.as_ref(), &steps)
                 });
                 reply_outcomes(Opcode::Transact, &done.map(Outcomes::from))
+            }
+            RoleOp::Data(DataOp::Decide) => {
+                answer::<Decide>(request, |h, r| self.decide(server, h, &r))
+            }
+            RoleOp::Data(DataOp::Vote) => answer::<Vote>(request, |h, r| self.vote(server, h, &r)),
+            RoleOp::Data(DataOp::Release) => {
+                answer::<Release>(request, |h, r| self.release(server, h, &r))
             }
             RoleOp::Data(DataOp::AwaitDurable) => answer::<AwaitDurable>(request, |_, _| Ok(())),
             RoleOp::Data(DataOp::Enumerate) => {
@@ -160,6 +188,9 @@ impl State {
         let hash = hash.of(key);
         self.here(server, h, table, hash)?;
         assert_eq!(known.unwrap_or(hash), hash, "the hash belongs to the key");
+        if self.locks.contains_key(&(table, (hash, key.to_vec()))) {
+            return Err(Refusal::retry(LOCKED_RETRY, RetryReason::Locked));
+        }
         Ok(hash)
     }
 
@@ -276,8 +307,13 @@ impl State {
         &mut self,
         server: ServerId,
         h: Header,
+        whole: Option<&Whole>,
         steps: &[TransactionStep<'_>],
     ) -> Result<Results, Refusal> {
+        let id = h.operation;
+        if let (Some(_), Some(kept)) = (whole, self.results.get(&(id.client, id.sequence))) {
+            return Ok(core::iter::once(Ok(kept.outcome.clone())).collect());
+        }
         let mut places = Vec::new();
         for step in steps {
             let operation = &step.operation;
@@ -285,7 +321,6 @@ impl State {
             let hash = self.hash_here(server, h, key, operation.hash())?;
             places.push((operation.table(), (hash, operation.key().to_vec())));
         }
-        let id = h.operation;
         if id.is_some() {
             self.acknowledge(id);
             if let Some(kept) = self.results.get(&(id.client, id.sequence)) {
@@ -295,7 +330,7 @@ impl State {
         let now = self.unix_ms();
         let mut drafts = BTreeMap::new();
         let mut outcomes = Vec::new();
-        let mut committed = true;
+        let mut committed = !self.results.contains_key(&(id.client, DECISION)) || whole.is_none();
         for (step, place) in steps.iter().zip(&places) {
             let next = self.tables[&place.0].version_last.next();
             let draft = drafts
@@ -323,7 +358,19 @@ impl State {
             })
             .collect();
         drop(drafts);
-        for ((table, place), change) in changes.into_iter().filter(|_| committed) {
+        if let Some(whole) = whole {
+            for (place, change) in changes.iter().filter(|_| committed).cloned() {
+                let lock = FakeLock {
+                    client: id.client,
+                    home: whole.home,
+                    shares: whole.shares.clone(),
+                    change,
+                };
+                self.locks.insert(place, lock);
+            }
+        }
+        let is_now = committed && whole.is_none();
+        for ((table, place), change) in changes.into_iter().filter(|_| is_now) {
             let table = self.tables.get_mut(&table).expect("its tablet was found");
             match change {
                 None => {}
@@ -347,6 +394,95 @@ impl State {
             self.results.insert((id.client, id.sequence), kept);
         }
         Ok(core::iter::once(Ok(outcome)).collect())
+    }
+
+    /// As real servers decide; whoever asks first, decides.
+    pub(super) fn decide(
+        &mut self,
+        server: ServerId,
+        h: Header,
+        r: &Decide,
+    ) -> Result<Decided, Refusal> {
+        let (table, hash) = r.home;
+        self.here(server, h, table, hash)?;
+        let locked = self
+            .locks
+            .iter()
+            .find(|((of, (at, _)), lock)| (*of, *at) == r.home && lock.client == r.client);
+        let shares = locked.map(|(_, lock)| lock.shares.clone());
+        let known = self.results.get(&(r.client, DECISION));
+        let known = known.map(|kept| !kept.outcome.is_failure());
+        let committed = match (known, &shares, r.wish) {
+            (Some(known), _, _) => Some(known),
+            (None, Some(_), None) => None,
+            (None, shares, wish) => {
+                let committed = shares.is_some() && wish == Some(true);
+                self.keep_verdict((r.client, DECISION), r.home, committed);
+                Some(committed)
+            }
+        };
+        Ok(Decided {
+            committed,
+            shares: shares.unwrap_or_default(),
+        })
+    }
+
+    fn keep_verdict(
+        &mut self,
+        id: (ClientId, SequenceNumber),
+        (table, hash): KeyPlace,
+        committed: bool,
+    ) {
+        let steps = Vec::new().into();
+        let outcome = Outcome::Together { committed, steps };
+        self.results.insert(
+            id,
+            Kept {
+                table,
+                hash,
+                outcome,
+            },
+        );
+    }
+
+    pub(super) fn vote(&mut self, server: ServerId, h: Header, r: &Vote) -> Result<Voted, Refusal> {
+        self.here(server, h, r.key.0, r.key.1)?;
+        let id = (r.client, r.sequence);
+        if !self.results.contains_key(&id) {
+            self.keep_verdict(id, r.key, false);
+        }
+        let yes = !self.results[&id].outcome.is_failure();
+        Ok(Voted { yes })
+    }
+
+    pub(super) fn release(&mut self, s: ServerId, h: Header, r: &Release) -> Result<(), Refusal> {
+        for (table, hash) in &r.keys {
+            self.here(s, h, *table, *hash)?;
+        }
+        let is_meant = |(table, (hash, _)): &(TableId, (KeyHash, Vec<u8>)), lock: &FakeLock| {
+            lock.client == r.client && r.keys.contains(&(*table, *hash))
+        };
+        let locks = core::mem::take(&mut self.locks);
+        for (place, lock) in locks {
+            if !is_meant(&place, &lock) {
+                self.locks.insert(place, lock);
+            } else if let (true, Some(change)) = (r.committed, lock.change) {
+                let (id, place) = place;
+                let table = self.tables.get_mut(&id).expect("its tablet was found");
+                table.version_last = table.version_last.next();
+                let version = table.version_last;
+                match change {
+                    None => drop(table.objects.remove(&place)),
+                    Some((_, value, deadline)) => {
+                        table.objects.insert(place, (version, value, deadline));
+                    }
+                }
+            }
+        }
+        for sequence in &r.forget {
+            self.results.remove(&(r.client, *sequence));
+        }
+        Ok(())
     }
 
     fn apply(&mut self, mutation: &Mutation<'_>, place: (KeyHash, Vec<u8>)) -> Outcome {

@@ -31,8 +31,8 @@ use pluvio_env::{
     Service, StreamService,
 };
 use pluvio_units::{
-    ClientId, ClusterId, Deadline, HashKind, HashRange, KeyHash, ObjectVersion, OperationId,
-    SequenceNumber, ServerId, TableHash, TableId,
+    ClientId, ClusterId, Deadline, HashKind, HashRange, KeyHash, KeyPlace, ObjectVersion,
+    OperationId, SequenceNumber, ServerId, TableHash, TableId,
 };
 use pluvio_wire::{Opcode, Refusal, Role, TabletInfo, TabletState};
 use std::collections::BTreeMap;
@@ -89,6 +89,8 @@ struct State {
     results: BTreeMap<(ClientId, SequenceNumber), master::Kept>,
     /// Below which numbers clients have the outcomes.
     acknowledged: BTreeMap<ClientId, SequenceNumber>,
+    /// Keys that transactions of several servers have locked.
+    locks: BTreeMap<(TableId, (KeyHash, Vec<u8>)), master::FakeLock>,
     faults: Vec<(Opcode, Fault, u32)>,
     sent: Vec<Sent>,
     reply_bytes_max: usize,
@@ -136,6 +138,7 @@ impl FakeCluster {
             table_last: TableId(0),
             results: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
+            locks: BTreeMap::new(),
             faults: Vec::new(),
             sent: Vec::new(),
             reply_bytes_max: pluvio_wire::MULTI_BYTES_MAX,
@@ -156,6 +159,7 @@ impl FakeCluster {
             clock: Arc::new(clock::FakeClock(self.clone())),
             rng: Arc::new(self.clone()),
             network: Arc::new(self.clone()),
+            tasks: None,
         }
     }
 
@@ -305,6 +309,14 @@ impl FakeCluster {
                 tablet.owner = to;
             }
         }
+    }
+
+    /// A transaction of several servers that has locked a key: its client, and its home key where
+    /// that is known.
+    #[must_use]
+    pub fn locked(&self) -> Option<(ClientId, KeyPlace)> {
+        let state = self.state();
+        state.locks.values().next().map(master::FakeLock::of)
     }
 
     /// Lets something happen at a time of the virtual clock.

@@ -9,8 +9,8 @@ use crate::{
 use core::time::Duration;
 use pluvio_units::{CoreId, ObjectVersion, ServerId, TableId};
 use pluvio_wire::{
-    Answer, CountObjects, CountObjectsReply, Enumerate, EnumerateReply, Header, Refusal, Results,
-    TransactionStep,
+    Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Header,
+    Refusal, Release, Results, TransactionStep, Vote, Voted, Whole,
 };
 use std::sync::Arc;
 
@@ -27,8 +27,23 @@ impl LocalMaster for Strange {
     fn mutate(&self, _: CoreId, _: &Header, _: &[Mutation<'_>], _: bool) -> Answer<Results> {
         Answer::Now(Ok(self.0.clone()))
     }
-    fn transact(&self, _: CoreId, _: &Header, _: &[TransactionStep<'_>]) -> Answer<Results> {
+    fn transact(
+        &self,
+        _: CoreId,
+        _: &Header,
+        _: Option<&Whole>,
+        _: &[TransactionStep<'_>],
+    ) -> Answer<Results> {
         Answer::Now(Ok(self.0.clone()))
+    }
+    fn decide(&self, _: CoreId, _: &Header, _: &Decide) -> Answer<Decided> {
+        Answer::Now(Err(Refusal::Refresh))
+    }
+    fn vote(&self, _: CoreId, _: &Header, _: &Vote) -> Answer<Voted> {
+        Answer::Now(Err(Refusal::Refresh))
+    }
+    fn release(&self, _: CoreId, _: &Header, _: &Release) -> Answer<()> {
+        Answer::Now(Err(Refusal::Refresh))
     }
     fn enumerate(&self, _: CoreId, _: &Header, _: &Enumerate) -> Answer<EnumerateReply> {
         Answer::Now(Err(Refusal::Refresh))

@@ -1,14 +1,15 @@
-//! Transactions of one owner, and those that several servers would have to do.
+//! Transactions of one owner, and of several.
 
 use super::{cluster, key_of};
 use crate::testing::Fault;
 use crate::{
-    Addend, Change, ClientError, Commit, ErrorKind, FatalKind, Mutation, Opcode, Operation, Output,
-    Table, Transacted, TransactionStep,
+    Addend, Change, Client, ClientError, Commit, Doubt, ErrorKind, FatalKind, Mutation, Opcode,
+    Operation, Output, RetryReason, Table, Transacted, TransactionStep,
 };
 use bytes::Bytes;
 use futures_util::future::join_all;
 use pluvio_units::{ObjectVersion, ServerId};
+use pluvio_wire::Refusal;
 
 fn add<'a>(table: &'a Table, key: &'a [u8], by: i64) -> (&'a Table, TransactionStep<'a>) {
     let change = Change::Add(Addend::Integer(by));
@@ -39,20 +40,138 @@ fn a_lost_reply_does_not_do_it_twice() {
     });
 }
 
+fn text(table: &Table, key: &[u8], client: &Client) -> impl Future<Output = Option<String>> {
+    let (table, key, client) = (table.clone(), key.to_vec(), client.clone());
+    async move {
+        let object = client.read(&table, &key).await.unwrap();
+        object.map(|object| String::from_utf8(object.value.to_vec()).unwrap())
+    }
+}
+
+// shows: SEVERAL-1
 #[test]
-fn keys_of_several_servers_are_refused_and_nothing_is_sent() {
-    let (cluster, client, table) = cluster(2);
-    let keys = [ServerId(1), ServerId(2)].map(|server| key_of(&table, server));
+fn steps_of_several_servers_are_all_done_or_none_is() {
+    let (cluster, client, table) = cluster(3);
+    let keys = [1, 2, 3].map(|server| key_of(&table, ServerId(server)));
     cluster.run(async {
-        let steps = [add(&table, &keys[0], 1), add(&table, &keys[1], 1)];
-        let error = client.transact(&steps).await.unwrap_err();
-        assert_eq!(error.fatal_kind(), Some(FatalKind::SeveralOwners));
-        assert!(!error.maybe_executed());
-        assert_eq!(cluster.count_sent(Opcode::Transact), 0);
+        let all: Vec<_> = keys.iter().chain(&keys).collect();
+        let steps: Vec<_> = all.iter().map(|key| add(&table, key, 2)).collect();
+        let sums = outputs(client.transact(&steps).await.unwrap());
+        let expected = [2, 2, 2, 4, 4, 4].map(Output::Integer);
+        assert_eq!(sums, expected, "in the order of the steps");
+        let version = client
+            .read(&table, &keys[2])
+            .await
+            .unwrap()
+            .unwrap()
+            .version;
+        let other = TransactionStep::version_is(table.id(), &keys[2], version.next());
+        let steps = [
+            add(&table, &keys[0], 1),
+            add(&table, &keys[1], 1),
+            (&table, other),
+        ];
+        let Transacted::Refused { step, .. } = client.transact(&steps).await.unwrap() else {
+            panic!("a step that must hold did not");
+        };
+        assert_eq!(step, 2);
+        for key in &keys {
+            assert_eq!(text(&table, key, &client).await.as_deref(), Some("4"));
+        }
         let many: Vec<_> = (0..5000).map(|_| add(&table, &keys[0], 1)).collect();
         let error = client.transact(&many).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadArgument);
     });
+}
+
+#[test]
+fn lost_messages_of_several_servers_do_nothing_twice() {
+    let (cluster, client, table) = cluster(3);
+    let keys = [1, 2, 3].map(|server| key_of(&table, ServerId(server)));
+    let opcodes = [Opcode::Transact, Opcode::Decide, Opcode::Release];
+    let faults = [Fault::LoseReply, Fault::LoseRequest, Fault::DelayReply];
+    cluster.run(async {
+        let mut expected = 0;
+        for opcode in opcodes {
+            for fault in &faults {
+                for times in 1..4 {
+                    cluster.plan(opcode, fault.clone(), times);
+                    let steps = keys.each_ref().map(|key| add(&table, key, 1));
+                    expected += 1;
+                    let sums = outputs(client.transact(&steps).await.unwrap());
+                    assert_eq!(
+                        sums,
+                        [expected; 3].map(Output::Integer),
+                        "{opcode:?} {fault:?}"
+                    );
+                }
+            }
+        }
+    });
+}
+
+// shows: SEVERAL-3
+#[test]
+fn transactions_that_meet_on_several_servers_all_end() {
+    let (cluster, client, table) = cluster(3);
+    cluster.set_latency(core::time::Duration::from_micros(100));
+    let keys = [1, 2, 3].map(|server| key_of(&table, ServerId(server)));
+    cluster.run(async {
+        let turns = (0..30).map(|n| {
+            let (client, table, keys) = (&client, &table, &keys);
+            async move {
+                let (one, other) = (&keys[n % 3], &keys[(n + 1) % 3]);
+                let steps = [add(table, one, 1), add(table, other, -1)];
+                outputs(client.transact(&steps).await.unwrap());
+            }
+        });
+        join_all(turns).await;
+        for key in &keys {
+            assert_eq!(text(&table, key, &client).await.as_deref(), Some("0"));
+        }
+    });
+}
+
+#[test]
+fn servers_go_on_with_what_a_dead_client_has_begun() {
+    let (cluster, client, table) = cluster(2);
+    let keys = [1, 2].map(|server| key_of(&table, ServerId(server)));
+    let places = keys.each_ref().map(|key| (table.id(), table.hash(key)));
+    for lost in [None, Some(0), Some(1)] {
+        cluster.run(async {
+            // Its messages after the votes are lost, and perhaps one that asks for a vote.
+            let before = text(&table, &keys[0], &client).await;
+            let own = Client::new(cluster.parts(), cluster.options());
+            let steps = keys.each_ref().map(|key| add(&table, key, 1));
+            if let Some(lost) = lost {
+                let refusal = Refusal::fatal(FatalKind::Other, "gone");
+                if lost == 1 {
+                    let none = Refusal::retry(core::time::Duration::ZERO, RetryReason::Busy);
+                    cluster.plan(Opcode::Transact, Fault::Refuse(none), 1);
+                }
+                cluster.plan(Opcode::Transact, Fault::Refuse(refusal), 1);
+            }
+            cluster.plan(
+                Opcode::Decide,
+                Fault::Refuse(Refusal::fatal(FatalKind::Other, "gone")),
+                1,
+            );
+            let result = own.transact(&steps).await;
+            assert_eq!(result.is_ok(), lost.is_none());
+            let (client_id, home) = cluster.locked().expect("a key is locked");
+            let doubt = Doubt {
+                client: client_id,
+                home,
+                keys: places.to_vec(),
+            };
+            let decided = client.resolve(&doubt).await.unwrap();
+            assert_eq!(decided, Some(lost.is_none()));
+            assert_eq!(cluster.locked(), None);
+            let after = text(&table, &keys[0], &client).await;
+            assert_eq!(after, text(&table, &keys[1], &client).await);
+            assert_eq!(before == after, lost.is_some());
+        });
+    }
 }
 
 #[test]

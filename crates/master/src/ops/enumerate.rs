@@ -1,12 +1,13 @@
 //! The next objects of a table in the order of their ranks.
 
+use super::mutate::LOCKED_RETRY;
 use crate::master::Master;
 use bytes::Bytes;
 use pluvio_store::{Scan, ScanOptions};
 use pluvio_units::{HashRange, KeyHash, Rank};
 use pluvio_wire::{
     Answer, Enumerate, EnumerateReply, EnumeratedObject, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX,
-    Refusal, Seen,
+    Refusal, RetryReason, Seen,
 };
 use std::sync::Arc;
 
@@ -44,6 +45,9 @@ impl Master {
             values: request.values,
         };
         let scan = self.store().scan(table, range, options);
+        if scan.pending().is_locked {
+            return Answer::Now(Err(Refusal::retry(LOCKED_RETRY, RetryReason::Locked)));
+        }
         self.answer_awaited(scan.map(move |scan| reply(scan, last)))
     }
 }

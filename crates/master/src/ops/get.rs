@@ -1,6 +1,7 @@
 //! Reading objects.
 
 use super::Replies;
+use super::mutate::refusal_of;
 use crate::master::{Master, Served};
 use pluvio_log::{Awaited, Durable};
 use pluvio_mutation::{Current, Get, Outcome};
@@ -55,11 +56,13 @@ impl Master {
                 }
                 match self.serving(&snapshot, get.table, get.hash) {
                     Err(refusal) => replies.refused(refusal),
-                    Ok(Served { table, hash, .. }) => {
-                        let outcome = self.store().get(table, hash, get);
-                        bytes += outcome.pending().output().bulk_len();
-                        replies.awaited(self, outcome);
-                    }
+                    Ok(Served { table, hash, .. }) => match self.store().get(table, hash, get) {
+                        Ok(outcome) => {
+                            bytes += outcome.pending().output().bulk_len();
+                            replies.awaited(self, outcome);
+                        }
+                        Err(error) => replies.refused(refusal_of(&error)),
+                    },
                 }
             }
         }
@@ -90,7 +93,8 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
-        Ok(self.store().get(table, hash, get))
+        let outcome = self.store().get(table, hash, get);
+        outcome.map_err(|error| refusal_of(&error))
     }
 
     /// Asks for the memory of keys of a table that are read or changed next.

@@ -1,5 +1,5 @@
 //! The operations on objects: get and mutate, of one or many items, enumerate and count;
-//! transactions of them; and the drop of expired objects.
+//! transactions of them, also of several owners; and the drop of expired objects.
 
 mod count;
 mod enumerate;
@@ -7,6 +7,7 @@ mod expire;
 mod get;
 mod mutate;
 mod replies;
+mod several;
 mod transact;
 
 pub use replies::Replies;

@@ -27,6 +27,9 @@ use std::time::Duration;
 const DUPLICATE_RETRY: Duration = Duration::from_micros(500);
 /// When to send the rest of an ordered batch: its beginning is durable when this is told.
 const AFTER_OTHERS_RETRY: Duration = Duration::ZERO;
+/// When to come again for a key that a transaction of several owners has locked: its decision takes
+/// some round trips.
+pub(super) const LOCKED_RETRY: Duration = Duration::from_micros(300);
 /// How long to wait for others' results to be acknowledged.
 const RESULTS_RETRY: Duration = Duration::from_millis(5);
 
@@ -400,6 +403,8 @@ pub(crate) fn refusal_of(error: &EngineError) -> Refusal {
             pluvio_units::mark("ordered-batch-waits-for-another-log");
             Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress)
         }
+        EngineError::Locked => Refusal::retry(LOCKED_RETRY, RetryReason::Locked),
+        EngineError::NoLocks => Refusal::fatal(FatalKind::Unsupported, error.to_string()),
         EngineError::Stalled => Refusal::retry(BACKUPS_RETRY, RetryReason::NoSpace),
         EngineError::NotHere => Refusal::Refresh,
         EngineError::NoDeadlines => Refusal::fatal(FatalKind::Other, error.to_string()),

@@ -6,6 +6,8 @@
 //! 3. The engine does all steps at one moment, or none.
 //! 4. The outcome is told once it is durable ([`Replies`]).
 //!
+//! Of a transaction of several owners, step 3 locks the keys instead.
+//!
 //! Where entries of the keys are pending in several logs, the transaction is to come again. Until
 //! then other changes of these keys are held back ([`HeldBack`]).
 
@@ -15,11 +17,11 @@ use crate::master::Master;
 use crate::migrate::Leaving;
 use pluvio_env::Moment;
 use pluvio_log::Awaited;
-use pluvio_mutation::{Operation, Outcome, TransactionStep};
-use pluvio_store::{Admission, NotTransacted, StepAt, Transacted};
+use pluvio_mutation::{Outcome, TransactionStep};
+use pluvio_store::{Admission, NotTransacted, Prepare, StepAt, Transacted};
 use pluvio_units::{KeyHash, LogId, TableId};
 use pluvio_wire::{
-    Answer, FatalKind, Header, Refusal, Results, RetryReason, TRANSACTION_STEPS_MAX,
+    Answer, FatalKind, Header, Refusal, Results, RetryReason, TRANSACTION_STEPS_MAX, Whole,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,14 +40,16 @@ const HELD_BACK_MAX: usize = 64 << 10;
 
 impl Master {
     /// Does all steps of a transaction at one moment, or none; answers when that is durable. The
-    /// one result is an [`Outcome::Together`].
+    /// one result is an [`Outcome::Together`]. The steps of a part of a `whole` are not done yet:
+    /// their keys are locked, and the result is this owner's vote.
     pub fn transact<'m>(
         self: &Arc<Self>,
         log: LogId,
         header: &Header,
+        whole: Option<&Whole>,
         steps: impl ExactSizeIterator<Item = TransactionStep<'m>>,
     ) -> Answer<Results> {
-        match self.transact_all(log, header, steps) {
+        match self.transact_all(log, header, whole, steps) {
             Ok(replies) => replies.into_answer(self),
             Err(refusal) => Answer::Now(Err(refusal)),
         }
@@ -55,10 +59,11 @@ impl Master {
         &self,
         log: LogId,
         header: &Header,
+        whole: Option<&Whole>,
         steps: impl ExactSizeIterator<Item = TransactionStep<'m>>,
     ) -> Result<Replies, Refusal> {
         let mut replies = Replies::default();
-        replies.awaited(self, self.transact_at_once(log, header, steps)?);
+        replies.awaited(self, self.transact_at_once(log, header, whole, steps)?);
         Ok(replies)
     }
 
@@ -71,6 +76,7 @@ impl Master {
         &self,
         log: LogId,
         header: &Header,
+        whole: Option<&Whole>,
         steps: impl ExactSizeIterator<Item = TransactionStep<'m>>,
     ) -> Result<Awaited<Outcome>, Refusal> {
         self.check_target(header)?;
@@ -86,7 +92,8 @@ impl Master {
             let (table, key) = (step.operation.table(), step.operation.key());
             let hash = self.hash_of(&snapshot, table, key, step.operation.hash());
             let served = self.serving(&snapshot, table, hash)?;
-            if let Operation::Mutate(_) = step.operation {
+            // A lock is a change.
+            if whole.is_some() || step.operation.mutation().is_some() {
                 Self::must_take_changes(served.phase)?;
             }
             // Also of a read: another step may change its key.
@@ -109,7 +116,7 @@ impl Master {
                 other => return Err(not_executed(&other)),
             },
         };
-        if steps.iter().any(changes) {
+        if whole.is_some() || steps.iter().any(changes) {
             self.writes_possible()?;
         }
         let at: Vec<StepAt<'_>> = steps
@@ -121,7 +128,21 @@ impl Master {
                 step: *step,
             })
             .collect();
-        match self.store().transact((log, self.now_s()), &at, execution) {
+        let place = (log, self.now_s());
+        let done = match (whole, execution) {
+            (None, execution) => self.store().transact(place, &at, execution),
+            (Some(whole), Some(execution)) => {
+                let prepare = Prepare {
+                    client: header.operation.client,
+                    home: whole.home,
+                    shares: &whole.shares,
+                };
+                let prepare = (prepare, self.monotonic());
+                self.store().prepare(place, &at, execution, prepare)
+            }
+            (Some(_), None) => return Err(Refusal::malformed("a share without an identity")),
+        };
+        match done {
             Ok(Transacted { outcome, changed }) => {
                 for change in changed {
                     if let Some(leaving) = &copies[change.step] {

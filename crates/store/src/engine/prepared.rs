@@ -33,7 +33,7 @@ use pluvio_memory::EpochGuard;
 use pluvio_mutation::{Current, Outcome, Output};
 use pluvio_units::{
     ClientId, DECISION, EntryRef, KeyPlace, LogId, LogPosition, ObjectVersion, OperationId,
-    SequenceNumber, Share,
+    SequenceNumber, Share, VOTES_KEPT,
 };
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,9 +42,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const LOCKS_MAX: usize = 256 << 10;
 /// When to try again at that bound.
 const LOCKS_RETRY: Duration = Duration::from_millis(5);
-/// For how long votes and decisions are kept after somebody asked for them. No client tries longer
-/// to prepare.
-const VOTES_KEPT: Duration = Duration::from_secs(60);
 
 /// The part of a transaction that an owner is asked to prepare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -72,6 +72,7 @@ pub(super) fn recorded_client(env: &Env, plan: &Plan, attempts: &Attempts) -> Cl
         clock: env.clock.clone(),
         rng: env.rng.clone(),
         network: Intercepted::new(env.network.clone(), attempts.clone()),
+        tasks: Some(env.tasks.clone()),
     };
     let options = ClientOptions::new(super::nodes::coordinators(plan))
         .timeout(plan.timeout)

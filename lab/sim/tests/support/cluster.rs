@@ -41,6 +41,7 @@ pub fn client(env: &Env, network: Arc<dyn Network>) -> Client {
         clock: env.clock.clone(),
         rng: env.rng.clone(),
         network,
+        tasks: Some(env.tasks.clone()),
     };
     let options = ClientOptions::new([Address::from(COORDINATOR)])
         .timeout(Duration::from_secs(60))

@@ -1,0 +1,763 @@
+//! Transactions whose keys belong to several servers (`docs/transactions.md`).
+//!
+//! ```text
+//!  client                  server of the home key            other servers
+//!    │ prepare ───────────────► locks, votes                       │
+//!    │ prepare ──────────────────────────────────────────► locks, votes
+//!    │ ◄──────────── yes ───────────┘                              │
+//!    │ ◄──────────── yes ──────────────────────────────────────────┘
+//!   the caller is told: all votes are durable, so it is committed
+//!    │ decide ────────────────► records it                         │
+//!    │ release ──────────────────────────────────────────► keys become what they are to be
+//!    │ release ───────────────► the home key, last                 │
+//! ```
+//!
+//! - SEVERAL-1: it is committed exactly when all owners vote yes. Then nothing can abort it: the
+//!   decision is recorded once, and whoever asks the owners finds the same votes.
+//! - SEVERAL-2: the home key is released last. So as long as any key is locked, its owner finds
+//!   there which keys there are, and what was decided.
+//! - SEVERAL-3: nobody waits for a lock while it holds others, except in the order of servers. So
+//!   transactions do not wait for each other in a circle.
+//!
+//! When the client dies, the servers whose keys are locked go on in its place
+//! ([`Client::resolve`]).
+
+use crate::client::Client;
+use crate::error::{ClientError, ErrorKind};
+use crate::local::LocalMaster;
+use crate::request::{DataRequest, several_owners, the_one};
+use crate::retry::Attempts;
+use crate::table::Table;
+use core::time::Duration;
+use futures_util::future::join_all;
+use pluvio_env::{Address, Network};
+use pluvio_units::{
+    ClientId, CoreId, DECISION, KeyHash, KeyPlace, OperationId, SequenceNumber, ServerId, Share,
+    TableId, VOTES_KEPT,
+};
+use pluvio_wire::{
+    Answer, Decide, Decided, FatalKind, Header, Outcome, Refusal, Release, Results, RetryReason,
+    RpcError, TransactionStep, Vote, Voted, Whole, call, call_frame, encode_prepare,
+};
+use std::collections::BTreeMap;
+
+/// How long an owner is asked again to lock keys that others have locked, while more are locked.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// The same where owners are asked in their order.
+const PATIENCE_IN_ORDER: Duration = Duration::from_secs(1);
+/// After this many conflicts owners are asked in their order, one after the other.
+const CONFLICTS_AT_ONCE: u32 = 2;
+/// Longest pause before a transaction that met locks is tried again.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// The steps of a transaction that one server has.
+struct Part<'s> {
+    sequence: SequenceNumber,
+    /// The numbers of the steps among all.
+    numbers: Vec<usize>,
+    steps: Vec<TransactionStep<'s>>,
+    tables: Vec<&'s Table>,
+}
+
+impl Part<'_> {
+    fn key(&self, at: usize) -> KeyPlace {
+        let operation = &self.steps[at].operation;
+        let hash = operation.hash().expect("it was computed before");
+        (operation.table(), hash)
+    }
+
+    fn share(&self) -> Share {
+        let mut keys: Vec<KeyPlace> = Vec::with_capacity(self.steps.len());
+        for at in 0..self.steps.len() {
+            let key = self.key(at);
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        Share {
+            sequence: self.sequence,
+            keys,
+        }
+    }
+}
+
+/// A transaction under way.
+struct Under<'s> {
+    client: ClientId,
+    parts: Vec<Part<'s>>,
+    shares: Vec<Share>,
+}
+
+impl Under<'_> {
+    fn home(&self) -> KeyPlace {
+        self.shares[0].keys[0]
+    }
+}
+
+/// A key that a transaction has locked for long, as its server found it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Doubt {
+    /// The client of the transaction.
+    pub client: ClientId,
+    /// Its home key.
+    pub home: KeyPlace,
+    /// Locked keys of this server.
+    pub keys: Vec<KeyPlace>,
+}
+
+/// A request to lock the keys of a part.
+struct Prepare<'a> {
+    part: &'a Part<'a>,
+    whole: Whole,
+    operation: OperationId,
+    patience: Duration,
+}
+
+impl DataRequest for Prepare<'_> {
+    type Reply = Results;
+    type Done = Outcome;
+    // It brings its own identity.
+    const CHANGES_DATA: bool = false;
+
+    fn operation(&self) -> OperationId {
+        self.operation
+    }
+
+    fn check(&self, owner: ServerId) -> Result<(), ClientError> {
+        let is_elsewhere = |at: usize| {
+            let (_, hash) = self.part.key(at);
+            let other = self.part.tables[at].owner(hash);
+            other.is_some_and(|other| other != owner)
+        };
+        match (0..self.part.steps.len()).any(is_elsewhere) {
+            true => Err(several_owners()),
+            false => Ok(()),
+        }
+    }
+
+    fn is_in_vain(&self, why: &RpcError, spent: Duration) -> bool {
+        let is_locked = matches!(
+            why,
+            RpcError::Refused(Refusal::Retry {
+                why: RetryReason::Locked,
+                ..
+            })
+        );
+        is_locked && spent >= self.patience
+    }
+
+    fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
+        master.transact(core, header, Some(&self.whole), &self.part.steps)
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<Results, RpcError> {
+        let frame = encode_prepare(&header, &self.whole, &self.part.steps);
+        Ok(call_frame(network, to, frame, limit).await?.items)
+    }
+
+    fn done(reply: Results) -> Result<Outcome, Refusal> {
+        the_one(reply)
+    }
+}
+
+/// Requests that any server may be asked as often as need be.
+macro_rules! plain_request {
+    ($request:ident => $reply:ty, $local:ident) => {
+        impl DataRequest for $request {
+            type Reply = $reply;
+            type Done = $reply;
+            const CHANGES_DATA: bool = false;
+
+            fn local(
+                &self,
+                master: &dyn LocalMaster,
+                core: CoreId,
+                header: &Header,
+            ) -> Answer<$reply> {
+                master.$local(core, header, self)
+            }
+
+            async fn call(
+                &self,
+                network: &dyn Network,
+                to: &Address,
+                header: Header,
+                limit: Duration,
+            ) -> Result<$reply, RpcError> {
+                call(network, to, header, self, limit).await
+            }
+
+            fn done(reply: $reply) -> Result<$reply, Refusal> {
+                Ok(reply)
+            }
+        }
+    };
+}
+
+plain_request!(Decide => Decided, decide);
+plain_request!(Vote => Voted, vote);
+
+/// A release of keys that are expected to have one owner.
+struct ReleaseOf<'a> {
+    release: Release,
+    tables: &'a BTreeMap<TableId, Table>,
+}
+
+impl DataRequest for ReleaseOf<'_> {
+    type Reply = ();
+    type Done = ();
+    const CHANGES_DATA: bool = false;
+
+    fn check(&self, owner: ServerId) -> Result<(), ClientError> {
+        let is_elsewhere = |(table, hash): &KeyPlace| {
+            let other = self.tables.get(table).and_then(|table| table.owner(*hash));
+            other.is_some_and(|other| other != owner)
+        };
+        match self.release.keys.iter().any(is_elsewhere) {
+            true => Err(several_owners()),
+            false => Ok(()),
+        }
+    }
+
+    fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<()> {
+        master.release(core, header, &self.release)
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<(), RpcError> {
+        call(network, to, header, &self.release, limit).await
+    }
+
+    fn done((): ()) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+/// What the votes of an attempt come to.
+enum Votes {
+    /// All are yes: the outcomes of all steps.
+    Committed(Vec<Outcome>),
+    /// A step that must hold does not.
+    Refused(usize, Outcome),
+    /// It is to be tried again: others are in the way, or keys have moved.
+    Again { moved: bool },
+    /// It cannot be done.
+    Failed(ClientError),
+}
+
+impl Client {
+    /// Does all steps at one moment, or none, where they have several owners.
+    pub(crate) async fn transact_several(
+        &self,
+        steps: &[TransactionStep<'_>],
+        tables: &[&Table],
+    ) -> Result<Outcome, ClientError> {
+        let mut attempts = self.attempts().at_most(VOTES_KEPT);
+        let mut conflicts = 0;
+        loop {
+            let Some(under) = self.divide(steps, tables) else {
+                attempts.failed(
+                    "a tablet of the transaction is not served".to_owned(),
+                    Some(RetryReason::TabletNotReady),
+                );
+                attempts.pause(Duration::ZERO).await?;
+                self.learn_tablets(tables).await?;
+                continue;
+            };
+            let votes = self.prepare_all(&under, conflicts, &attempts).await;
+            let moved = match self.votes(&under, votes, &attempts).await? {
+                Votes::Committed(outcomes) => {
+                    return Ok(Outcome::Together {
+                        committed: true,
+                        steps: outcomes.into(),
+                    });
+                }
+                Votes::Refused(step, outcome) => {
+                    // As many as an only owner would tell.
+                    let before = (0..step).map(|_| outcome.clone());
+                    return Ok(Outcome::Together {
+                        committed: false,
+                        steps: before.chain([outcome.clone()]).collect(),
+                    });
+                }
+                Votes::Failed(error) => return Err(error),
+                Votes::Again { moved } => moved,
+            };
+            if attempts.is_over() {
+                attempts.failed(RetryReason::Locked.to_string(), Some(RetryReason::Locked));
+                return Err(attempts.timed_out());
+            }
+            if moved {
+                self.learn_tablets(tables).await?;
+            }
+            conflicts += 1;
+            self.pause_at_random(conflicts).await;
+        }
+    }
+
+    /// Waits longer the more often it met others, at random, so that those who met do not meet
+    /// again.
+    pub(crate) async fn pause_at_random(&self, conflicts: u32) {
+        let most = Duration::from_micros(50 << conflicts.min(9)).min(PAUSE_MAX);
+        let parts = &self.shared.parts;
+        let draw = (u128::from(parts.rng.next_u64()) * most.as_nanos()) >> 64;
+        let pause = Duration::from_nanos(u64::try_from(draw).unwrap_or(0));
+        parts.clock.sleep(pause).await;
+    }
+
+    /// The parts of a transaction by their owners, in the order of those; `None` while one is not
+    /// known.
+    fn divide<'s>(
+        &self,
+        steps: &'s [TransactionStep<'_>],
+        tables: &'s [&'s Table],
+    ) -> Option<Under<'s>> {
+        let mut parts: BTreeMap<ServerId, Part<'s>> = BTreeMap::new();
+        for (number, (step, table)) in steps.iter().zip(tables).enumerate() {
+            let owner = table.owner(step.operation.hash()?)?;
+            let part = parts.entry(owner).or_insert_with(|| Part {
+                sequence: SequenceNumber(0),
+                numbers: Vec::new(),
+                steps: Vec::new(),
+                tables: Vec::new(),
+            });
+            part.numbers.push(number);
+            part.steps.push(*step);
+            part.tables.push(table);
+        }
+        let mut parts: Vec<_> = parts.into_values().collect();
+        for (at, part) in parts.iter_mut().enumerate() {
+            part.sequence = SequenceNumber(DECISION.0 + 1 + at as u64);
+        }
+        let shares = parts.iter().map(Part::share).collect();
+        // Zero means "no identity".
+        let client = ClientId(self.shared.parts.rng.next_u64().max(1));
+        Some(Under {
+            client,
+            parts,
+            shares,
+        })
+    }
+
+    /// Asks all owners to lock their keys: all at once, or one after the other where others are in
+    /// the way again and again (SEVERAL-3).
+    async fn prepare_all(
+        &self,
+        under: &Under<'_>,
+        conflicts: u32,
+        attempts: &Attempts<'_>,
+    ) -> Vec<Option<Result<Outcome, ClientError>>> {
+        if conflicts < CONFLICTS_AT_ONCE {
+            let all = (0..under.parts.len()).map(|at| self.prepare(under, at, PATIENCE, attempts));
+            return join_all(all).await.into_iter().map(Some).collect();
+        }
+        let mut votes: Vec<_> = under.parts.iter().map(|_| None).collect();
+        for at in 0..under.parts.len() {
+            let vote = self.prepare(under, at, PATIENCE_IN_ORDER, attempts).await;
+            let is_yes = vote.as_ref().is_ok_and(is_yes);
+            votes[at] = Some(vote);
+            if !is_yes {
+                break;
+            }
+        }
+        votes
+    }
+
+    async fn prepare(
+        &self,
+        under: &Under<'_>,
+        at: usize,
+        patience: Duration,
+        attempts: &Attempts<'_>,
+    ) -> Result<Outcome, ClientError> {
+        let part = &under.parts[at];
+        let (_, hash) = part.key(0);
+        let request = Prepare {
+            part,
+            whole: Whole {
+                home: under.home(),
+                shares: match at {
+                    0 => under.shares.clone(),
+                    _ => Vec::new(),
+                },
+            },
+            operation: OperationId {
+                client: under.client,
+                sequence: part.sequence,
+                acknowledged_below: DECISION,
+                retry_ms: VOTES_KEPT.as_millis() as u32,
+            },
+            patience,
+        };
+        self.on_hash_within(part.tables[0], hash, &request, attempts.clone())
+            .await
+    }
+
+    /// What the votes come to. Where they are not all yes, the transaction is aborted first.
+    ///
+    /// # Errors
+    /// It may be committed, or not.
+    async fn votes(
+        &self,
+        under: &Under<'_>,
+        mut votes: Vec<Option<Result<Outcome, ClientError>>>,
+        attempts: &Attempts<'_>,
+    ) -> Result<Votes, ClientError> {
+        let all_yes = |votes: &[Option<Result<Outcome, ClientError>>]| {
+            votes
+                .iter()
+                .all(|vote| matches!(vote, Some(Ok(outcome)) if is_yes(outcome)))
+        };
+        if all_yes(&votes) {
+            self.conclude_behind(under).await;
+            return Ok(Votes::Committed(in_order(under, votes)));
+        }
+        let tables = tables_of(under);
+        let decided = self
+            .conclude(
+                (under.client, under.home()),
+                Some(false),
+                (&under.shares, &tables),
+            )
+            .await;
+        let refusal = refusal_among(under, &votes);
+        match decided {
+            // Those who looked after it found that all had voted yes. The votes are kept.
+            Ok(Some(true)) => {
+                for (at, vote) in votes.iter_mut().enumerate() {
+                    if !matches!(vote, Some(Ok(outcome)) if is_yes(outcome)) {
+                        *vote = Some(self.prepare(under, at, VOTES_KEPT, attempts).await);
+                    }
+                }
+                match all_yes(&votes) {
+                    true => return Ok(Votes::Committed(in_order(under, votes))),
+                    false => {
+                        let why = "the outcome of a committed transaction is not known";
+                        return Err(ClientError::MaybeExecuted(why.to_owned()));
+                    }
+                }
+            }
+            Ok(Some(false) | None) => {}
+            // A vote that is no is enough to know.
+            Err(_) if refusal.is_some() => {}
+            Err(error) => {
+                let why = format!("nobody said what became of the transaction: {error}");
+                return Err(ClientError::MaybeExecuted(why));
+            }
+        }
+        if let Some((step, outcome)) = refusal {
+            return Ok(Votes::Refused(step, outcome));
+        }
+        let mut moved = false;
+        for error in votes.into_iter().flatten().filter_map(Result::err) {
+            match (error.fatal_kind(), error.retry_reason()) {
+                (Some(FatalKind::SeveralOwners), _) => moved = true,
+                (None, Some(RetryReason::Locked)) => {}
+                _ => return Ok(Votes::Failed(certain(error))),
+            }
+        }
+        Ok(Votes::Again { moved })
+    }
+
+    /// Concludes a committed transaction, while the caller goes on if there is somebody to do it.
+    async fn conclude_behind(&self, under: &Under<'_>) {
+        let client = self.clone();
+        let (id, home, tables) = (under.client, under.home(), tables_of(under));
+        let shares = under.shares.clone();
+        let task = async move {
+            let wish = Some(true);
+            let mut attempts = client.attempts();
+            match client.decide((id, home), wish, &tables, &attempts).await {
+                Ok(Decided {
+                    committed: Some(true),
+                    ..
+                }) => {}
+                Ok(_) | Err(_) => return,
+            }
+            let end = (id, true, true);
+            let released = client.release_all(end, &shares, &tables, &mut attempts);
+            // Where this fails, the servers go on.
+            drop(released.await);
+        };
+        match &self.shared.parts.tasks {
+            // Dropping the handle leaves it running.
+            Some(tasks) => drop(tasks.spawn(self.core(), "transaction", task)),
+            None => task.await,
+        }
+    }
+
+    /// Decides, as wished where nothing was decided yet, and releases all keys. Without a wish the
+    /// votes decide. Gives what is decided; `None` where nothing is known of the transaction any
+    /// more. The shares are `known` where the home key, which tells them, is not locked.
+    async fn conclude(
+        &self,
+        (client, home): (ClientId, KeyPlace),
+        wish: Option<bool>,
+        (known, tables): (&[Share], &BTreeMap<TableId, Table>),
+    ) -> Result<Option<bool>, ClientError> {
+        let mut attempts = self.attempts();
+        let mut decided = self.decide((client, home), wish, tables, &attempts).await?;
+        if decided.committed.is_none() {
+            let mut all_yes = true;
+            for share in &decided.shares {
+                let vote = Vote {
+                    client,
+                    sequence: share.sequence,
+                    key: share.keys[0],
+                };
+                let voted = self.on_place(vote.key, &vote, tables, &attempts).await;
+                all_yes &= match voted {
+                    Ok(voted) => voted.yes,
+                    // A dropped table holds nothing that could be committed.
+                    Err(error) if error.kind() == ErrorKind::NoSuchTable => false,
+                    Err(error) => return Err(error),
+                };
+            }
+            let wish = Some(all_yes);
+            decided = self.decide((client, home), wish, tables, &attempts).await?;
+        }
+        let Some(committed) = decided.committed else {
+            return Ok(None);
+        };
+        let end = (client, committed, false);
+        let shares = match decided.shares.is_empty() {
+            true => known,
+            false => &decided.shares,
+        };
+        self.release_all(end, shares, tables, &mut attempts).await?;
+        Ok(Some(committed))
+    }
+
+    async fn decide(
+        &self,
+        (client, home): (ClientId, KeyPlace),
+        wish: Option<bool>,
+        tables: &BTreeMap<TableId, Table>,
+        attempts: &Attempts<'_>,
+    ) -> Result<Decided, ClientError> {
+        let decide = Decide { client, home, wish };
+        self.on_place(home, &decide, tables, attempts).await
+    }
+
+    async fn on_place<R: DataRequest>(
+        &self,
+        (table, hash): KeyPlace,
+        request: &R,
+        tables: &BTreeMap<TableId, Table>,
+        attempts: &Attempts<'_>,
+    ) -> Result<R::Done, ClientError> {
+        let table = match tables.get(&table) {
+            Some(table) => table.clone(),
+            None => self.table_by_id(table).await?,
+        };
+        self.on_hash_within(&table, hash, request, attempts.clone())
+            .await
+    }
+
+    /// Releases all keys, the home key last (SEVERAL-2). `forgets`: nobody will ask for a vote any
+    /// more.
+    async fn release_all(
+        &self,
+        (client, committed, forgets): (ClientId, bool, bool),
+        shares: &[Share],
+        tables: &BTreeMap<TableId, Table>,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(), ClientError> {
+        let Some(home) = shares.first().and_then(|share| share.keys.first()) else {
+            return Ok(());
+        };
+        let release = |keys: Vec<KeyPlace>, is_last: bool| {
+            let is_there = |share: &&Share| keys.contains(&share.keys[0]);
+            let known = shares.iter().filter(|_| forgets).filter(is_there);
+            let mut forget: Vec<_> = known.map(|share| share.sequence).collect();
+            if is_last && forgets {
+                forget.push(DECISION);
+            }
+            Release {
+                client,
+                committed,
+                keys,
+                forget,
+            }
+        };
+        let keys = shares.iter().flat_map(|share| &share.keys);
+        let mut left: Vec<KeyPlace> = keys.filter(|key| *key != home).copied().collect();
+        let mut known = tables.clone();
+        while !left.is_empty() {
+            let mut by_owner: BTreeMap<Option<ServerId>, Vec<KeyPlace>> = BTreeMap::new();
+            for (table, hash) in left.drain(..) {
+                if let Some(handle) = self.known_table(table, &mut known).await? {
+                    let owner = handle.owner(hash);
+                    by_owner.entry(owner).or_default().push((table, hash));
+                }
+            }
+            let shared = &*attempts;
+            let known = &known;
+            let each = by_owner.into_values().map(|keys| async move {
+                let release = release(keys.clone(), false);
+                (keys, self.release(release, known, shared).await)
+            });
+            for (keys, released) in join_all(each).await {
+                match released {
+                    Ok(()) => {}
+                    // They have moved apart.
+                    Err(error) if error.fatal_kind() == Some(FatalKind::SeveralOwners) => {
+                        left.extend(keys);
+                    }
+                    Err(error) if error.kind() == ErrorKind::NoSuchTable => {
+                        // Of several tables, the others go on alone.
+                        let gone = keys[0].0;
+                        left.extend(keys.into_iter().filter(|(table, _)| *table != gone));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if !left.is_empty() {
+                attempts.failed("the keys of a transaction move".to_owned(), None);
+                attempts.pause(Duration::ZERO).await?;
+            }
+        }
+        match self.known_table(home.0, &mut known).await? {
+            Some(_) => {
+                self.release(release(vec![*home], true), &known, attempts)
+                    .await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The handle of a table; `None` when it was dropped.
+    async fn known_table(
+        &self,
+        id: TableId,
+        known: &mut BTreeMap<TableId, Table>,
+    ) -> Result<Option<Table>, ClientError> {
+        if let Some(table) = known.get(&id) {
+            return Ok(Some(table.clone()));
+        }
+        match self.table_by_id(id).await {
+            Ok(table) => {
+                known.insert(id, table.clone());
+                Ok(Some(table))
+            }
+            Err(error) if error.kind() == ErrorKind::NoSuchTable => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn release(
+        &self,
+        release: Release,
+        tables: &BTreeMap<TableId, Table>,
+        attempts: &Attempts<'_>,
+    ) -> Result<(), ClientError> {
+        let (table, hash): (TableId, KeyHash) = release.keys[0];
+        let request = ReleaseOf { release, tables };
+        let table = &tables[&table];
+        self.on_hash_within(table, hash, &request, attempts.clone())
+            .await
+    }
+
+    /// Goes on with a transaction in place of its client, which may be gone: for servers whose keys
+    /// it has locked for long. Gives whether it is over.
+    ///
+    /// # Errors
+    /// See [`Client`]. Nothing is lost by trying again.
+    pub async fn resolve(&self, doubt: &Doubt) -> Result<Option<bool>, ClientError> {
+        let none = BTreeMap::new();
+        let (client, home) = (doubt.client, doubt.home);
+        let asked = self.conclude((client, home), None, (&[], &none));
+        let known = match asked.await {
+            Ok(decided) => decided,
+            // Nothing can be committed any more whose decision nobody can have.
+            Err(error) if error.kind() == ErrorKind::NoSuchTable => None,
+            Err(error) => return Err(error),
+        };
+        // Locks of messages that came late: the transaction is over, and its keys were released
+        // before its home key was.
+        let late = Share {
+            sequence: DECISION,
+            keys: doubt.keys.clone(),
+        };
+        let mut attempts = self.attempts();
+        self.release_all((client, false, false), &[late], &none, &mut attempts)
+            .await?;
+        Ok(known)
+    }
+}
+
+fn is_yes(outcome: &Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::Together {
+            committed: true,
+            ..
+        }
+    )
+}
+
+/// It is known by now that nothing was done.
+fn certain(error: ClientError) -> ClientError {
+    match error {
+        ClientError::TimedOut {
+            limit,
+            reason,
+            last,
+            ..
+        } => ClientError::TimedOut {
+            limit,
+            reason,
+            last,
+            maybe_executed: false,
+        },
+        other => other,
+    }
+}
+
+fn tables_of(under: &Under<'_>) -> BTreeMap<TableId, Table> {
+    let tables = under.parts.iter().flat_map(|part| &part.tables);
+    tables.map(|table| (table.id(), (*table).clone())).collect()
+}
+
+/// The outcomes of all steps, in the order of the steps.
+fn in_order(under: &Under<'_>, votes: Vec<Option<Result<Outcome, ClientError>>>) -> Vec<Outcome> {
+    let mut all: Vec<(usize, Outcome)> = Vec::new();
+    for (part, vote) in under.parts.iter().zip(votes) {
+        if let Some(Ok(Outcome::Together { steps, .. })) = vote {
+            all.extend(part.numbers.iter().copied().zip(steps.iter().cloned()));
+        }
+    }
+    all.sort_by_key(|(number, _)| *number);
+    all.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+/// The first step that must hold and does not, as far as owners said.
+fn refusal_among(
+    under: &Under<'_>,
+    votes: &[Option<Result<Outcome, ClientError>>],
+) -> Option<(usize, Outcome)> {
+    let refused = under.parts.iter().zip(votes).filter_map(|(part, vote)| {
+        let Some(Ok(Outcome::Together {
+            committed: false,
+            steps,
+        })) = vote
+        else {
+            return None;
+        };
+        // None: others said "no" for it.
+        let last = steps.len().checked_sub(1)?;
+        Some((*part.numbers.get(last)?, steps[last].clone()))
+    });
+    refused.min_by_key(|(number, _)| *number)
+}

@@ -1,0 +1,150 @@
+//! This master's part in transactions of several owners (`docs/transactions.md`), besides locking
+//! keys: that is a transaction with a `whole` ([`Master::transact`]).
+//!
+//! Each of these may come from the transaction's client, or from a server that looks after a key
+//! that is locked for long. Each may come twice.
+
+use super::mutate::refusal_of;
+use crate::master::{Master, Served};
+use crate::migrate::Leaving;
+use pluvio_log::Awaited;
+use pluvio_store::{EngineError, EngineTable, Locked, Site};
+use pluvio_units::{KeyPlace, LogId};
+use pluvio_wire::{Answer, Decide, Decided, Header, Refusal, Release, Vote, Voted};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// For how long what is known of a transaction is kept after a look at one of its locked keys. It
+/// is looked at again long before.
+const KEPT: Duration = Duration::from_secs(60);
+
+impl Master {
+    /// The decision about a transaction whose home key is here ([`Decide`]).
+    pub fn decide(
+        self: &Arc<Self>,
+        log: LogId,
+        header: &Header,
+        request: &Decide,
+    ) -> Answer<Decided> {
+        let decided = self.at_place(log, header, request.home, |site, _, _| {
+            let wish = (request.wish, self.monotonic());
+            self.store().decide(site, request.client, wish)
+        });
+        self.answer_several(decided.map(|awaited| {
+            awaited.map(|decided| Decided {
+                committed: decided.committed,
+                shares: decided.shares,
+            })
+        }))
+    }
+
+    /// This master's vote about a transaction ([`Vote`]).
+    pub fn vote(self: &Arc<Self>, log: LogId, header: &Header, request: &Vote) -> Answer<Voted> {
+        let voted = self.at_place(log, header, request.key, |site, _, _| {
+            let operation = (request.client, request.sequence);
+            self.store().vote(site, operation, self.monotonic())
+        });
+        self.answer_several(voted.map(|awaited| awaited.map(|yes| Voted { yes })))
+    }
+
+    /// Releases keys that a transaction has locked ([`Release`]).
+    pub fn release(self: &Arc<Self>, log: LogId, header: &Header, request: &Release) -> Answer<()> {
+        let mut later = Vec::new();
+        for key in &request.keys {
+            let released = self.at_place(log, header, *key, |site, table, copying| {
+                self.release_at((site, table), request, copying)
+            });
+            match released {
+                Ok(Awaited::Now(_)) => {}
+                Ok(Awaited::Later(appended)) => later.push(appended),
+                Err(refusal) => return Answer::Now(Err(refusal)),
+            }
+        }
+        let (master, request) = (Arc::clone(self), request.clone());
+        Answer::Later(Box::pin(async move {
+            for appended in later {
+                master.durable(appended).await;
+            }
+            let completions = master.store().completions();
+            for sequence in request.forget {
+                completions.forget(request.client, sequence);
+            }
+            Ok(())
+        }))
+    }
+
+    /// Releases what the transaction has locked under this hash: several keys may have it.
+    fn release_at(
+        &self,
+        (site, table): (&Site<'_>, &Arc<EngineTable>),
+        request: &Release,
+        copying: Option<&Leaving>,
+    ) -> Result<Awaited<()>, EngineError> {
+        let operation = (request.client, request.committed);
+        let mut last = None;
+        loop {
+            let released = self.store().release(site, operation, |key, applied| {
+                if let Some(leaving) = copying {
+                    leaving.note(key, applied.outcome());
+                }
+            })?;
+            match released {
+                // Its slot is settled when it is durable.
+                Ok(applied) => last = Some(self.told(table, applied).map(|_| ())),
+                // That waits for all of them.
+                Err(waits) => {
+                    return Ok(match last {
+                        Some(last) if matches!(waits, Awaited::Now(_)) => last,
+                        Some(_) | None => waits,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Does something with a key that is served here and may be changed.
+    fn at_place<T>(
+        &self,
+        log: LogId,
+        header: &Header,
+        (table, hash): KeyPlace,
+        act: impl FnOnce(&Site<'_>, &Arc<EngineTable>, Option<&Leaving>) -> Result<T, EngineError>,
+    ) -> Result<T, Refusal> {
+        self.check_target(header)?;
+        // Held until the change is noted (TAB-2).
+        let snapshot = self.tablets().snapshot();
+        let Served { table, hash, phase } = self.serving(&snapshot, table, Some(hash))?;
+        Self::must_take_changes(phase)?;
+        let copying = self.leaving.of(phase, table, hash)?;
+        self.writes_possible()?;
+        let site = Site {
+            log,
+            table,
+            hash,
+            now_s: self.now_s(),
+            only_this_log: false,
+        };
+        act(&site, table, copying.as_deref()).map_err(|error| refusal_of(&error))
+    }
+
+    fn answer_several<T: Send + 'static>(
+        self: &Arc<Self>,
+        awaited: Result<Awaited<T>, Refusal>,
+    ) -> Answer<T> {
+        match awaited {
+            Ok(awaited) => self.answer_awaited(awaited),
+            Err(refusal) => Answer::Now(Err(refusal)),
+        }
+    }
+
+    /// Up to `most` keys here that transactions have locked for at least this long. To be looked
+    /// after: their clients may be gone.
+    #[must_use]
+    pub fn locked_for(&self, time: Duration, most: usize) -> Vec<Locked> {
+        let now = self.monotonic();
+        let Some(before) = now.checked_sub(time) else {
+            return Vec::new();
+        };
+        self.store().locked_since(before, now + KEPT, most)
+    }
+}
