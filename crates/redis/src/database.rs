@@ -16,7 +16,7 @@
 //! to look up is the one exception: it is a queue.
 
 use crate::commands::without_object;
-use crate::failure::{BAD_CURSOR, SEVERAL_OWNERS, in_part, of_client, of_table, worst};
+use crate::failure::{BAD_CURSOR, in_part, of_client, of_table, worst};
 use crate::give_way::give_way;
 use crate::reply::Failure;
 use core::time::Duration;
@@ -440,9 +440,8 @@ impl Databases {
                 Err(error) => error,
             };
             match error.fatal_kind() {
-                Some(FatalKind::SeveralOwners) => return Err(NotTransacted::SeveralOwners),
-                Some(FatalKind::TransactionTooLarge) => {
-                    return Err(NotTransacted::TooLarge(of_client(&error)));
+                Some(FatalKind::TransactionTooLarge | FatalKind::Unsupported) => {
+                    return Err(NotTransacted::Impossible(of_client(&error)));
                 }
                 Some(_) | None => {}
             }
@@ -664,10 +663,9 @@ impl Databases {
 /// Why a transaction was not done.
 #[derive(Debug)]
 pub(crate) enum NotTransacted {
-    /// Its keys belong to several servers. Nothing was done.
-    SeveralOwners,
-    /// It has more steps or bytes than one may have. Nothing was done.
-    TooLarge(Failure),
+    /// It has more steps or bytes than one may have, or a server takes no part in transactions of
+    /// several. Nothing was done.
+    Impossible(Failure),
     /// Another reason.
     Failure(Failure),
 }
@@ -681,8 +679,7 @@ impl From<Failure> for NotTransacted {
 impl From<NotTransacted> for Failure {
     fn from(why: NotTransacted) -> Self {
         match why {
-            NotTransacted::SeveralOwners => SEVERAL_OWNERS,
-            NotTransacted::TooLarge(failure) | NotTransacted::Failure(failure) => failure,
+            NotTransacted::Impossible(failure) | NotTransacted::Failure(failure) => failure,
         }
     }
 }

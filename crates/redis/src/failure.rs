@@ -29,11 +29,6 @@ pub(crate) const BAD_CURSOR: Failure = Failure::fixed("ERR invalid cursor");
 pub(crate) const BAD_DATABASE: Failure = Failure::fixed("ERR DB index is out of range");
 pub(crate) const CROSS_SLOT: Failure =
     Failure::fixed("CROSSSLOT Keys in request don't hash to the same slot");
-/// Transactions of several servers.
-pub(crate) const SEVERAL_OWNERS: Failure = Failure::fixed(
-    "CROSSSLOT the keys of this transaction belong to several servers: let them share a hash tag, \
-     as {tag}a and {tag}b do",
-);
 pub(crate) const EXEC_ABORT: Failure =
     Failure::fixed("EXECABORT Transaction discarded because of previous errors.");
 pub(crate) const EXEC_WITHOUT_MULTI: Failure = Failure::fixed("ERR EXEC without MULTI");

@@ -131,7 +131,11 @@ fn deadline(store: &Engine, table: &EngineTable, key: &[u8]) -> Option<i64> {
         projection: Projection::Deadline,
         ..Get::new(table.id(), key)
     };
-    match store.get(table, table.hash(key), &get).into_pending() {
+    match store
+        .get(table, table.hash(key), &get)
+        .unwrap()
+        .into_pending()
+    {
         Outcome::Unchanged {
             output: Output::Integer(ms),
             ..

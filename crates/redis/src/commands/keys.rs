@@ -32,7 +32,7 @@ fn different<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
 
 /// DEL and UNLINK: at one moment where the keys have one owner, else each by itself.
 pub(super) async fn delete(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    if let Some(reply) = transaction::at_one_owner(core, db, Data::Del, command).await? {
+    if let Some(reply) = transaction::at_one_moment(core, db, Data::Del, command).await? {
         return Ok(reply);
     }
     let keys = different(command.from(1));
@@ -104,7 +104,7 @@ fn pairs(command: &Command, name: &str) -> Result<BTreeMap<Bytes, Bytes>, Failur
 
 /// MSET: at one moment where the keys have one owner, else each by itself.
 pub(super) async fn set_all(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    if let Some(reply) = transaction::at_one_owner(core, db, Data::MSet, command).await? {
+    if let Some(reply) = transaction::at_one_moment(core, db, Data::MSet, command).await? {
         return Ok(reply);
     }
     let pairs = pairs(command, "mset")?;

@@ -259,9 +259,9 @@ async fn run_on_overlay(
     }
 }
 
-/// Runs a command with several keys at one moment. `None`, with nothing done, where they have
-/// several owners or there are too many.
-pub(super) async fn at_one_owner(
+/// Runs a command with several keys at one moment. `None`, with nothing done, where there are too
+/// many.
+pub(super) async fn at_one_moment(
     core: &Core,
     db: DatabaseId,
     what: Data,
@@ -277,7 +277,7 @@ pub(super) async fn at_one_owner(
     match core.databases.transact(&steps).await {
         Ok((Transacted::Committed(outcomes), _)) => Ok(Some(plan.gather.reply(outcomes))),
         Ok((Transacted::Refused { .. }, _)) => Err(failure::CONTENDED),
-        Err(NotTransacted::SeveralOwners | NotTransacted::TooLarge(_)) => Ok(None),
+        Err(NotTransacted::Impossible(_)) => Ok(None),
         Err(NotTransacted::Failure(failure)) => Err(failure),
     }
 }

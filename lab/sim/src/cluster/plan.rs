@@ -217,6 +217,8 @@ pub struct Plan {
     pub every_tombstone: bool,
     /// The bytes of a datagram, where messages go by datagrams.
     pub datagram_bytes_max: Option<usize>,
+    /// Whether the accounts of transfers are spread over the servers; else one server has all.
+    pub accounts_are_apart: bool,
 }
 
 impl Plan {
@@ -305,6 +307,7 @@ impl Plan {
             weak_server: None,
             every_tombstone: draw.below(4) == 0,
             datagram_bytes_max: None,
+            accounts_are_apart: Stream::new(seed, "accounts").below(2) == 0,
         };
         // Some, or so many that one seldom ends before the next begins. Drawn apart, too.
         let migrations =

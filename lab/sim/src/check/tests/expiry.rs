@@ -424,7 +424,7 @@ fn clusters_that_err_in_deadlines_are_found_out() {
         (Flaw::Keeps, Check::ExpiresInTime),
     ] {
         let (mut found, mut named) = (0, 0);
-        for seed in 0..40 {
+        for seed in 0..120 {
             // Where there is no order, the search for one may be long.
             let verdict = check_history(&Fake::new(seed, flaw).run(), 10_000);
             let broken: BTreeSet<Check> = verdict.violations.iter().map(|v| v.check).collect();

@@ -1,11 +1,12 @@
-//! Transactions: amounts that move between accounts, which have one owner by their hash tag.
+//! Transactions: amounts that move between accounts. In some runs they have one owner, by their
+//! hash tag, in others several.
 
 use super::Worker;
 use crate::check::transfers::{ACCOUNTS, Did};
 use crate::cluster::plan::OperationKind;
 use pluvio_client::{
-    Addend, Change, ClientError, FatalKind, Get, Mutation, Operation, Outcome, Output, Table,
-    Transacted, TransactionStep, WhichTablet,
+    Addend, Change, ClientError, Get, Mutation, Operation, Outcome, Output, Table, Transacted,
+    TransactionStep, WhichTablet,
 };
 use pluvio_units::{HashKind, KeyHash, ObjectVersion};
 
@@ -13,10 +14,6 @@ use pluvio_units::{HashKind, KeyHash, ObjectVersion};
 const TABLE: &str = "accounts";
 /// Counts the transfers.
 const COUNT: &[u8] = b"{account}count";
-
-fn account(number: usize) -> Vec<u8> {
-    format!("{{account}}{number}").into_bytes()
-}
 
 fn add<'a>(key: &'a [u8], by: i64, table: &Table) -> TransactionStep<'a> {
     let change = Change::Add(Addend::Integer(by));
@@ -34,6 +31,14 @@ fn number(outcome: &Outcome) -> Option<i64> {
 }
 
 impl Worker {
+    /// The key of an account. Tags that are apart have slots that are.
+    fn account(&self, number: usize) -> Vec<u8> {
+        match self.shared.plan.accounts_are_apart {
+            true => format!("{{account {number}}}").into_bytes(),
+            false => format!("{{account}}{number}").into_bytes(),
+        }
+    }
+
     /// Moves an amount, or reads all accounts, at one moment.
     pub(super) async fn transfer(&mut self, kind: OperationKind) {
         let Some(table) = self.accounts().await else {
@@ -49,15 +54,16 @@ impl Worker {
 
     async fn accounts(&mut self) -> Option<Table> {
         if self.accounts.is_none() {
+            let span = (!self.shared.plan.accounts_are_apart).then_some(1);
             let created = self
                 .client
-                .create_table_hashed(TABLE, Some(1), HashKind::Slots);
+                .create_table_hashed(TABLE, span, HashKind::Slots);
             self.accounts = created.await.ok();
         }
         self.accounts.clone()
     }
 
-    /// Lets the accounts go to another server.
+    /// Lets the accounts, or some of them, go to another server.
     async fn move_accounts(&mut self, table: &Table) {
         let Ok(list) = self.client.server_list().await else {
             return;
@@ -67,7 +73,9 @@ impl Worker {
             return;
         }
         let to = up[self.transfers.below(up.len() as u64) as usize];
-        let tablet = WhichTablet::Containing(KeyHash(table.hash(COUNT).0));
+        let number = self.transfers.below(ACCOUNTS as u64) as usize;
+        let some = self.account(number);
+        let tablet = WhichTablet::Containing(KeyHash(table.hash(&some).0));
         drop(self.client.start_migration(table, tablet, to).await);
     }
 
@@ -78,7 +86,7 @@ impl Worker {
         let amount = 1 + draw.below(100) as i64;
         // Now and then a condition that never holds: nothing may be done then.
         let is_doomed = draw.below(8) == 0;
-        let (source, target) = (account(from), account(to));
+        let (source, target) = (self.account(from), self.account(to));
         let mut steps = vec![
             (table, add(&source, -amount, table)),
             (table, add(&target, amount, table)),
@@ -107,7 +115,7 @@ impl Worker {
         let Some(table) = self.accounts().await else {
             return false;
         };
-        let keys: Vec<Vec<u8>> = (0..ACCOUNTS).map(account).collect();
+        let keys: Vec<Vec<u8>> = (0..ACCOUNTS).map(|number| self.account(number)).collect();
         let read = |key| TransactionStep::new(Operation::Get(Get::new(table.id(), key)));
         let mut steps: Vec<_> = keys.iter().map(|key| (&table, read(&key[..]))).collect();
         steps.push((&table, read(COUNT)));
@@ -136,8 +144,6 @@ impl Worker {
         self.shared.journal.failure(error);
         match error.maybe_executed() {
             true => Did::Unknown,
-            // They have one owner, but for a moment that no client should see.
-            false if error.fatal_kind() == Some(FatalKind::SeveralOwners) => Did::Strange,
             false => Did::Nothing,
         }
     }
