@@ -18,7 +18,7 @@ pub use prepared::{Decided, Locked, Prepare};
 pub use transaction::{Changed, NotTransacted, StepAt, Transacted};
 
 use crate::completions::{Admission, Completions};
-use crate::engine::prepared::Locks;
+use crate::engine::prepared::{Locks, counted_bytes};
 use crate::engine::read::Pending;
 use crate::expiry::Expiry;
 use crate::indexes::Indexes;
@@ -378,8 +378,7 @@ impl Engine {
         guard: &EpochGuard<'_>,
     ) {
         if let Some(object) = self.object_of(entry, view, guard) {
-            let gone = Growth::by(object.key.len() + object.value.len(), view.total_len())
-                .until(object.deadline);
+            let gone = Growth::by(counted_bytes(&object), view.total_len()).until(object.deadline);
             table.count(LogId(0), Growth::default().without(gone));
             self.space.mark_dead(entry, view.total_len(), guard);
         }

@@ -15,6 +15,7 @@
 
 mod survey;
 
+use crate::engine::prepared::counted_bytes;
 use crate::engine::{Engine, EngineError, unreachable_kind};
 use crate::table::{EngineTable, Growth};
 use core::time::Duration;
@@ -450,8 +451,8 @@ impl Replay {
     fn count(&mut self, table: &EngineTable, entry: EntryRef, guard: &EpochGuard<'_>) {
         let view = self.store.view(entry, guard);
         if let Entry::Object(object) = view.entry() {
-            let growth = Growth::by(object.key.len() + object.value.len(), view.total_len())
-                .until(object.deadline);
+            let growth =
+                Growth::by(counted_bytes(&object), view.total_len()).until(object.deadline);
             table.count(LogId(0), growth);
         }
         self.load.objects += 1;

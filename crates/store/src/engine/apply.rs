@@ -15,7 +15,7 @@
 //!
 //! No object changes unless step 5 succeeds. Any thread may apply mutations at any time.
 
-use super::prepared::current_of;
+use super::prepared::{counted_bytes, current_of};
 use super::read::{Pending, Seen};
 use super::{Engine, EngineError, StoreKind};
 use crate::completions::Execution;
@@ -263,7 +263,7 @@ impl Engine {
         let old = found.map(|(slot, seen)| Old {
             entry: slot.entry,
             len: seen.total_len(),
-            object_bytes: object.map_or(0, |o| key.len() + o.value.len()),
+            object_bytes: object.as_ref().map_or(0, counted_bytes),
             version: object.map_or(ObjectVersion(0), |o| o.version),
             known: current.map_or(ObjectVersion(0), |c| c.version),
             graves: object.as_ref().map_or(Graves::NONE, |object| object.graves),

@@ -2,6 +2,7 @@
 //! [`crate::expiry`] has the invariants.
 
 use super::apply::{Applied, Old, Site, Target, Write};
+use super::prepared::counted_bytes;
 use super::{Engine, EngineError, StoreKind};
 use crate::expiry::{Expiry, LEAD_MS, Place, Walk};
 use crate::table::EngineTable;
@@ -271,7 +272,7 @@ impl Engine {
             old: Some(Old {
                 entry: slot.entry,
                 len: view.total_len(),
-                object_bytes: object.key.len() + object.value.len(),
+                object_bytes: counted_bytes(&object),
                 version: object.version,
                 known: object.version,
                 graves: object.graves,

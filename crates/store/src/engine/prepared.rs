@@ -143,6 +143,24 @@ pub(crate) fn current_of<'o>(
     }))
 }
 
+/// Bytes of a value that are counted for users.
+#[inline]
+pub(crate) fn counted_len(state: ObjectState, value: &[u8]) -> usize {
+    match state {
+        // A lock counts for all it holds.
+        ObjectState::Plain | ObjectState::Prepared => value.len(),
+        ObjectState::Restored => {
+            Restored::decode(value).map_or(value.len(), |restored| restored.value.len())
+        }
+    }
+}
+
+/// Bytes of an object that are counted for users.
+#[inline]
+pub(crate) fn counted_bytes(object: &Object<'_>) -> usize {
+    object.key.len() + counted_len(object.state, object.value)
+}
+
 /// The vote or decision that an outcome is.
 fn is_yes(outcome: &Outcome) -> bool {
     matches!(
@@ -502,7 +520,7 @@ fn old_of<'o>(slot: Slot, view: &EntryView<'_>, object: &Object<'o>) -> Old<'o> 
     Old {
         entry: slot.entry,
         len: view.total_len(),
-        object_bytes: object.key.len() + object.value.len(),
+        object_bytes: counted_bytes(object),
         version: object.version,
         known: ObjectVersion(0),
         graves: object.graves,

@@ -6,6 +6,7 @@
 //! 3. The slot is marked as pending until the group is durable.
 
 use super::apply::{Applied, Old, Target, Write};
+use super::prepared::counted_len;
 use super::{Engine, EngineError};
 use crate::completions::Execution;
 use crate::engine::read::Pending;
@@ -102,7 +103,7 @@ impl Engine {
         }
         let entry = group.pending().0;
         write.swing(room, entry, true);
-        self.count_written(write, value.len(), len);
+        self.count_written(write, counted_len(write.state, value), len);
         let marked = Some(write.marked(entry, false));
         Ok(group.map(|_| Applied { outcome, marked }).into())
     }

@@ -19,7 +19,7 @@
 
 use super::apply::{MarkedSlot, Old, Target, Unsettled, swing};
 use super::in_place::ValueHead;
-use super::prepared::{Prepare, current_of};
+use super::prepared::{Prepare, counted_bytes, current_of};
 use super::read::{Pending, Seen};
 use super::replicated::{Kept, tombstone};
 use super::{Engine, EngineError, StoreKind};
@@ -446,7 +446,7 @@ impl<'t> Transaction<'t> {
         let old = found.slot.zip(found.seen.as_ref()).map(|(slot, seen)| Old {
             entry: slot.entry,
             len: seen.total_len(),
-            object_bytes: object.map_or(0, |object| key.len() + object.value.len()),
+            object_bytes: object.map_or(0, counted_bytes),
             version: object.map_or(ObjectVersion(0), |object| object.version),
             known: current.map_or(ObjectVersion(0), |current| current.version),
             graves: object.map_or(Graves::NONE, |object| object.graves),

@@ -2,6 +2,7 @@
 //! slot. Nothing is pending, and outcomes are kept in memory only.
 
 use super::apply::{Applied, Write};
+use super::prepared::counted_len;
 use super::{Engine, EngineError};
 use crate::completions::Execution;
 use crate::table::Growth;
@@ -20,7 +21,8 @@ impl Engine {
         execution: Option<Execution>,
     ) -> Result<Awaited<Applied>, EngineError> {
         let version = self.next_version(write);
-        self.append_volatile(write, version, value, value.len())?;
+        let counted = counted_len(write.state, value);
+        self.append_volatile(write, version, value, counted)?;
         let outcome = Outcome::Written {
             version,
             replaced: write.told_version(),

@@ -247,7 +247,13 @@ fn locked_keys_are_neither_read_nor_changed_until_they_are_released() {
                     assert_eq!(objects, 3);
                 }
             }
-            assert_eq!(bench.engine.stats().objects, 3);
+            let stats = bench.engine.stats();
+            assert_eq!(stats.objects, 3);
+            let bytes = match committed {
+                true => "changedafter".len() + "readold".len() + "newmade".len(),
+                false => "changedold".len() + "readold".len() + "deletedold".len(),
+            };
+            assert_eq!(stats.object_bytes, bytes as u64);
             // The version that clients know is the one of before.
             let is = TransactionStep::version_is(bench.table.id(), b"read", ObjectVersion(version));
             let hash = bench.table.hash(b"read");
