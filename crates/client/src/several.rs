@@ -483,6 +483,8 @@ impl Client {
                     committed: Some(true),
                     ..
                 }) => {}
+                // Its home key is gone. Only this client knows of the others what became of them.
+                Err(error) if error.kind() == ErrorKind::NoSuchTable => {}
                 Ok(_) | Err(_) => return,
             }
             let end = (id, true, true);
@@ -507,7 +509,14 @@ impl Client {
         (known, tables): (&[Share], &BTreeMap<TableId, Table>),
     ) -> Result<Option<bool>, ClientError> {
         let mut attempts = self.attempts();
-        let mut decided = self.decide((client, home), wish, tables, &attempts).await?;
+        let mut decided = match self.decide((client, home), wish, tables, &attempts).await {
+            // Its home key is gone: nobody can have told that it is committed, but the client.
+            Err(error) if error.kind() == ErrorKind::NoSuchTable => Decided {
+                committed: Some(false),
+                shares: Vec::new(),
+            },
+            decided => decided?,
+        };
         if decided.committed.is_none() {
             let mut all_yes = true;
             for share in &decided.shares {
@@ -628,12 +637,13 @@ impl Client {
                 attempts.pause(Duration::ZERO).await?;
             }
         }
-        match self.known_table(home.0, &mut known).await? {
-            Some(_) => {
-                self.release(release(vec![*home], true), &known, attempts)
-                    .await
-            }
-            None => Ok(()),
+        if self.known_table(home.0, &mut known).await?.is_none() {
+            return Ok(());
+        }
+        let last = release(vec![*home], true);
+        match self.release(last, &known, attempts).await {
+            Err(error) if error.kind() == ErrorKind::NoSuchTable => Ok(()),
+            released => released,
         }
     }
 
@@ -678,12 +688,7 @@ impl Client {
         let none = BTreeMap::new();
         let (client, home) = (doubt.client, doubt.home);
         let asked = self.conclude((client, home), None, (&[], &none));
-        let known = match asked.await {
-            Ok(decided) => decided,
-            // Nothing can be committed any more whose decision nobody can have.
-            Err(error) if error.kind() == ErrorKind::NoSuchTable => None,
-            Err(error) => return Err(error),
-        };
+        let known = asked.await?;
         // Locks of messages that came late: the transaction is over, and its keys were released
         // before its home key was.
         let late = Share {

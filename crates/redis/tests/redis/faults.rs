@@ -75,25 +75,32 @@ fn a_write_in_doubt_says_so_and_nothing_else_does() {
 }
 
 #[test]
-fn what_was_done_of_some_keys_only_is_not_to_be_sent_again() {
-    let mut bench = Bench::new();
-    let mut c = bench.connect();
-    c.say("SET k v");
-    bench.cluster.crash(ServerId(2));
-    let mut keys: Vec<_> = (0..20).map(|n| format!("k{n}")).collect();
-    // The first one has an owner, which finds out that not all keys are there.
-    let is_served = |key: &String| c.say(&format!("GET {key}")) == "$-1\r\n";
-    let first = keys.iter().position(is_served).unwrap();
-    keys.swap(0, first);
-    let objects = keys.iter().flat_map(|key| [key.as_str(), "v"]);
-    let set: Vec<_> = core::iter::once("MSET").chain(objects).collect();
-    let delete: Vec<_> = core::iter::once("DEL")
-        .chain(keys.iter().map(String::as_str))
-        .collect();
-    for command in [set, delete] {
-        let reply = String::from_utf8(c.call(&command)).unwrap();
-        let expected = "-ERR some of the keys were changed, others not: ";
-        assert!(reply.starts_with(expected), "{reply}");
+fn of_keys_whose_server_is_dead_none_is_changed_unless_they_are_too_many() {
+    for (count, expected) in [
+        (20, "-TRYAGAIN "),
+        (5_000, "-ERR some of the keys were changed, others not: "),
+    ] {
+        let mut bench = Bench::new();
+        let mut c = bench.connect();
+        c.say("SET k v");
+        bench.cluster.crash(ServerId(2));
+        let mut keys: Vec<_> = (0..count).map(|n| format!("k{n}")).collect();
+        // The first one has an owner, which finds out that not all keys are there.
+        let is_served = |key: &String| c.say(&format!("GET {key}")) == "$-1\r\n";
+        let first = keys.iter().position(is_served).unwrap();
+        keys.swap(0, first);
+        let objects = keys.iter().flat_map(|key| [key.as_str(), "v"]);
+        let set: Vec<_> = core::iter::once("MSET").chain(objects).collect();
+        let delete: Vec<_> = core::iter::once("DEL")
+            .chain(keys.iter().map(String::as_str))
+            .collect();
+        for command in [set, delete] {
+            let reply = String::from_utf8(c.call(&command)).unwrap();
+            assert!(reply.starts_with(expected), "{reply}");
+        }
+        if count == 20 {
+            assert_eq!(c.say(&format!("GET {}", keys[0])), "$-1\r\n");
+        }
     }
 }
 
