@@ -363,10 +363,10 @@ impl Client {
             return join_all(all).await.into_iter().map(Some).collect();
         }
         let mut votes: Vec<_> = under.parts.iter().map(|_| None).collect();
-        for at in 0..under.parts.len() {
-            let vote = self.prepare(under, at, PATIENCE_IN_ORDER, attempts).await;
-            let is_yes = vote.as_ref().is_ok_and(is_yes);
-            votes[at] = Some(vote);
+        for (at, vote) in votes.iter_mut().enumerate() {
+            let prepared = self.prepare(under, at, PATIENCE_IN_ORDER, attempts).await;
+            let is_yes = prepared.as_ref().is_ok_and(is_yes);
+            *vote = Some(prepared);
             if !is_yes {
                 break;
             }

@@ -439,11 +439,10 @@ impl Databases {
                 Ok(transacted) => return Ok((transacted, ids(&tables))),
                 Err(error) => error,
             };
-            match error.fatal_kind() {
-                Some(FatalKind::TransactionTooLarge | FatalKind::Unsupported) => {
-                    return Err(NotTransacted::Impossible(of_client(&error)));
-                }
-                Some(_) | None => {}
+            if let Some(FatalKind::TransactionTooLarge | FatalKind::Unsupported) =
+                error.fatal_kind()
+            {
+                return Err(NotTransacted::Impossible(of_client(&error)));
             }
             // It is not said which of them was dropped.
             for tries in &mut tries {
