@@ -94,7 +94,7 @@ impl ObjectState {
         }
     }
 
-    /// What an entry of this kind is, if it is an object.
+    /// The state of an object whose entry has this kind; `None` for other entries.
     #[inline]
     fn of_kind(kind: EntryKind) -> Option<Self> {
         match kind {
@@ -578,8 +578,8 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Reads a plain object from a body, which begins with graves and deadline if the header says so
-    /// (`lens`). `None` when it is malformed.
+    /// Reads a plain object from a body, which begins with graves and deadline if the header says
+    /// so (`lens`). `None` when it is malformed.
     #[must_use]
     #[inline]
     pub fn of_body(body: &'a [u8], lens: &ObjectLens) -> Option<Self> {

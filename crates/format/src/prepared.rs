@@ -37,7 +37,7 @@ pub struct Prepared<'a> {
     pub home: KeyPlace,
     /// The object before, if there was one.
     pub old: Option<OldObject<'a>>,
-    /// What becomes of it if the transaction is committed.
+    /// The change that a commit makes.
     pub change: PreparedChange<'a>,
     /// All shares of the transaction; of the home key only, empty for others.
     pub shares: Vec<Share>,
@@ -54,7 +54,7 @@ pub struct OldObject<'a> {
     pub value: &'a [u8],
 }
 
-/// What a transaction is to make of an object.
+/// The change of an object that waits for a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PreparedChange<'a> {
     /// Nothing: it was read, or compared.

@@ -513,7 +513,7 @@ impl Completions {
         }
     }
 
-    // --- transactions of several owners -----------------------------------------------------------
+    // --- transactions of several owners ---------------------------------------------------------
 
     /// Whether an operation is running or done here.
     pub(crate) fn knows(&self, client: ClientId, sequence: SequenceNumber) -> bool {

@@ -165,7 +165,7 @@ pub struct Decide {
     pub client: ClientId,
     /// The home key: with it the decision is kept.
     pub home: KeyPlace,
-    /// What is to be decided, where nothing is yet. `None`: nothing, as long as the home key is
+    /// The decision to record, where there is none yet. `None`: none is, as long as the home key is
     /// locked.
     pub wish: Option<bool>,
 }

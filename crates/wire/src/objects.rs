@@ -54,9 +54,9 @@
 //!       flags: 1 has an end; 2 places are bits; 4 the bit looked for (bit position only)
 //! ```
 //!
-//! A transaction (Transact) has one flag, 1: its keys are to be locked for a transaction of several
-//! owners, whose client is that of the header. Then the whole stands before the items. In front of
-//! each item stands the kind of the step:
+//! A transaction (Transact) has one flag, 1: its keys are to be locked for one of several owners.
+//! Its client is that of the header, and the whole stands before the items. In front of each item
+//! stands the kind of the step:
 //!
 //! ```text
 //! whole     home: table u64 | key hash u64 | shares u16 | share …

@@ -45,7 +45,7 @@ pub(super) struct Kept {
     outcome: Outcome,
 }
 
-/// What a transaction is to make of an object: nothing, to delete it, or to put it.
+/// A change that waits for a decision: none, a delete, or a put.
 pub(super) type FakeChange = Option<Option<(ObjectVersion, Bytes, Option<Deadline>)>>;
 
 /// A key that a transaction of several servers has locked.

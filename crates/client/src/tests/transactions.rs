@@ -48,7 +48,7 @@ fn text(table: &Table, key: &[u8], client: &Client) -> impl Future<Output = Opti
     }
 }
 
-// shows: SEVERAL-1
+// shows: SEVERAL-1, SEVERAL-2
 #[test]
 fn steps_of_several_servers_are_all_done_or_none_is() {
     let (cluster, client, table) = cluster(3);
@@ -59,6 +59,11 @@ fn steps_of_several_servers_are_all_done_or_none_is() {
         let sums = outputs(client.transact(&steps).await.unwrap());
         let expected = [2, 2, 2, 4, 4, 4].map(Output::Integer);
         assert_eq!(sums, expected, "in the order of the steps");
+        let sent = cluster.sent();
+        let last = sent.iter().rev().take(2).collect::<Vec<_>>();
+        assert!(last.iter().all(|sent| sent.opcode == Opcode::Release));
+        // That of the first server has the home key.
+        assert_eq!(&*last[0].to.0, "server-1");
         let version = client
             .read(&table, &keys[2])
             .await

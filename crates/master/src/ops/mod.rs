@@ -1,5 +1,5 @@
-//! The operations on objects: get and mutate, of one or many items, enumerate and count;
-//! transactions of them, also of several owners; and the drop of expired objects.
+//! The operations on objects: get and mutate, of one or many items, enumerate and count. Besides,
+//! transactions, also of several owners, and the drop of expired objects.
 
 mod count;
 mod enumerate;

@@ -444,7 +444,8 @@ impl Engine {
     }
 
     /// Up to `most` keys that are locked since `before` or longer, by the clock of
-    /// [`Engine::prepare`]. What is known of their transactions is kept at least until `until`.
+    /// [`Engine::prepare`]. Votes and decisions of their transactions are kept until `until` at
+    /// least.
     #[must_use]
     pub fn locked_since(&self, before: Duration, until: Duration, most: usize) -> Vec<Locked> {
         let noted: Vec<KeyPlace> = {

@@ -110,7 +110,7 @@ impl Engine {
 
     /// Lets `show` look at an object, or its absence, where it lies, without a copy. `None`: it is
     /// not durable yet, or locked, or its value may be overwritten meanwhile. Then `show` is not
-    /// called, and [`Self::get`] says what there is.
+    /// called; ask [`Self::get`].
     #[inline]
     pub fn show<R>(
         &self,

@@ -15,7 +15,12 @@
 //! - TX-2: what is read is durable when the outcome is. Pending entries that were read lie in the
 //!   log of the group, before it.
 //!
-//! Any thread. Not here: keys of several owners.
+//! Any thread. Keys of several owners are locked instead of step 4: see
+//! [`prepared`](super::prepared).
+
+mod buckets;
+
+use buckets::{Locks, Rooms, Tables, lock_all};
 
 use super::apply::{MarkedSlot, Old, Target, Unsettled, swing};
 use super::in_place::ValueHead;
@@ -24,15 +29,14 @@ use super::read::{Pending, Seen};
 use super::replicated::{Kept, tombstone};
 use super::{Engine, EngineError, StoreKind};
 use crate::completions::Execution;
-use crate::indexes::Loaded;
 use crate::table::{EngineTable, Growth};
 use core::cmp::Ordering;
 use pluvio_format::{Encoded, Entry, Graves, Object, ObjectState, PreparedChange};
-use pluvio_index::{Approach, BucketGuard, Index, Room, Slot};
+use pluvio_index::{Approach, Room, Slot};
 use pluvio_log::{AppendClass, AppendError, Appended, Awaited, Burial, EntryRefs};
 use pluvio_memory::EpochGuard;
 use pluvio_mutation::{Current, Draft, DraftChange, Now, Outcome, Output, TransactionStep};
-use pluvio_units::{KEY_MAX, KeyHash, LogId, LogPosition, ObjectVersion, TableId, VALUE_MAX};
+use pluvio_units::{KEY_MAX, KeyHash, LogId, LogPosition, ObjectVersion, VALUE_MAX};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
@@ -102,13 +106,6 @@ impl From<EngineError> for NotTransacted {
     fn from(error: EngineError) -> Self {
         Self::Engine(error)
     }
-}
-
-/// The buckets of a transaction, locked.
-struct Locks<'l> {
-    guards: Vec<BucketGuard<'l>>,
-    /// For each object, in the order of locking: its number, its guard and its place there.
-    order: Vec<(usize, usize, Approach)>,
 }
 
 /// An object of a transaction, with its bucket locked.
@@ -250,78 +247,6 @@ fn objects_of(steps: &[StepAt<'_>]) -> (Vec<usize>, Vec<usize>) {
         object_of[step] = objects.len() - 1;
     }
     (objects, object_of)
-}
-
-/// The indexes of the tables of a transaction, as they were at one moment.
-struct Tables<'t>(Vec<(TableId, Loaded<'t>)>);
-
-impl<'t> Tables<'t> {
-    fn load(steps: &[StepAt<'t>]) -> Result<Self, EngineError> {
-        let mut tables: Vec<(TableId, Loaded<'t>)> = Vec::new();
-        for step in steps {
-            if tables.iter().all(|(id, _)| *id != step.table.id()) {
-                let loaded = step.table.indexes.load().ok_or(EngineError::NotHere)?;
-                tables.push((step.table.id(), loaded));
-            }
-        }
-        Ok(Self(tables))
-    }
-
-    fn index_of(&self, step: &StepAt<'_>) -> Result<&Index, EngineError> {
-        let mut tables = self.0.iter();
-        let table = tables.find(|(id, _)| *id == step.table.id());
-        let index = table.and_then(|(_, loaded)| loaded.of(step.hash));
-        index.ok_or(EngineError::NotHere)
-    }
-}
-
-/// Locks the buckets of all objects.
-fn lock_all<'l>(steps: &[StepAt<'_>], objects: &[usize], indexes: &[&'l Index]) -> Locks<'l> {
-    loop {
-        if let Some(locks) = try_lock_all(steps, objects, indexes) {
-            return locks;
-        }
-        // An index was resized meanwhile.
-        core::hint::spin_loop();
-    }
-}
-
-fn try_lock_all<'l>(
-    steps: &[StepAt<'_>],
-    objects: &[usize],
-    indexes: &[&'l Index],
-) -> Option<Locks<'l>> {
-    let mut order: Vec<(usize, usize, Approach)> = objects
-        .iter()
-        .enumerate()
-        .map(|(object, step)| (object, 0, indexes[object].approach(steps[*step].hash)))
-        .collect();
-    // Indexes stay where they are while somebody has them locked.
-    let place = |(object, _, approach): &(usize, usize, Approach)| {
-        let index: *const Index = indexes[*object];
-        (index.addr(), approach.block())
-    };
-    order.sort_by_key(place);
-    let mut guards: Vec<BucketGuard<'l>> = Vec::with_capacity(order.len());
-    let mut before = None;
-    for one in &mut order {
-        let here = place(one);
-        let (object, at, approach) = one;
-        let is_locked = before == Some(here)
-            && guards
-                .last_mut()
-                .is_some_and(|last| last.turn_to(*approach));
-        if !is_locked {
-            // The same number, but another block: the index was resized in between.
-            if before == Some(here) {
-                return None;
-            }
-            guards.push(indexes[*object].lock_in_order(*approach)?);
-        }
-        before = Some(here);
-        *at = guards.len() - 1;
-    }
-    Some(Locks { guards, order })
 }
 
 /// The last of the pending entries, which all lie in one log.
@@ -851,19 +776,6 @@ impl<'t> Transaction<'t> {
                 target.table.count(target.log, growth);
             }
             (ChangeKind::Delete(_), None) => {}
-        }
-    }
-}
-
-/// Room for the slots of new objects, by guard, in the order in which they are filled.
-struct Rooms<'l>(Vec<VecDeque<Room<'l>>>);
-
-impl<'l> Rooms<'l> {
-    /// The room for the next object of a guard, if it has no slot.
-    fn next_for(&mut self, guard: usize, target: &Target<'_>) -> Option<Room<'l>> {
-        match target.old {
-            Some(_) => None,
-            None => self.0[guard].pop_front(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A cluster whose servers crash after they have executed a mutation and before its answer
 //! arrives.
+#![allow(dead_code)]
 
 use crate::support::{self, run_coordinator, run_server};
 use core::time::Duration;

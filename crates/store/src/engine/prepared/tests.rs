@@ -254,7 +254,7 @@ fn locked_keys_are_neither_read_nor_changed_until_they_are_released() {
                 false => "changedold".len() + "readold".len() + "deletedold".len(),
             };
             assert_eq!(stats.object_bytes, bytes as u64);
-            // The version that clients know is the one of before.
+            // Clients know it by the version that it had.
             let is = TransactionStep::version_is(bench.table.id(), b"read", ObjectVersion(version));
             let hash = bench.table.hash(b"read");
             let steps = [StepAt {
@@ -389,5 +389,36 @@ fn what_is_finished_is_forgotten() {
     assert!(!bench.engine.completions().knows(CLIENT, DECISION));
     for place in KEYS.map(|key| bench.place(key)) {
         assert_eq!(place.0, bench.table.id());
+    }
+}
+
+// shows: PREP-4
+#[test]
+fn a_release_finds_room_in_a_full_memory() {
+    for kind in KINDS {
+        for committed in [true, false] {
+            let bench = Bench::new(kind);
+            let value = vec![7; 400_000];
+            bench.put(b"old", &value);
+            let steps = [
+                bench.step(b"old", put(&value)),
+                bench.step(b"new", put(&value)),
+                bench.step(b"read", None),
+            ];
+            assert!(bench.prepare(&steps, &[]).unwrap());
+            let mut number = 0_u32;
+            let full = loop {
+                let key = number.to_le_bytes();
+                number += 1;
+                match bench.change(&key, Change::Put(value.as_slice().into())) {
+                    Ok(_) => {}
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(full, EngineError::Full { .. }), "{full:?}");
+            for key in [&b"old"[..], b"new", b"read"] {
+                assert!(bench.release(key, committed), "{kind:?} {committed}");
+            }
+        }
     }
 }

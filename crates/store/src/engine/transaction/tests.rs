@@ -6,7 +6,7 @@ use crate::options::EngineOptions;
 use core::time::Duration;
 use pluvio_log::{Durability, LogOptions};
 use pluvio_mutation::{Addend, Change, Get, Mutation, Operation};
-use pluvio_units::{ClientId, HashRange, OperationId, SequenceNumber, Size};
+use pluvio_units::{ClientId, HashRange, OperationId, SequenceNumber, Size, TableId};
 use std::sync::Arc;
 
 const NO_OPERATION: OperationId = OperationId {

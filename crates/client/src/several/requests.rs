@@ -1,0 +1,154 @@
+//! The requests of transactions of several servers.
+
+use super::Part;
+use crate::error::ClientError;
+use crate::local::LocalMaster;
+use crate::request::{DataRequest, several_owners, the_one};
+use crate::table::Table;
+use core::time::Duration;
+use pluvio_env::{Address, Network};
+use pluvio_units::{CoreId, KeyPlace, OperationId, ServerId, TableId};
+use pluvio_wire::{
+    Answer, Decide, Decided, Header, Outcome, Refusal, Release, Results, RetryReason, RpcError,
+    Vote, Voted, Whole, call, call_frame, encode_prepare,
+};
+use std::collections::BTreeMap;
+
+/// A request to lock the keys of a part.
+pub(super) struct Prepare<'a> {
+    pub(super) part: &'a Part<'a>,
+    pub(super) whole: Whole,
+    pub(super) operation: OperationId,
+    pub(super) patience: Duration,
+}
+
+impl DataRequest for Prepare<'_> {
+    type Reply = Results;
+    type Done = Outcome;
+    // It brings its own identity.
+    const CHANGES_DATA: bool = false;
+
+    fn operation(&self) -> OperationId {
+        self.operation
+    }
+
+    fn check(&self, owner: ServerId) -> Result<(), ClientError> {
+        let is_elsewhere = |at: usize| {
+            let (_, hash) = self.part.key(at);
+            let other = self.part.tables[at].owner(hash);
+            other.is_some_and(|other| other != owner)
+        };
+        match (0..self.part.steps.len()).any(is_elsewhere) {
+            true => Err(several_owners()),
+            false => Ok(()),
+        }
+    }
+
+    fn is_in_vain(&self, why: &RpcError, spent: Duration) -> bool {
+        let is_locked = matches!(
+            why,
+            RpcError::Refused(Refusal::Retry {
+                why: RetryReason::Locked,
+                ..
+            })
+        );
+        is_locked && spent >= self.patience
+    }
+
+    fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
+        master.transact(core, header, Some(&self.whole), &self.part.steps)
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<Results, RpcError> {
+        let frame = encode_prepare(&header, &self.whole, &self.part.steps);
+        Ok(call_frame(network, to, frame, limit).await?.items)
+    }
+
+    fn done(reply: Results) -> Result<Outcome, Refusal> {
+        the_one(reply)
+    }
+}
+
+/// Requests that any server may be asked as often as need be.
+macro_rules! plain_request {
+    ($request:ident => $reply:ty, $local:ident) => {
+        impl DataRequest for $request {
+            type Reply = $reply;
+            type Done = $reply;
+            const CHANGES_DATA: bool = false;
+
+            fn local(
+                &self,
+                master: &dyn LocalMaster,
+                core: CoreId,
+                header: &Header,
+            ) -> Answer<$reply> {
+                master.$local(core, header, self)
+            }
+
+            async fn call(
+                &self,
+                network: &dyn Network,
+                to: &Address,
+                header: Header,
+                limit: Duration,
+            ) -> Result<$reply, RpcError> {
+                call(network, to, header, self, limit).await
+            }
+
+            fn done(reply: $reply) -> Result<$reply, Refusal> {
+                Ok(reply)
+            }
+        }
+    };
+}
+
+plain_request!(Decide => Decided, decide);
+plain_request!(Vote => Voted, vote);
+
+/// A release of keys that are expected to have one owner.
+pub(super) struct ReleaseOf<'a> {
+    pub(super) release: Release,
+    pub(super) tables: &'a BTreeMap<TableId, Table>,
+}
+
+impl DataRequest for ReleaseOf<'_> {
+    type Reply = ();
+    type Done = ();
+    const CHANGES_DATA: bool = false;
+
+    fn check(&self, owner: ServerId) -> Result<(), ClientError> {
+        let is_elsewhere = |(table, hash): &KeyPlace| {
+            let other = self.tables.get(table).and_then(|table| table.owner(*hash));
+            other.is_some_and(|other| other != owner)
+        };
+        match self.release.keys.iter().any(is_elsewhere) {
+            true => Err(several_owners()),
+            false => Ok(()),
+        }
+    }
+
+    fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<()> {
+        master.release(core, header, &self.release)
+    }
+
+    async fn call(
+        &self,
+        network: &dyn Network,
+        to: &Address,
+        header: Header,
+        limit: Duration,
+    ) -> Result<(), RpcError> {
+        call(network, to, header, &self.release, limit).await
+    }
+
+    fn done((): ()) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
