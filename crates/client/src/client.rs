@@ -175,6 +175,7 @@ impl Client {
             && let Some(owner) = table.owner(hash)
             && let Some(master) = self.local(owner)
         {
+            request.check(owner)?;
             // Without identity: only this process has been asked, so nothing can be executed twice
             // and no record is kept.
             let mut header =
@@ -268,6 +269,12 @@ impl Client {
             attempts.pause(again.after).await?;
             if again.refresh {
                 self.refresh(table, map.generation, &mut attempts).await?;
+                for other in request.tables() {
+                    if other.unique_key() != table.unique_key() {
+                        let seen = other.map().generation;
+                        self.refresh(other, seen, &mut attempts).await?;
+                    }
+                }
             }
         }
     }

@@ -49,6 +49,11 @@ pub(crate) trait DataRequest: Sync {
         false
     }
 
+    /// The tables that it names, where there may be several.
+    fn tables(&self) -> Vec<&Table> {
+        Vec::new()
+    }
+
     /// Asks the master in this process.
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header)
     -> Answer<Self::Reply>;
@@ -124,6 +129,10 @@ impl DataRequest for OneOwner<'_> {
             true => Err(several_owners()),
             false => Ok(()),
         }
+    }
+
+    fn tables(&self) -> Vec<&Table> {
+        self.tables.to_vec()
     }
 
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {

@@ -40,6 +40,7 @@ use pluvio_wire::{
 };
 use requests::{Prepare, ReleaseOf};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How long an owner is asked again to lock keys that others have locked, while more are locked.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -86,9 +87,16 @@ struct Under<'s> {
     client: ClientId,
     parts: Vec<Part<'s>>,
     shares: Vec<Share>,
+    /// Whether a request to lock keys was not answered. It may arrive late.
+    is_one_lost: AtomicBool,
 }
 
 impl Under<'_> {
+    /// Whether nobody will ask about it once it is over: nothing of it is on its way.
+    fn forgets(&self) -> bool {
+        !self.is_one_lost.load(Ordering::Relaxed)
+    }
+
     fn home(&self) -> KeyPlace {
         self.shares[0].keys[0]
     }
@@ -208,6 +216,7 @@ impl Client {
             client,
             parts,
             shares,
+            is_one_lost: AtomicBool::new(false),
         })
     }
 
@@ -260,6 +269,7 @@ impl Client {
                 retry_ms: VOTES_KEPT.as_millis() as u32,
             },
             patience,
+            is_one_lost: &under.is_one_lost,
         };
         self.on_hash_within(part.tables[0], hash, &request, attempts.clone())
             .await
@@ -281,7 +291,7 @@ impl Client {
                 .all(|vote| matches!(vote, Some(Ok(outcome)) if is_yes(outcome)))
         };
         if all_yes(&votes) {
-            self.conclude_behind(under).await;
+            self.conclude_behind(under).await?;
             return Ok(Votes::Committed(in_order(under, votes)));
         }
         let tables = tables_of(under);
@@ -289,7 +299,7 @@ impl Client {
             .conclude(
                 (under.client, under.home()),
                 Some(false),
-                (&under.shares, &tables),
+                (&under.shares, &tables, under.forgets()),
             )
             .await;
         let refusal = refusal_among(under, &votes);
@@ -332,10 +342,16 @@ impl Client {
     }
 
     /// Concludes a committed transaction, while the caller goes on if there is somebody to do it.
-    async fn conclude_behind(&self, under: &Under<'_>) {
+    /// Of several tables one may be dropped, and the vote of its owner with it: then the decision
+    /// must be recorded before the caller hears of it, and the keys be released.
+    ///
+    /// # Errors
+    /// That could not be done in time.
+    async fn conclude_behind(&self, under: &Under<'_>) -> Result<(), ClientError> {
         let client = self.clone();
         let (id, home, tables) = (under.client, under.home(), tables_of(under));
-        let shares = under.shares.clone();
+        let (shares, forgets) = (under.shares.clone(), under.forgets());
+        let has_several_tables = tables.len() > 1;
         let task = async move {
             let wish = Some(true);
             let mut attempts = client.attempts();
@@ -346,17 +362,30 @@ impl Client {
                 }) => {}
                 // Its home key is gone. Only this client knows of the others what became of them.
                 Err(error) if error.kind() == ErrorKind::NoSuchTable => {}
-                Ok(_) | Err(_) => return,
+                Ok(other) => {
+                    let why = format!("all have voted for what is decided otherwise: {other:?}");
+                    return Err(ClientError::Protocol(why));
+                }
+                Err(error) => return Err(ClientError::MaybeExecuted(error.to_string())),
             }
-            let end = (id, true, true);
+            let end = (id, true, forgets);
             let released = client.release_all(end, &shares, &tables, &mut attempts);
             // Where this fails, the servers go on.
             drop(released.await);
+            Ok(())
         };
         match &self.shared.parts.tasks {
-            // Dropping the handle leaves it running.
-            Some(tasks) => drop(tasks.spawn(self.core(), "transaction", task)),
-            None => task.await,
+            Some(tasks) if !has_several_tables => {
+                let task = async move { drop(task.await) };
+                // Dropping the handle leaves it running.
+                drop(tasks.spawn(self.core(), "transaction", task));
+                Ok(())
+            }
+            Some(_) | None if has_several_tables => task.await,
+            Some(_) | None => {
+                drop(task.await);
+                Ok(())
+            }
         }
     }
 
@@ -367,7 +396,7 @@ impl Client {
         &self,
         (client, home): (ClientId, KeyPlace),
         wish: Option<bool>,
-        (known, tables): (&[Share], &BTreeMap<TableId, Table>),
+        (known, tables, forgets): (&[Share], &BTreeMap<TableId, Table>, bool),
     ) -> Result<Option<bool>, ClientError> {
         let mut attempts = self.attempts();
         let mut decided = match self.decide((client, home), wish, tables, &attempts).await {
@@ -381,10 +410,14 @@ impl Client {
         if decided.committed.is_none() {
             let mut all_yes = true;
             for share in &decided.shares {
+                let Some(key) = share.keys.first().copied() else {
+                    let why = "a share of a transaction has no keys";
+                    return Err(ClientError::Protocol(why.to_owned()));
+                };
                 let vote = Vote {
                     client,
                     sequence: share.sequence,
-                    key: share.keys[0],
+                    key,
                 };
                 let voted = self.on_place(vote.key, &vote, tables, &attempts).await;
                 all_yes &= match voted {
@@ -400,7 +433,7 @@ impl Client {
         let Some(committed) = decided.committed else {
             return Ok(None);
         };
-        let end = (client, committed, false);
+        let end = (client, committed, forgets);
         let shares = match decided.shares.is_empty() {
             true => known,
             false => &decided.shares,
@@ -448,7 +481,10 @@ impl Client {
             return Ok(());
         };
         let release = |keys: Vec<KeyPlace>, is_last: bool| {
-            let is_there = |share: &&Share| keys.contains(&share.keys[0]);
+            let is_there = |share: &&Share| {
+                let first = share.keys.first();
+                first.is_some_and(|first| keys.contains(first))
+            };
             let known = shares.iter().filter(|_| forgets).filter(is_there);
             let mut forget: Vec<_> = known.map(|share| share.sequence).collect();
             if is_last && forgets {
@@ -548,7 +584,7 @@ impl Client {
     pub async fn resolve(&self, doubt: &Doubt) -> Result<Option<bool>, ClientError> {
         let none = BTreeMap::new();
         let (client, home) = (doubt.client, doubt.home);
-        let asked = self.conclude((client, home), None, (&[], &none));
+        let asked = self.conclude((client, home), None, (&[], &none, false));
         let known = asked.await?;
         // Locks of messages that came late: the transaction is over, and its keys were released
         // before its home key was.

@@ -456,6 +456,7 @@ impl Master {
     /// Forgets clients that gave up their last operation long ago; to be called about every second.
     /// Each call looks at a part of them.
     pub fn forget_clients(&self) {
+        self.keep_locked();
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         self.store
             .completions()

@@ -8,7 +8,6 @@ use crate::membership::{Membership, Standing, Watcher};
 use crate::options::ServerOptions;
 use crate::service::ServerService;
 use crate::status::{Readiness, StatusSource};
-use futures_util::StreamExt;
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions, Doubt};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle, Transport};
@@ -30,8 +29,8 @@ use pluvio_wire::{
     Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, PROTOCOL_VERSION, Refusal,
     RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
 };
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -52,7 +51,7 @@ const LOCKED_LONG: Duration = Duration::from_secs(1);
 /// Most locked keys of a look.
 const RESOLVE_MAX: usize = 4096;
 /// Most transactions that are looked after at a time.
-const RESOLVE_AT_ONCE: usize = 32;
+const RESOLVE_AT_ONCE: usize = 256;
 /// Pause between looks for keys that have expired. Deadlines are judged by the millisecond, whether
 /// or not this is called; the horizon is appended some times in its lead.
 const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
@@ -726,11 +725,12 @@ impl Starting {
     }
 
     /// Goes on with transactions of several servers that have locked keys here for long: their
-    /// clients may be gone.
+    /// clients may be gone. One that takes long does not hold up the others.
     fn resolve_transactions(&self, master: Arc<Master>) -> TaskHandle {
-        let clock = Arc::clone(&self.env.clock);
+        let (clock, tasks) = (Arc::clone(&self.env.clock), Arc::clone(&self.env.tasks));
         let options = ClientOptions::new(self.options.coordinators.clone());
         let client = Client::embedded(&self.env, options, Arc::new(self.local.clone()));
+        let running = Arc::<Mutex<BTreeSet<(ClientId, KeyPlace)>>>::default();
         self.env.tasks.spawn(CoreId(0), "transactions", async move {
             loop {
                 clock.sleep(RESOLVE_PAUSE).await;
@@ -739,22 +739,30 @@ impl Starting {
                     let doubt = doubts.entry((locked.client, locked.home));
                     doubt.or_default().push(locked.place);
                 }
-                let doubts =
-                    doubts
-                        .into_iter()
-                        .map(|((client, home), keys)| Doubt { client, home, keys });
-                let each = doubts.map(|doubt| {
-                    let client = client.clone();
-                    async move {
+                for (name, keys) in doubts {
+                    {
+                        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+                        if running.len() >= RESOLVE_AT_ONCE || !running.insert(name) {
+                            continue;
+                        }
+                    }
+                    let (client, running) = (client.clone(), Arc::clone(&running));
+                    let resolve = async move {
+                        let (of, home) = name;
+                        let doubt = Doubt {
+                            client: of,
+                            home,
+                            keys,
+                        };
                         pluvio_units::mark("transaction-resolved-by-server");
                         if let Err(error) = client.resolve(&doubt).await {
                             tracing::debug!(%error, "a transaction cannot be concluded yet");
                         }
-                    }
-                });
-                let mut running =
-                    futures_util::stream::iter(each).buffer_unordered(RESOLVE_AT_ONCE);
-                while running.next().await.is_some() {}
+                        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+                        running.remove(&name);
+                    };
+                    drop(tasks.spawn(CoreId(0), "transaction", resolve));
+                }
             }
         })
     }

@@ -20,8 +20,7 @@ use crate::engine::{Engine, EngineError, unreachable_kind};
 use crate::table::{EngineTable, Growth};
 use core::time::Duration;
 use pluvio_format::{
-    Check, Completion, Entry, Graves, Object, ObjectState, ParseError, ParseErrorKind, Parsed,
-    Tombstone,
+    Check, Completion, Entry, Graves, Object, ParseError, ParseErrorKind, Parsed, Tombstone,
 };
 use pluvio_index::IndexError;
 use pluvio_log::{AppendClass, Corruption, EntryView, Segment, SideLog};
@@ -287,9 +286,6 @@ impl Replay {
             .indexes
             .of(hash)
             .ok_or(ReplayError::Foreign(table.id()))?;
-        if object.state == ObjectState::Prepared {
-            store.locks.note((table.id(), hash), Duration::ZERO);
-        }
         let mut bucket = index.lock(hash);
         if table.indexes.is_closed() {
             return Err(ReplayError::Foreign(table.id()));
@@ -303,6 +299,7 @@ impl Replay {
             index.resize(guard, |entry| store.hash_of(table, entry, guard));
             let place = (table.id(), hash);
             store.expiry().renote(place, None, object.deadline);
+            store.locks.replayed(place, None, Some(object));
             self.count(table, new, guard);
             return Ok(());
         };
@@ -320,9 +317,11 @@ impl Replay {
             bucket.replace(slot.entry, new, false),
             "the bucket is locked since the slot was found"
         );
-        let before = view.object().and_then(|before| before.deadline);
+        let known = view.object();
+        let before = known.and_then(|before| before.deadline);
         let place = (table.id(), hash);
         store.expiry().renote(place, before, object.deadline);
+        store.locks.replayed(place, known.as_ref(), Some(object));
         self.uncount(table, slot.entry, &view, guard);
         self.count(table, new, guard);
         Ok(())
@@ -386,6 +385,8 @@ impl Replay {
             bucket.replace(slot.entry, new, false),
             "the bucket is locked since the slot was found"
         );
+        let place = (table.id(), hash);
+        store.locks.replayed(place, view.object().as_ref(), None);
         self.uncount(table, slot.entry, &view, guard);
         self.tombstones.push((table.id(), hash, new));
         Ok(())

@@ -13,6 +13,7 @@ use pluvio_wire::{
     Vote, Voted, Whole, call, call_frame, encode_prepare,
 };
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A request to lock the keys of a part.
 pub(super) struct Prepare<'a> {
@@ -20,6 +21,7 @@ pub(super) struct Prepare<'a> {
     pub(super) whole: Whole,
     pub(super) operation: OperationId,
     pub(super) patience: Duration,
+    pub(super) is_one_lost: &'a AtomicBool,
 }
 
 impl DataRequest for Prepare<'_> {
@@ -44,7 +46,14 @@ impl DataRequest for Prepare<'_> {
         }
     }
 
+    fn tables(&self) -> Vec<&Table> {
+        self.part.tables.clone()
+    }
+
     fn is_in_vain(&self, why: &RpcError, spent: Duration) -> bool {
+        if let RpcError::Call(_) = why {
+            self.is_one_lost.store(true, Ordering::Relaxed);
+        }
         let is_locked = matches!(
             why,
             RpcError::Refused(Refusal::Retry {
@@ -122,6 +131,10 @@ impl DataRequest for ReleaseOf<'_> {
     type Reply = ();
     type Done = ();
     const CHANGES_DATA: bool = false;
+
+    fn tables(&self) -> Vec<&Table> {
+        self.tables.values().collect()
+    }
 
     fn check(&self, owner: ServerId) -> Result<(), ClientError> {
         let is_elsewhere = |(table, hash): &KeyPlace| {

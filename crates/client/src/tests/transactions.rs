@@ -115,6 +115,28 @@ fn lost_messages_of_several_servers_do_nothing_twice() {
     });
 }
 
+#[test]
+fn keys_of_tables_that_have_moved_are_found() {
+    let (cluster, client, one) = cluster(3);
+    cluster.run(async {
+        let other = client.create_table("other", None).await.unwrap();
+        let first = key_of(&one, ServerId(1));
+        // It comes from the server of the first, or goes there.
+        for (from, to) in [(1, 3), (2, 1)] {
+            let second = key_of(&other, ServerId(from));
+            let hash = other.hash(&second);
+            cluster.move_tablet(other.id(), hash, ServerId(to));
+            let begun = cluster.now();
+            let steps = [add(&one, &first, 1), add(&other, &second, 1)];
+            outputs(client.transact(&steps).await.unwrap());
+            assert!(cluster.now() - begun < core::time::Duration::from_secs(1));
+            assert_eq!(text(&other, &second, &client).await.as_deref(), Some("1"));
+        }
+        assert_eq!(text(&one, &first, &client).await.as_deref(), Some("2"));
+        assert_eq!(cluster.locked(), None);
+    });
+}
+
 // shows: SEVERAL-3
 #[test]
 fn transactions_that_meet_on_several_servers_all_end() {

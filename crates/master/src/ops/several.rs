@@ -9,14 +9,18 @@ use crate::master::{Master, Served};
 use crate::migrate::Leaving;
 use pluvio_log::Awaited;
 use pluvio_store::{EngineError, EngineTable, Locked, Site};
-use pluvio_units::{KeyPlace, LogId};
-use pluvio_wire::{Answer, Decide, Decided, Header, Refusal, Release, Vote, Voted};
+use pluvio_units::{ClientId, DECISION, KeyPlace, LogId};
+use pluvio_wire::{
+    Answer, Decide, Decided, Header, Refusal, Release, TRANSACTION_STEPS_MAX, Vote, Voted,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how long what is known of a transaction is kept after a look at one of its locked keys. It
-/// is looked at again long before.
+/// For how long votes and decisions are kept after a look at a locked key of the transaction. The
+/// next look comes long before.
 const KEPT: Duration = Duration::from_secs(60);
+/// For how long they are kept anyway, and longer.
+const LOCKED_LONG: Duration = Duration::from_secs(5);
 
 impl Master {
     /// The decision about a transaction whose home key is here ([`Decide`]).
@@ -26,6 +30,9 @@ impl Master {
         header: &Header,
         request: &Decide,
     ) -> Answer<Decided> {
+        if request.client == ClientId(0) {
+            return Answer::Now(Err(nobody()));
+        }
         let decided = self.at_place(log, header, request.home, |site, _, _| {
             let wish = (request.wish, self.monotonic());
             self.store().decide(site, request.client, wish)
@@ -40,6 +47,9 @@ impl Master {
 
     /// This master's vote about a transaction ([`Vote`]).
     pub fn vote(self: &Arc<Self>, log: LogId, header: &Header, request: &Vote) -> Answer<Voted> {
+        if request.client == ClientId(0) || request.sequence <= DECISION {
+            return Answer::Now(Err(nobody()));
+        }
         let voted = self.at_place(log, header, request.key, |site, _, _| {
             let operation = (request.client, request.sequence);
             self.store().vote(site, operation, self.monotonic())
@@ -49,6 +59,12 @@ impl Master {
 
     /// Releases keys that a transaction has locked ([`Release`]).
     pub fn release(self: &Arc<Self>, log: LogId, header: &Header, request: &Release) -> Answer<()> {
+        if request.keys.len() > TRANSACTION_STEPS_MAX
+            || request.forget.len() > TRANSACTION_STEPS_MAX
+        {
+            let why = "a release of more keys than a transaction may have";
+            return Answer::Now(Err(Refusal::malformed(why)));
+        }
         let mut later = Vec::new();
         for key in &request.keys {
             let released = self.at_place(log, header, *key, |site, table, copying| {
@@ -138,13 +154,24 @@ impl Master {
     }
 
     /// Up to `most` keys here that transactions have locked for at least this long. To be looked
-    /// after: their clients may be gone.
+    /// after: their clients may be gone. The next call goes on behind them.
     #[must_use]
     pub fn locked_for(&self, time: Duration, most: usize) -> Vec<Locked> {
-        let now = self.monotonic();
-        let Some(before) = now.checked_sub(time) else {
-            return Vec::new();
-        };
-        self.store().locked_since(before, now + KEPT, most)
+        match self.monotonic().checked_sub(time) {
+            Some(before) => self.store().locked_since(before, most),
+            None => Vec::new(),
+        }
     }
+
+    /// Keeps what is known of transactions that have locked keys here for a while.
+    pub(crate) fn keep_locked(&self) {
+        let now = self.monotonic();
+        if let Some(before) = now.checked_sub(LOCKED_LONG) {
+            self.store().keep_locked(before, now + KEPT);
+        }
+    }
+}
+
+fn nobody() -> Refusal {
+    Refusal::malformed("a transaction of several servers needs a client, and a vote its number")
 }

@@ -35,7 +35,8 @@ use pluvio_units::{
     ClientId, DECISION, EntryRef, KeyPlace, LogId, LogPosition, ObjectVersion, OperationId,
     SequenceNumber, Share, VOTES_KEPT,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most keys that are locked on a server; more are refused until some are released.
@@ -102,15 +103,46 @@ pub struct Locked {
 
 /// When keys were locked, by the caller's clock. Some may have been released since.
 #[derive(Default)]
-pub(crate) struct Locks(Mutex<BTreeMap<KeyPlace, Duration>>);
+pub(crate) struct Locks(Mutex<Noted>);
+
+#[derive(Default)]
+struct Noted {
+    since: BTreeMap<(KeyPlace, ClientId), Duration>,
+    /// The last one that was looked at.
+    last: Option<(KeyPlace, ClientId)>,
+}
 
 impl Locks {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<KeyPlace, Duration>> {
+    fn lock(&self) -> MutexGuard<'_, Noted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn note(&self, place: KeyPlace, now: Duration) {
-        self.lock().insert(place, now);
+    /// Notes a key that is locked. It is in the index already.
+    fn note(&self, place: KeyPlace, client: ClientId, now: Duration) {
+        self.lock().since.insert((place, client), now);
+    }
+
+    fn released(&self, place: KeyPlace, client: ClientId) {
+        self.lock().since.remove(&(place, client));
+    }
+
+    /// The slot of a key refers to `new` now, and no more to `old`.
+    pub(crate) fn replayed(
+        &self,
+        place: KeyPlace,
+        old: Option<&Object<'_>>,
+        new: Option<&Object<'_>>,
+    ) {
+        let client = |object: Option<&Object<'_>>| {
+            let object = object.filter(|object| object.state == ObjectState::Prepared)?;
+            Prepared::client_of(object.value)
+        };
+        if let Some(client) = client(old) {
+            self.released(place, client);
+        }
+        if let Some(client) = client(new) {
+            self.note(place, client, Duration::ZERO);
+        }
     }
 }
 
@@ -195,14 +227,15 @@ impl Engine {
         if self.kind == StoreKind::InPlace {
             return Err(EngineError::NoLocks.into());
         }
-        if self.locks.lock().len() + steps.len() > LOCKS_MAX {
+        if self.locks.lock().since.len() + steps.len() > LOCKS_MAX {
             let retry_after = LOCKS_RETRY;
             return Err(EngineError::OutcomesFull { retry_after }.into());
         }
         let done = self.transact_or_prepare((log, now_s), steps, Some(execution), Some(prepare))?;
         for changed in &done.changed {
             let step = &steps[changed.step];
-            self.locks.note((step.table.id(), step.hash), now);
+            let place = (step.table.id(), step.hash);
+            self.locks.note(place, prepare.client, now);
         }
         Ok(done)
     }
@@ -273,7 +306,22 @@ impl Engine {
         now: Duration,
     ) -> Result<Awaited<bool>, EngineError> {
         let guard = self.space.pin();
+        let table = site.table;
         let id = of_transaction(client, sequence);
+        {
+            // Whoever has locked the key has voted, be that forgotten.
+            let index = table.indexes.of(site.hash).ok_or(EngineError::NotHere)?;
+            let bucket = index.lock(site.hash);
+            let mut lock = None;
+            let slot = bucket.find(|entry| {
+                lock = self.prepared_by(table, entry, (site, client), &guard);
+                lock.is_some()
+            });
+            if let Some((slot, view)) = slot.zip(lock) {
+                let pending = self.pending(slot, view.total_len(), &guard);
+                return Ok(self.marks.marked(pending.map(Pending::end), true));
+            }
+        }
         match self.admit(id, (site.table.id(), site.hash), now) {
             Admission::Answer(outcome) => Ok(outcome.map(|outcome| is_yes(&outcome))),
             Admission::Execute(execution) => {
@@ -345,6 +393,8 @@ impl Engine {
             found.is_some()
         });
         let Some((slot, view)) = slot.zip(found.as_ref()) else {
+            drop(bucket);
+            self.locks.released((table.id(), site.hash), client);
             return Ok(Err(self.marks.marked(others, ())));
         };
         let pending = self.pending(slot, view.total_len(), &guard);
@@ -444,30 +494,42 @@ impl Engine {
     }
 
     /// Up to `most` keys that are locked since `before` or longer, by the clock of
-    /// [`Engine::prepare`]. Votes and decisions of their transactions are kept until `until` at
-    /// least.
+    /// [`Engine::prepare`]. The next call goes on behind them.
     #[must_use]
-    pub fn locked_since(&self, before: Duration, until: Duration, most: usize) -> Vec<Locked> {
-        let noted: Vec<KeyPlace> = {
-            let locks = self.locks.lock();
-            let old = locks.iter().filter(|(_, since)| **since <= before);
-            old.map(|(place, _)| *place).take(most).collect()
+    pub fn locked_since(&self, before: Duration, most: usize) -> Vec<Locked> {
+        let noted: Vec<(KeyPlace, ClientId)> = {
+            let mut locks = self.locks.lock();
+            let is_old = |(_, since): &(_, &Duration)| **since <= before;
+            let from = locks.last.map_or(Bound::Unbounded, Bound::Excluded);
+            let behind = locks.since.range((from, Bound::Unbounded)).filter(is_old);
+            let noted: Vec<_> = behind.map(|(lock, _)| *lock).take(most).collect();
+            locks.last = noted.last().copied().filter(|_| noted.len() == most);
+            noted
         };
         let mut found = Vec::new();
-        for place in noted {
+        for (place, client) in noted {
             let before = found.len();
-            self.locks_at(place, &mut found);
+            self.locks_at(place, client, &mut found);
             if found.len() == before {
-                self.locks.lock().remove(&place);
+                self.locks.released(place, client);
             }
-        }
-        for locked in &found {
-            self.completions().keep(locked.client, until);
         }
         found
     }
 
-    fn locks_at(&self, (table, hash): KeyPlace, found: &mut Vec<Locked>) {
+    /// Keeps votes and decisions of transactions that have locked keys since `before` at least until
+    /// `until`.
+    pub fn keep_locked(&self, before: Duration, until: Duration) {
+        let locks = self.locks.lock();
+        let old = locks.since.iter().filter(|(_, since)| **since <= before);
+        let clients: BTreeSet<ClientId> = old.map(|((_, client), _)| *client).collect();
+        drop(locks);
+        for client in clients {
+            self.completions().keep(client, until);
+        }
+    }
+
+    fn locks_at(&self, (table, hash): KeyPlace, client: ClientId, found: &mut Vec<Locked>) {
         let guard = self.space.pin();
         let Some(known) = self.tables.get(table) else {
             return;
@@ -482,7 +544,8 @@ impl Engine {
                 .object()
                 .filter(|object| object.state == ObjectState::Prepared)
                 .filter(|object| known.hash(object.key) == hash)
-                .and_then(|object| Prepared::decode(object.value));
+                .and_then(|object| Prepared::decode(object.value))
+                .filter(|prepared| prepared.client == client);
             found.extend(prepared.map(|prepared| Locked {
                 place: (table, hash),
                 client: prepared.client,

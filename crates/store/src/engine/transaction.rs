@@ -505,9 +505,10 @@ impl<'t> Transaction<'t> {
     }
 
     /// The version of what is appended for an object.
-    fn version(&self, target: &Target<'_>, draft: &Draft<'_, '_>) -> ObjectVersion {
+    fn version(&self, draft: &Draft<'_, '_>) -> ObjectVersion {
         match self.prepare {
-            Some(_) => self.engine.next_version(target),
+            // The one before the version that was told.
+            Some(_) => ObjectVersion(draft.next_version().0 - 1),
             None => draft.next_version(),
         }
     }
@@ -708,7 +709,7 @@ impl<'t> Transaction<'t> {
                 ChangeKind::Delete(burial) => (None, burial),
             };
             if let Some(value) = value {
-                let version = self.version(target, draft);
+                let version = self.version(draft);
                 let object = Object {
                     table: target.table.id(),
                     version,

@@ -356,7 +356,7 @@ fn locks_move_with_their_keys() {
     let (side, _) = replay.finish();
     core::mem::forget(side);
     let late = Duration::from_secs(100);
-    let locked = |bench: &Bench, before| bench.engine.locked_since(before, late, 100);
+    let locked = |bench: &Bench, before| bench.engine.locked_since(before, 100);
     assert_eq!(locked(&other, Duration::ZERO).len(), KEYS.len());
     for found in locked(&other, Duration::ZERO) {
         assert_eq!((found.client, found.home), (CLIENT, share.keys[0]));
@@ -421,4 +421,46 @@ fn a_release_finds_room_in_a_full_memory() {
             }
         }
     }
+}
+
+#[test]
+fn a_new_object_has_the_version_that_was_told() {
+    for kind in KINDS {
+        let bench = Bench::new(kind);
+        let id = of_transaction(CLIENT, VOTE);
+        let Admission::Execute(execution) =
+            bench.engine.admit(id, bench.place(b"new"), Duration::ZERO)
+        else {
+            panic!("it is new");
+        };
+        let prepare = Prepare {
+            client: CLIENT,
+            home: bench.place(b"new"),
+            shares: &[],
+        };
+        let steps = [bench.step(b"new", put(b"made"))];
+        let now = (prepare, Duration::ZERO);
+        let done = bench.engine.prepare((LogId(0), 1), &steps, execution, now);
+        let outcome = done.unwrap().outcome.into_pending();
+        let Outcome::Together { steps, .. } = outcome else {
+            panic!("{outcome:?}");
+        };
+        let Outcome::Written { version, .. } = &steps[0] else {
+            panic!("{steps:?}");
+        };
+        bench.durable();
+        assert!(bench.release(b"new", true));
+        assert_eq!(bench.read(b"new").unwrap().0, version.0);
+    }
+}
+
+#[test]
+fn who_has_locked_a_key_has_voted_for_it() {
+    let (bench, _) = prepared(StoreKind::Replicated);
+    bench.engine.completions().forget(CLIENT, VOTE);
+    let vote = (CLIENT, VOTE);
+    let vote = bench
+        .engine
+        .vote(&bench.site(b"changed"), vote, Duration::ZERO);
+    assert!(vote.expect("it is here").into_pending());
 }
