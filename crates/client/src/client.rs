@@ -215,7 +215,8 @@ impl Client {
             let result = if let Some(answer) = first.take() {
                 self.finish_local::<R>(answer, &mut attempts).await?
             } else if let Some(tablet) = map.locate(hash) {
-                if ticket.is_none() {
+                // Who may have done it is asked again.
+                if !attempts.is_ambiguous() {
                     request.check(tablet.owner)?;
                 }
                 if let Some(master) = self.local(tablet.owner) {

@@ -28,8 +28,8 @@ pub(crate) trait DataRequest: Sync {
         false
     }
 
-    /// Whether this server is the one to be asked, as far as is known. Asked before anything is
-    /// sent.
+    /// Whether this server is the one to be asked, as far as is known. Asked before each attempt,
+    /// as long as none can have been executed.
     ///
     /// # Errors
     /// No server is.
@@ -38,7 +38,7 @@ pub(crate) trait DataRequest: Sync {
         Ok(())
     }
 
-    /// Its identity, where it brings one. Then each attempt is checked.
+    /// Its identity, where it brings one.
     fn operation(&self) -> OperationId {
         OperationId::default()
     }
