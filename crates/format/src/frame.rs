@@ -358,13 +358,13 @@ mod tests {
             bytes[FRAME_SLOT_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
             FrameHeader::decode(&bytes)
         };
-        for version in 1..=7 {
+        for version in 1..=6 {
             assert_eq!(of_version(version), Ok(before), "{version}");
         }
-        for version in [0, 8, 99] {
+        for version in [0, 7, 99] {
             let error = of_version(version).unwrap_err();
             assert_eq!(error, FrameError::BadVersion(version.into()));
-            let words = format!("has format version {version}, this program reads 1 to 7: use ");
+            let words = format!("has format version {version}, this program reads 1 to 6: use ");
             assert!(error.to_string().contains(&words), "{error}");
         }
     }

@@ -53,7 +53,7 @@ pub use stats::{TableStat, TableStats};
 /// refuses a version it does not know. Version 2 added [`Graves`], version 3 outcomes with output,
 /// version 4 [`Certificate`]s, version 5 deadlines of objects. Raised with each new kind of entry,
 /// flag, outcome or field (`docs/log-format.md`).
-pub const FORMAT_VERSION: u32 = 7;
+pub const FORMAT_VERSION: u32 = 6;
 
 /// The oldest version that is read: what it lays out means the same in all since.
 pub const FORMAT_VERSION_MIN: u32 = 1;

@@ -206,21 +206,21 @@ fn segments_of_earlier_versions_are_read_and_those_of_later_ones_refused_with_ad
         let object = example(EntryKind::Object);
         lay_out(&[vec![header, digest], vec![object]]).0
     };
-    assert_eq!(FORMAT_VERSION, 7, "a new version has a place in this test");
-    for version in 1..=7 {
+    assert_eq!(FORMAT_VERSION, 6, "a new version has a place in this test");
+    for version in 1..=6 {
         let image = image(version);
         let read = SegmentIter::new(&image, SEGLET).map(|group| group.unwrap().len());
         assert_eq!(read.collect::<Vec<_>>(), [2, 1], "version {version}");
         assert_eq!(check_piece(&image, 0, SEGLET), Ok(image.len()));
     }
-    for version in [0, 8, u32::MAX] {
+    for version in [0, 7, u32::MAX] {
         let image = image(version);
         let mut read = SegmentIter::new(&image, SEGLET);
         let error = read.next().unwrap().unwrap_err();
         assert_eq!(error.kind, ParseErrorKind::BadVersion(version));
         assert!(read.next().is_none(), "nothing of it is taken");
         assert_eq!(check_piece(&image, 0, SEGLET), Err(error));
-        let words = format!("has format version {version}, this program reads 1 to 7: use ");
+        let words = format!("has format version {version}, this program reads 1 to 6: use ");
         assert!(error.to_string().contains(&words), "{error}");
     }
 }
@@ -228,13 +228,13 @@ fn segments_of_earlier_versions_are_read_and_those_of_later_ones_refused_with_ad
 /// The layout of a header may change, the place of its version does not.
 #[test]
 fn a_version_is_told_before_the_rest_of_a_segment_header_is_read() {
-    let body = [&8_u32.to_le_bytes()[..], b"of another layout"].concat();
+    let body = [&7_u32.to_le_bytes()[..], b"of another layout"].concat();
     let mut bytes = vec![EntryKind::SegmentHeader.code(), body.len() as u8];
     let crc = crc32c(&[&bytes, &body]);
     bytes.extend(crc.to_le_bytes());
     bytes.extend(body);
     let error = Parsed::read(&bytes, Check::Checksum).unwrap_err();
-    assert_eq!(error.kind, ParseErrorKind::BadVersion(8));
+    assert_eq!(error.kind, ParseErrorKind::BadVersion(7));
 }
 
 /// Bits and kinds that docs/log-format.md reserves for later versions.

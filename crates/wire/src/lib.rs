@@ -58,7 +58,7 @@ pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
 
 /// Version of the protocol between processes. Processes with another one are refused at enlistment.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 7;
 /// Most items of one read or mutation of objects; clients split larger batches.
 pub const MULTI_ITEMS_MAX: usize = 1024;
 /// Most payload bytes of one request or reply that carries objects; clients split larger batches.

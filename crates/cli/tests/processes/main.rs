@@ -33,3 +33,4 @@ mod replication;
 mod rings;
 mod stock_clients;
 mod support;
+mod transactions;

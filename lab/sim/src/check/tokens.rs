@@ -190,11 +190,16 @@ impl<'a> Reads<'a> {
                         name_of(self.history, *later),
                         name_of(self.history, *earlier),
                     );
-                    let evidence = [first.exchange, lacks.exchange];
+                    let append = |key: KeyId, token: u64| {
+                        let exchanges = self.history.of(key).exchanges.iter();
+                        exchanges.filter(move |exchange| appended(exchange) == Some(token))
+                    };
+                    let evidence = append(*earlier, *before).chain(append(*later, *token));
+                    let evidence = evidence.chain([first.exchange, lacks.exchange]);
                     return Some(Violation {
                         check: Check::BatchesInOrder,
                         message,
-                        evidence: evidence.iter().map(ToString::to_string).collect(),
+                        evidence: evidence.map(ToString::to_string).collect(),
                     });
                 }
             }

@@ -155,11 +155,18 @@ impl State {
         if given {
             pluvio_units::mark("recovery-serves-early");
             self.globals.format = FORMAT_EARLY;
-            let record = self.servers.get_mut(&crashed);
-            let record = record.expect("it owned tablets until now (COORD-4)");
-            Arc::make_mut(record).ends_bind = true;
+            self.bind_ends(crashed);
         }
         Ok(given)
+    }
+
+    /// From now on each attempt replays the logs up to the ends that were found, if they were.
+    fn bind_ends(&mut self, crashed: ServerId) {
+        if let Some(record) = self.servers.get_mut(&crashed)
+            && !record.ends.is_empty()
+        {
+            Arc::make_mut(record).ends_bind = true;
+        }
     }
 
     /// Tablets that a master got by a partition.
@@ -233,12 +240,18 @@ impl State {
         let Some((crashed, specs)) = wanted.filter(|_| report.result.is_ok()) else {
             return Ok(false);
         };
-        Ok(self.give(crashed, &specs, |tablet| {
+        let given = self.give(crashed, &specs, |tablet| {
             tablet.owner = server;
             tablet.state = TabletState::Normal;
             tablet.recovered_by = Some(by);
             tablet.moved_by = None;
             tablet.since = report.since;
-        }))
+        });
+        if given {
+            // Its other partitions end where this one does. So a group of entries is whole, and
+            // what stands behind another change is not there without that (COORD-13).
+            self.bind_ends(crashed);
+        }
+        Ok(given)
     }
 }

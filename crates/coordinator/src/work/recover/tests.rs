@@ -288,23 +288,29 @@ fn nothing_is_read_where_the_logs_may_end_elsewhere() {
 
 // shows: COORD-13
 #[test]
-fn ends_that_something_was_read_to_hold_for_later_attempts() {
-    let mut state = state();
-    let specs = tablets(&mut state);
-    let ends_of = |state: &State| state.servers[&ServerId(1)].ends.clone();
-    let nobody = BTreeSet::new();
-    for length in [50, 70] {
-        state.begin_attempt(ServerId(1), &[], &LogEnds::At(ends(length)), &nobody);
-        assert_eq!(ends_of(&state), ends(length), "nothing was read yet");
+fn ends_to_which_a_partition_was_replayed_hold_for_later_attempts() {
+    for is_early in [true, false] {
+        let mut state = state();
+        let specs = tablets(&mut state);
+        let ends_of = |state: &State| state.servers[&ServerId(1)].ends.clone();
+        let nobody = BTreeSet::new();
+        for length in [50, 70] {
+            state.begin_attempt(ServerId(1), &[], &LogEnds::At(ends(length)), &nobody);
+            assert_eq!(ends_of(&state), ends(length), "nobody has anything yet");
+        }
+        let wanted = Some((ServerId(1), specs));
+        let given = match is_early {
+            true => state.settle_early(&replayed(2, 2, 0), wanted),
+            false => state.settle(&report(2, 2, 0), wanted),
+        };
+        assert_eq!(given, Ok(true));
+        for later in [LogEnds::At(ends(90)), LogEnds::Open] {
+            state.begin_attempt(ServerId(1), &[], &later, &nobody);
+            assert_eq!(ends_of(&state), ends(70));
+        }
+        state.begin_attempt(ServerId(1), &[], &LogEnds::Lost, &nobody);
+        assert_eq!(ends_of(&state), Ends::new());
     }
-    let wanted = Some((ServerId(1), specs));
-    assert_eq!(state.settle_early(&replayed(2, 2, 0), wanted), Ok(true));
-    for later in [LogEnds::At(ends(90)), LogEnds::Open] {
-        state.begin_attempt(ServerId(1), &[], &later, &nobody);
-        assert_eq!(ends_of(&state), ends(70));
-    }
-    state.begin_attempt(ServerId(1), &[], &LogEnds::Lost, &nobody);
-    assert_eq!(ends_of(&state), Ends::new());
 }
 
 // shows: COORD-14, COORD-15
