@@ -8,6 +8,7 @@
 
 use super::draw::Draw;
 use pluvio_env::{Clock, Moment};
+use pluvio_sim::check::transfers::{Deed, Did};
 use pluvio_sim::check::{Check, Violation};
 use pluvio_sim::history::{Action, Begun, History, KeyId, KeyKind, Outcome, Plain};
 use serde::Serialize;
@@ -55,6 +56,8 @@ pub struct Pages {
     pub errors: BTreeMap<String, u64>,
     /// Answers that are wrong by themselves.
     pub violations: Vec<Violation>,
+    /// The transactions.
+    pub deeds: Vec<Deed>,
     keys: Vec<Active>,
     keys_made: u64,
     value_last: u64,
@@ -163,6 +166,42 @@ impl Journal {
             | Outcome::Added { .. }
             | Outcome::Plain(_) => counts.done += 1,
         }
+    }
+
+    /// A transaction is about to be sent. Until it has ended, nobody knows what came of it.
+    pub fn begin_deed(&self, client: u16, moved: Option<(usize, usize, i64)>) -> usize {
+        let invoked = self.tick();
+        let mut pages = self.pages();
+        pages.deeds.push(Deed {
+            client,
+            invoked,
+            returned: u64::MAX,
+            moved,
+            did: moved.map_or(Did::Nothing, |_| Did::Unknown),
+        });
+        pages.deeds.len() - 1
+    }
+
+    /// It has ended.
+    pub fn end_deed(&self, kind: &str, begun: usize, did: Did) {
+        let returned = self.tick();
+        let mut pages = self.pages();
+        let counts = pages.operations.entry(kind.to_owned()).or_default();
+        match did {
+            Did::Moved { .. } | Did::Read { .. } | Did::Strange => counts.done += 1,
+            Did::Nothing => counts.not_done += 1,
+            Did::Unknown => counts.unknown += 1,
+        }
+        let deed = &mut pages.deeds[begun];
+        // One that nobody knows of may still be done later.
+        if did != Did::Unknown {
+            deed.returned = returned;
+        }
+        deed.did = did;
+    }
+
+    fn tick(&self) -> u64 {
+        u64::try_from(self.now().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Counts why an operation failed, or was sent once more.

@@ -5,6 +5,7 @@
 //! - `faults`: the schedule;
 //! - `nemesis`: does it, to processes, `links` and `disks`;
 //! - `native`, `redis` and `slots`: clients;
+//! - `bank`: their transactions;
 //! - `journal`: their operations;
 //! - `report`: the judgement;
 //! - `evidence`: where it is kept;
@@ -27,6 +28,7 @@ use pluvio_console::output::{bar, say, spinner};
 use pluvio_console::session::Session;
 use pluvio_env::{Clock, Env};
 use pluvio_local::{LocalCluster, LocalOptions, Program, temporary};
+use pluvio_sim::check::transfers::strictly_serializable;
 use pluvio_sim::check::{Check, Violation};
 use pluvio_sim::history::History;
 use pluvio_units::{CoreId, HashKind, Size};
@@ -42,6 +44,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+mod bank;
 mod disks;
 mod draw;
 mod evidence;
@@ -329,6 +332,9 @@ async fn torment(
     report.operations = pages.operations;
     report.errors = pages.errors;
     report.violations.extend(pages.violations);
+    report
+        .violations
+        .extend(strictly_serializable(&pages.deeds));
     Ok((report, pages.history))
 }
 
@@ -600,6 +606,16 @@ impl Readers<'_> {
         for end in ends {
             let stopped = |_| Failure::new("a reader was stopped");
             report.violations.extend(end.await.map_err(stopped)?);
+        }
+        let number = u16::MAX - round * 100;
+        let begun = self.journal.begin_deed(number, None);
+        match bank::by_library(&self.session.client, self.table, None).await {
+            Ok(did) => self.journal.end_deed("last transaction", begun, did),
+            Err(error) => report.violations.push(Violation {
+                check: Check::Progress,
+                message: format!("the accounts cannot be read from a healthy cluster: {error}"),
+                evidence: Vec::new(),
+            }),
         }
         Ok(())
     }

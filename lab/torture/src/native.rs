@@ -1,5 +1,6 @@
 //! Clients that use the client library.
 
+use super::bank;
 use super::draw::Draw;
 use super::journal::{Journal, Subject};
 use bytes::Bytes;
@@ -37,6 +38,10 @@ pub struct Native {
 impl Native {
     /// One operation, or one batch.
     pub async fn step(&mut self) {
+        if let Some(deal) = bank::draw(&mut self.draw) {
+            self.deal(deal).await;
+            return;
+        }
         let subject = self.journal.pick(&mut self.draw);
         let dice = self.draw.below(100);
         match (subject.kind, dice) {
@@ -299,7 +304,7 @@ impl Native {
     }
 
     /// What an error says of an operation.
-    fn failed(&self, error: &ClientError) -> Outcome {
+    pub(super) fn failed(&self, error: &ClientError) -> Outcome {
         match error.kind() {
             ErrorKind::Rejected => {}
             ErrorKind::TimedOut | ErrorKind::MaybeExecuted => {

@@ -3,6 +3,7 @@
 //!
 //! A command without an answer has an unknown outcome, except for one that was never sent.
 
+use super::bank;
 use super::draw::Draw;
 use super::journal::{Journal, Subject};
 use super::native::{addend, appendix, appends, length, new_value, replaced};
@@ -145,6 +146,10 @@ impl Redis {
             self.clock.sleep(CONNECT_PAUSE).await;
             return;
         };
+        if let Some(deal) = bank::draw(&mut self.draw) {
+            self.deal(connection, deal).await;
+            return;
+        }
         let (mut bytes, mut sent) = (Vec::new(), Vec::new());
         for _ in 0..=self.draw.below(PIPELINE_MAX) {
             let subject = self.journal.pick(&mut self.draw);
