@@ -342,8 +342,8 @@ impl Client {
     }
 
     /// Concludes a committed transaction, while the caller goes on if there is somebody to do it.
-    /// Of several tables one may be dropped, and the vote of its owner with it: then the decision
-    /// must be recorded before the caller hears of it, and the keys be released.
+    /// Of several tables one may be dropped, and the vote of its owner with it. So there the caller
+    /// hears of it only when the decision is recorded and the keys are released.
     ///
     /// # Errors
     /// That could not be done in time.

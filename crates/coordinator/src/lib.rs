@@ -33,9 +33,9 @@
 //!   coordinator leads. An order about a table (take tablets, cut one, drop all) carries the number
 //!   of the state it follows from. So a server knows which orders came late (MASTER-6). Recoveries,
 //!   migrations, server lists and replication epochs have numbers of their own.
-//! - COORD-13: what was read once from a crashed server's replicas is read for ever, and all of its
-//!   partitions end at one place: a group of entries may lie in several. The ends of its logs are
-//!   stored before the first partition is given away, and each later attempt replays exactly as
+//! - COORD-13: what was read once from a crashed server's replicas is read for ever. All of its
+//!   partitions end at one place, for a group of entries may lie in several. The ends of its logs
+//!   are stored before the first partition is given away. Each later attempt replays exactly as
 //!   much. They are where each replica that was found can still give it, and as many as an
 //!   acknowledgement needed.
 //! - COORD-14: a tablet may *stand* on a crashed server: its owner answers reads from memory and

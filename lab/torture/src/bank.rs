@@ -32,7 +32,7 @@ fn account(number: usize) -> Vec<u8> {
 /// A transfer: from, to, and how much. `None`: a read of all accounts.
 type Deal = Option<(usize, usize, i64)>;
 
-/// What a client does next, if it is a transaction.
+/// The next step of a client, if it is a transaction.
 pub fn draw(draw: &mut Draw) -> Option<Deal> {
     if !draw.percent(PERCENT) {
         return None;

@@ -517,8 +517,8 @@ impl Engine {
         found
     }
 
-    /// Keeps votes and decisions of transactions that have locked keys since `before` at least until
-    /// `until`.
+    /// Keeps votes and decisions of transactions that have locked keys since `before`, at least
+    /// until `until`.
     pub fn keep_locked(&self, before: Duration, until: Duration) {
         let locks = self.locks.lock();
         let old = locks.since.iter().filter(|(_, since)| **since <= before);
