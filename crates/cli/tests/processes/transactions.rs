@@ -31,7 +31,7 @@ impl Bank {
             let (done, is_over) = (Arc::clone(&done), Arc::clone(&is_over));
             let addresses = cluster.all_redis();
             let mut random = Random::new(seed ^ number);
-            thread::spawn(move || {
+            let client = thread::Builder::new().spawn(move || {
                 let mut connection = None;
                 while !is_over.load(Ordering::Relaxed) {
                     let at = random.below(addresses.len() as u64) as usize;
@@ -51,7 +51,8 @@ impl Bank {
                         connection = Some(open);
                     }
                 }
-            })
+            });
+            client.expect("a thread is begun")
         });
         Self {
             clients: clients.collect(),
