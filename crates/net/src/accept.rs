@@ -19,11 +19,14 @@ use crate::ring::socket::SocketFile;
 use crate::serve;
 use crate::socket::{tune, write_and_close};
 use crate::streams::TcpByteStream;
+use crate::tls::{self, TlsByteStream, Unsecured};
 use bytes::Bytes;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
-use pluvio_env::{Address, Clock, Listening, Moment, Peer, Service, StreamService, TaskHandle};
+use pluvio_env::{
+    Address, Clock, Listening, Moment, Peer, Service, StreamService, TaskHandle,
+};
 use pluvio_units::CoreId;
 use socket2::SockRef;
 use std::collections::BTreeMap;
@@ -32,6 +35,7 @@ use std::net::{Shutdown, TcpListener as StdTcpListener, TcpStream as StdTcpStrea
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::sync::{Arc, Mutex};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_rustls::server::TlsStream;
 
 /// Pause after the kernel lacked a file or memory for a connection: without it the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -256,6 +260,8 @@ impl Acceptor {
 /// A connection that came in.
 pub(crate) enum Arrival {
     Tcp(TcpStream, SocketAddr),
+    /// The same, with TLS begun. It stays on its core.
+    Tls(Box<TlsStream<TcpStream>>, SocketAddr),
     /// One that is to have rings.
     Ring(UnixStream),
 }
@@ -264,7 +270,7 @@ impl Arrival {
     /// The other end, for traces.
     fn from(&self) -> Address {
         match self {
-            Self::Tcp(_, from) => Address::from(from.to_string().as_str()),
+            Self::Tcp(_, from) | Self::Tls(_, from) => Address::from(from.to_string().as_str()),
             Self::Ring(socket) => match socket.peer_cred().ok().and_then(|cred| cred.pid()) {
                 Some(pid) => Address::from(format!("process {pid} of this machine").as_str()),
                 None => Address::from("a process of this machine"),
@@ -276,6 +282,7 @@ impl Arrival {
     pub(crate) async fn answer_and_close(self, text: Bytes, clock: &dyn Clock) {
         match self {
             Self::Tcp(stream, _) => write_and_close(stream, text, clock).await,
+            Self::Tls(stream, _) => write_and_close(*stream, text, clock).await,
             Self::Ring(socket) => write_and_close(socket, text, clock).await,
         }
     }
@@ -284,6 +291,7 @@ impl Arrival {
     fn into_loose(self) -> io::Result<Loose> {
         Ok(match self {
             Self::Tcp(stream, from) => Loose::Tcp(stream.into_std()?, from),
+            Self::Tls(..) => return Err(io::ErrorKind::Unsupported.into()),
             Self::Ring(socket) => Loose::Ring(socket.into_std()?),
         })
     }
@@ -417,6 +425,9 @@ async fn attend(place: Place, loose: Loose) {
         address: arrival.from(),
         core: place.core,
     };
+    let Some(arrival) = secured(&place, arrival, &peer).await else {
+        return;
+    };
     match (&place.port.role, arrival) {
         (Role::Rpc(service), arrival) => {
             Box::pin(serve::serve(&place, arrival, peer, service)).await;
@@ -425,9 +436,51 @@ async fn attend(place: Place, loose: Loose) {
             let stream = TcpByteStream::new(stream, peer, Arc::clone(shared));
             service.serve(Box::new(stream)).await;
         }
+        (Role::Streams { service, .. }, Arrival::Tls(stream, _)) => {
+            let stream = TlsByteStream::new(stream, peer, Arc::clone(shared));
+            service.serve(Box::new(stream)).await;
+        }
         // No such port is opened.
         (Role::Streams { .. }, Arrival::Ring(_)) => {}
     }
+}
+
+/// Begins TLS on a connection, if this process has it (TLS-1). `None`: the connection is over.
+async fn secured(place: &Place, arrival: Arrival, peer: &Peer) -> Option<Arrival> {
+    let shared = &place.port.shared;
+    let (stream, from) = match (arrival, &place.port.provider) {
+        // Rings are of this user's processes (MEET-1). Libfabric is not secured.
+        (arrival @ (Arrival::Ring(_) | Arrival::Tls(..)), _) | (arrival, Some(_)) => {
+            return Some(arrival);
+        }
+        (Arrival::Tcp(stream, from), None) => (stream, from),
+    };
+    let Some(tls) = &shared.tls else {
+        return Some(Arrival::Tcp(stream, from));
+    };
+    let (whom, plain_answer) = match &place.port.role {
+        Role::Rpc(_) => {
+            let words = refusal(Status::Unsecured, &tls::refusal_words());
+            (tls::Whom::Members, words)
+        }
+        Role::Streams { .. } => (tls::Whom::StreamClients, tls::speak_tls()),
+    };
+    let within = (&*shared.clock, shared.options.handshake_limit);
+    // On the heap: a handshake is large, and most of a connection's life it is over.
+    let (why, plain) = match Box::pin(tls.accept(stream, whom, within)).await {
+        Ok(stream) => return Some(Arrival::Tls(Box::new(stream), from)),
+        Err(Unsecured::Wordless) => return None,
+        Err(Unsecured::Plain(stream)) => ("it does not speak TLS".to_owned(), Some(stream)),
+        Err(Unsecured::Broken(why)) => (why, None),
+    };
+    add(&shared.counters.of(place.core).tls_failed, 1);
+    if place.port.may_warn() {
+        tracing::warn!(peer = %peer.address, why, "a connection without TLS was refused");
+    }
+    if let Some(stream) = plain {
+        Box::pin(write_and_close(stream, plain_answer, &*shared.clock)).await;
+    }
+    None
 }
 
 /// Tells a connection over the bound the reason for its end.
@@ -443,6 +496,8 @@ fn refuse(port: &Arc<Port>, arrival: Arrival) {
         return;
     }
     let text = match &port.role {
+        // Words without TLS would be none.
+        _ if port.shared.tls.is_some() && port.provider.is_none() => Bytes::new(),
         Role::Rpc(_) => {
             let text = format!("too many connections: this server takes {most}; close some");
             refusal(Status::Full, &text)

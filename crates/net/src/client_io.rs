@@ -15,6 +15,7 @@ use crate::ring::handover;
 use crate::ring::poller::Poller;
 use crate::ring::socket::{Meeting, connect as meet};
 use crate::socket::{Tuning, connect, tune};
+use crate::tls::Tls;
 use crate::watch::{Overdue, Watch};
 use crate::writer::WriteQueue;
 use core::future::poll_fn;
@@ -37,6 +38,8 @@ const NO_TRANSPORT: &str = "this process has none of the transports that the add
 /// The state that all connections of a network share.
 pub(crate) struct Shared {
     pub(crate) options: NetOptions,
+    /// That of every TCP connection, if this process has it.
+    pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) tasks: Arc<dyn Tasks>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Arc<Counters>,
@@ -48,7 +51,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(options: NetOptions, tasks: Arc<dyn Tasks>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        options: NetOptions,
+        tls: Option<Arc<Tls>>,
+        tasks: Arc<dyn Tasks>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let cores = tasks.cores();
         let poller = |_| {
             let (min, max) = (options.spin, options.ring_spin_max);
@@ -61,8 +69,23 @@ impl Shared {
             fabric: (0..cores.max(1)).map(|_| Hubs::default()).collect(),
             pollers: (0..cores).map(poller).collect(),
             options,
+            tls,
             tasks,
             clock,
+        }
+    }
+
+    /// Whether connections may be carried by something that TLS does not secure (TLS-1).
+    ///
+    /// # Errors
+    /// Text for people.
+    pub(crate) fn may_be_open(&self, transport: &str) -> Result<(), String> {
+        match &self.tls {
+            Some(tls) if !tls.trusts_network() => Err(format!(
+                "{transport} carries everything unencrypted, and this process has TLS; give an \
+                 address of TCP, or --trust-network if nobody else is on that network"
+            )),
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -157,6 +180,10 @@ pub(crate) async fn run(mut closer: Closer) {
     let connection = Arc::clone(&closer.connection);
     let counters = shared.counters.of(connection.core);
     if let Some(place) = datagrams_of(&connection.address) {
+        if let Err(why) = shared.may_be_open("udp") {
+            closer.why = why.into();
+            return;
+        }
         closer.why =
             datagram::client_io::run(&shared, &connection, place, &mut closer.connected).await;
         return;
@@ -216,6 +243,11 @@ async fn open(shared: &Shared, connection: &Connection) -> Result<(Link, usize),
     let fabric = address.place_of(Transport::Fabric);
     // If there is no TCP, the caller is told why libfabric fails.
     let fabric = fabric.filter(|_| fabric::IS_BUILT || tcp.is_none());
+    let is_open = shared.may_be_open("libfabric");
+    if tcp.is_none() && fabric.is_some() {
+        is_open.clone()?;
+    }
+    let fabric = fabric.filter(|_| is_open.is_ok());
     let mut failed = None;
     if let Some(ring) = address.place_of(Transport::Ring) {
         match open_ring(shared, core, ring).await {
@@ -255,6 +287,13 @@ async fn open_tcp(shared: &Shared, place: &str) -> Result<(Link, usize), NoConne
     let (tasks, clock) = (&*shared.tasks, &*shared.clock);
     let mut stream = connect(tasks, clock, place, shared.options.connect_limit).await?;
     tune(&stream, shared.tuning());
+    if let Some(tls) = &shared.tls {
+        let within = (clock, shared.options.handshake_limit);
+        let mut stream = Box::new(tls.connect(stream, place, within).await?);
+        let greeted = greet(&mut *stream, &shared.terms(0)).await;
+        let body_bytes_max = greeted.map_err(Ungreeted::into_words)?;
+        return Ok((Link::Tls(Box::new((*stream).into())), body_bytes_max));
+    }
     let greeted = greet(&mut stream, &shared.terms(0)).await;
     let body_bytes_max = greeted.map_err(Ungreeted::into_words)?;
     Ok((Link::Tcp(stream), body_bytes_max))

@@ -57,6 +57,8 @@ counters! {
     connections_refused,
     /// Connections that came in and did not pass the handshake.
     handshakes_failed,
+    /// Connections that came in and got no TLS: for want of it, or of a certificate that counts.
+    tls_failed,
     /// Connections made to peers.
     connects,
     /// Of these, the ones over rings.

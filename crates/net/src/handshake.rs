@@ -40,6 +40,8 @@ pub(crate) enum Status {
     Full,
     /// The caller wants another process.
     OtherProcess,
+    /// The caller does not speak TLS.
+    Unsecured,
 }
 
 impl Status {
@@ -49,6 +51,7 @@ impl Status {
             Self::OtherVersion => 1,
             Self::Full => 2,
             Self::OtherProcess => 3,
+            Self::Unsecured => 4,
         }
     }
 }

@@ -22,7 +22,8 @@
 //! queues, never over an await point or a system call. A thread that holds the lock of the map of
 //! connections takes no other lock.
 //!
-//! Limits: no encryption, no authentication, no retries; the content of a frame is opaque.
+//! Limits: no retries; the content of a frame is opaque. Encryption and certificates are those of
+//! [`Tls`], for TCP alone.
 
 mod accept;
 mod client;
@@ -45,6 +46,7 @@ mod serve;
 mod socket;
 mod spare;
 mod streams;
+mod tls;
 mod watch;
 mod window;
 mod writer;
@@ -56,6 +58,9 @@ pub use frame::{FRAME_VERSION, HEADER_BYTES};
 pub use handshake::PROTOCOL_VERSION;
 pub use network::OsNetwork;
 pub use options::NetOptions;
+pub use tls::{ClientCertificates, Tls, TlsError, TlsOptions};
+/// A connection inside TLS, and the taker of such.
+pub use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

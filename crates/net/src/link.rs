@@ -7,10 +7,12 @@ use core::task::{Context, Poll};
 use std::io::{self, IoSlice};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
 
 /// A connection of any transport that carries bytes in order.
 pub(crate) enum Link {
     Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
     Ring(Box<RingStream>),
     Fabric(Box<FabricStream>),
 }
@@ -19,7 +21,7 @@ impl Link {
     /// Whether it goes over rings.
     pub(crate) fn is_ring(&self) -> bool {
         match self {
-            Self::Tcp(_) | Self::Fabric(_) => false,
+            Self::Tcp(_) | Self::Tls(_) | Self::Fabric(_) => false,
             Self::Ring(_) => true,
         }
     }
@@ -27,7 +29,7 @@ impl Link {
     /// Whether it goes over libfabric.
     pub(crate) fn is_fabric(&self) -> bool {
         match self {
-            Self::Tcp(_) | Self::Ring(_) => false,
+            Self::Tcp(_) | Self::Tls(_) | Self::Ring(_) => false,
             Self::Fabric(_) => true,
         }
     }
@@ -41,6 +43,7 @@ impl AsyncRead for Link {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, into),
             Self::Ring(stream) => Pin::new(&mut **stream).poll_read(cx, into),
             Self::Fabric(stream) => Pin::new(&mut **stream).poll_read(cx, into),
         }
@@ -55,6 +58,7 @@ impl AsyncWrite for Link {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, data),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_write(cx, data),
             Self::Ring(stream) => Pin::new(&mut **stream).poll_write(cx, data),
             Self::Fabric(stream) => Pin::new(&mut **stream).poll_write(cx, data),
         }
@@ -67,6 +71,7 @@ impl AsyncWrite for Link {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, slices),
             Self::Ring(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, slices),
             Self::Fabric(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, slices),
         }
@@ -79,6 +84,7 @@ impl AsyncWrite for Link {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_flush(cx),
             Self::Ring(stream) => Pin::new(&mut **stream).poll_flush(cx),
             Self::Fabric(stream) => Pin::new(&mut **stream).poll_flush(cx),
         }
@@ -87,6 +93,7 @@ impl AsyncWrite for Link {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
             Self::Ring(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
             Self::Fabric(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
         }

@@ -10,6 +10,7 @@ use crate::lock;
 use crate::options::NetOptions;
 use crate::ring::socket::{Meeting, bind as bind_socket, new_mark};
 use crate::socket::{bind, resolve};
+use crate::tls::Tls;
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{
@@ -52,10 +53,22 @@ impl OsNetwork {
         clock: Arc<dyn Clock>,
         current_core: fn() -> Option<CoreId>,
     ) -> Self {
+        Self::with_tls(options, None, tasks, clock, current_core)
+    }
+
+    /// The same with TLS on every TCP port and connection, if `tls` is some.
+    #[must_use]
+    pub fn with_tls(
+        options: NetOptions,
+        tls: Option<Arc<Tls>>,
+        tasks: Arc<dyn Tasks>,
+        clock: Arc<dyn Clock>,
+        current_core: fn() -> Option<CoreId>,
+    ) -> Self {
         let cores = tasks.cores();
         Self {
             peers: Arc::new((0..cores).map(|_| PeerMap::default()).collect()),
-            shared: Arc::new(Shared::new(options, tasks, clock)),
+            shared: Arc::new(Shared::new(options, tls, tasks, clock)),
             current_core,
         }
     }
@@ -378,6 +391,7 @@ impl OsNetwork {
         connections_max: usize,
         service: &Arc<dyn Service>,
     ) -> Result<Listening, String> {
+        self.shared.may_be_open("udp")?;
         let found = resolve(&*self.shared.tasks, place).await?;
         let at = *found.first().ok_or("no address")?;
         if at.ip().to_canonical().is_unspecified() {
@@ -409,6 +423,7 @@ impl OsNetwork {
         if matches!(role, Role::Streams { .. }) {
             return Err(NO_STREAMS.to_owned());
         }
+        self.shared.may_be_open("libfabric")?;
         let (provider, meeting) = place.split_once(':').ok_or("no provider is named")?;
         let found = resolve(&*self.shared.tasks, meeting).await?;
         let at = *found.first().ok_or("no address")?;

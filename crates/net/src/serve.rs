@@ -44,6 +44,7 @@ pub(crate) async fn serve(
     let terms = shared.terms(place.port.mark);
     let welcomed = match &mut arrival {
         Arrival::Tcp(stream, _) => welcome(stream, &terms).await,
+        Arrival::Tls(stream, _) => welcome(&mut **stream, &terms).await,
         Arrival::Ring(socket) => welcome(socket, &terms).await,
     };
     let theirs = match welcomed {
@@ -118,6 +119,7 @@ async fn carrier(place: &Place, arrival: Arrival, peer: &Peer) -> Option<Link> {
     let limit = shared.options.handshake_limit;
     let made = match (arrival, &place.port.provider) {
         (Arrival::Tcp(stream, _), None) => return Some(Link::Tcp(stream)),
+        (Arrival::Tls(stream, _), _) => return Some(Link::Tls(Box::new((*stream).into()))),
         (Arrival::Tcp(stream, _), Some(provider)) => {
             let met = fabric::meet(stream, shared, place.core, provider, Side::Server);
             let met = timeout(&*shared.clock, limit, Box::pin(met)).await;

@@ -24,6 +24,8 @@ pub(crate) struct WriteQueue {
     bytes: usize,
     /// Bytes taken by the socket so far.
     sent: u64,
+    /// Whether the carrier may hold bytes that it has taken: TLS makes records of them.
+    is_behind: bool,
 }
 
 impl WriteQueue {
@@ -32,8 +34,9 @@ impl WriteQueue {
         self.bytes
     }
 
+    /// Whether everything has left this process.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.bytes == 0 && !self.is_behind
     }
 
     /// Bytes taken by the socket since the connection began.
@@ -95,10 +98,15 @@ impl WriteQueue {
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.is_behind = true;
             self.consume(written);
         }
         if self.tail.capacity() > 0 {
             spare::give(core::mem::take(&mut self.tail));
+        }
+        if self.is_behind {
+            ready!(Pin::new(&mut *stream).poll_flush(cx))?;
+            self.is_behind = false;
         }
         Poll::Ready(Ok(()))
     }

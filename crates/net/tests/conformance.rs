@@ -7,7 +7,9 @@ mod rig;
 use pluvio_env::conformance::{CASES, Ground};
 use pluvio_env::{Address, Network};
 use pluvio_env_os::NoDisk;
+use pluvio_net::Tls;
 use rig::Rig;
+use rig::certificates::{Authority, Shape};
 use std::sync::Arc;
 
 /// Small frames keep the cases quick; they are still of many pieces.
@@ -15,9 +17,18 @@ const FRAME_BYTES_MAX: usize = 3 << 20;
 
 /// Runs all cases between two processes of `cores` event loops.
 fn all(cores: u16, address: impl Fn(usize) -> String) {
+    all_with(cores, None, address);
+}
+
+/// The same with TLS, if there is any.
+fn all_with(cores: u16, tls: Option<&Arc<Tls>>, address: impl Fn(usize) -> String) {
     for (number, (name, case)) in CASES.iter().enumerate() {
         println!("{name}");
-        let rig = || Rig::with(cores, |options| options.frame_bytes_max = FRAME_BYTES_MAX);
+        let rig = || {
+            Rig::with_tls(cores, tls.cloned(), |options| {
+                options.frame_bytes_max = FRAME_BYTES_MAX;
+            })
+        };
         let (server, client) = (rig(), rig());
         let env = |rig: &Rig| {
             let network: Arc<dyn Network> = Arc::<pluvio_net::OsNetwork>::clone(&rig.network);
@@ -38,6 +49,15 @@ fn all(cores: u16, address: impl Fn(usize) -> String) {
 fn tcp_is_a_network() {
     all(1, |_| "127.0.0.1:0".to_owned());
     all(2, |_| "tcp:127.0.0.1:0".to_owned());
+}
+
+#[test]
+fn tcp_with_tls_is_a_network() {
+    let authority = Authority::new("ours");
+    authority.sign("server", Shape::default());
+    let tls = Arc::new(Tls::load(authority.own("server")).unwrap());
+    all_with(1, Some(&tls), |_| "127.0.0.1:0".to_owned());
+    all_with(2, Some(&tls), |_| "127.0.0.1:0".to_owned());
 }
 
 // shows: DUPLEX-2, RING-1, RING-3

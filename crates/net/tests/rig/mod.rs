@@ -3,13 +3,14 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+pub mod certificates;
 pub mod raw_ring;
 
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::{Address, CallError, Frame, Handled, Listening, Network, Peer, Service};
 use pluvio_env_os::{OsOptions, OsRuntime, current_core};
-use pluvio_net::{NetOptions, OsNetwork};
+use pluvio_net::{NetOptions, OsNetwork, Tls};
 use pluvio_units::crc32c;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -30,10 +31,19 @@ impl Rig {
     }
 
     pub fn with(cores: u16, change: impl FnOnce(&mut NetOptions)) -> Self {
+        Self::with_tls(cores, None, change)
+    }
+
+    pub fn with_tls(
+        cores: u16,
+        tls: Option<Arc<Tls>>,
+        change: impl FnOnce(&mut NetOptions),
+    ) -> Self {
         let mut options = NetOptions::default();
         change(&mut options);
         let runtime = OsRuntime::start(&OsOptions::with_cores(cores)).unwrap();
-        let network = OsNetwork::new(options, runtime.tasks(), runtime.clock(), current_core);
+        let (tasks, clock) = (runtime.tasks(), runtime.clock());
+        let network = OsNetwork::with_tls(options, tls, tasks, clock, current_core);
         Self {
             network: Arc::new(network),
             runtime,

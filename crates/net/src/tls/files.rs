@@ -1,0 +1,239 @@
+//! The files of TLS, and what is made of them.
+
+use super::{ClientCertificates, TlsError, TlsOptions};
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Largest file that is read. Bundles with all authorities of the internet have some 250 KiB.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// The use of a process's certificate towards each kind of other side.
+pub(super) struct Material {
+    pub(super) members: Arc<ServerConfig>,
+    pub(super) stream_clients: Arc<ServerConfig>,
+    pub(super) web: Arc<ServerConfig>,
+    pub(super) caller: Arc<ClientConfig>,
+    /// When the first certificate of the chain expires, in seconds since 1970.
+    pub(super) expires: u64,
+}
+
+impl Material {
+    /// Reads all files.
+    ///
+    /// # Errors
+    /// One of them cannot be used.
+    pub(super) fn read(options: &TlsOptions) -> Result<Self, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let own = Own::read(options)?;
+        let roots = Arc::new(roots(&options.authorities)?);
+        let revoked = match &options.revoked {
+            Some(path) => all::<CertificateRevocationListDer<'static>>(path)?,
+            None => Vec::new(),
+        };
+        let others = Others {
+            provider,
+            roots,
+            revoked,
+            path: &options.authorities,
+        };
+        let stream_clients = match options.stream_clients {
+            ClientCertificates::Unasked => None,
+            ClientCertificates::Required => Some(others.clients(false)?),
+            ClientCertificates::Optional => Some(others.clients(true)?),
+        };
+        Ok(Self {
+            members: own.server(&others, Some(others.clients(false)?))?,
+            stream_clients: own.server(&others, stream_clients)?,
+            web: own.server(&others, None)?,
+            caller: own.caller(&others)?,
+            expires: own.expires,
+        })
+    }
+}
+
+/// The certificate of this process, with its key.
+struct Own<'a> {
+    options: &'a TlsOptions,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    expires: u64,
+}
+
+impl<'a> Own<'a> {
+    fn read(options: &'a TlsOptions) -> Result<Self, TlsError> {
+        let path = &options.certificate;
+        let chain = all::<CertificateDer<'static>>(path)?;
+        let mut expires = u64::MAX;
+        for certificate in &chain {
+            let (_rest, parsed) = X509Certificate::from_der(certificate)
+                .map_err(|error| unusable(path, format!("it is no certificate: {error}")))?;
+            let until = parsed.validity().not_after.timestamp();
+            expires = expires.min(u64::try_from(until).unwrap_or(0));
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        if expires <= now.map_or(0, |now| now.as_secs()) {
+            let why = "the certificate has expired; put a new one there";
+            return Err(unusable(path, why));
+        }
+        let key = PrivateKeyDer::from_pem_slice(&bytes(&options.key)?)
+            .map_err(|error| unusable(&options.key, no_pem(&error, "private key")))?;
+        warn_of_readers(&options.key);
+        Ok(Self {
+            options,
+            chain,
+            key,
+            expires,
+        })
+    }
+
+    fn server(
+        &self,
+        others: &Others<'_>,
+        clients: Option<Arc<dyn ClientCertVerifier>>,
+    ) -> Result<Arc<ServerConfig>, TlsError> {
+        let clients = clients.unwrap_or_else(WebPkiClientVerifier::no_client_auth);
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&others.provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| self.misfit(&error))?;
+        let config = builder
+            .with_client_cert_verifier(clients)
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(|error| self.misfit(&error))?;
+        Ok(Arc::new(config))
+    }
+
+    fn caller(&self, others: &Others<'_>) -> Result<Arc<ClientConfig>, TlsError> {
+        let roots = Arc::clone(&others.roots);
+        let provider = Arc::clone(&others.provider);
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider)
+            .with_crls(others.revoked.clone())
+            .allow_unknown_revocation_status()
+            .build()
+            .map_err(|error| unusable(others.path, error.to_string()))?;
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&others.provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| self.misfit(&error))?;
+        let config = builder
+            .with_webpki_verifier(verifier)
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(|error| self.misfit(&error))?;
+        Ok(Arc::new(config))
+    }
+
+    /// The key and the certificate do not belong together, or are of a kind that is not known.
+    fn misfit(&self, error: &rustls::Error) -> TlsError {
+        let why = format!("with {}: {error}", self.options.certificate.display());
+        unusable(&self.options.key, why)
+    }
+}
+
+/// Whom this process believes.
+struct Others<'a> {
+    provider: Arc<CryptoProvider>,
+    roots: Arc<RootCertStore>,
+    revoked: Vec<CertificateRevocationListDer<'static>>,
+    /// The file of the authorities.
+    path: &'a Path,
+}
+
+impl Others<'_> {
+    /// Checks the certificates of clients.
+    fn clients(&self, is_optional: bool) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+        let roots = Arc::clone(&self.roots);
+        let provider = Arc::clone(&self.provider);
+        let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider)
+            .with_crls(self.revoked.clone())
+            .allow_unknown_revocation_status();
+        if is_optional {
+            builder = builder.allow_unauthenticated();
+        }
+        builder
+            .build()
+            .map_err(|error| unusable(self.path, error.to_string()))
+    }
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in all::<CertificateDer<'static>>(path)? {
+        roots
+            .add(certificate)
+            .map_err(|error| unusable(path, error.to_string()))?;
+    }
+    Ok(roots)
+}
+
+/// All things of one kind in a file: at least one.
+fn all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
+    let bytes = bytes(path)?;
+    let found: Result<Vec<T>, pem::Error> = T::pem_slice_iter(&bytes).collect();
+    let found = found.map_err(|error| unusable(path, no_pem(&error, "certificate")))?;
+    if found.is_empty() {
+        return Err(unusable(path, no_pem(&pem::Error::NoItemsFound, "certificate")));
+    }
+    Ok(found)
+}
+
+fn no_pem(error: &pem::Error, wanted: &str) -> String {
+    match error {
+        pem::Error::NoItemsFound => format!("it has no {wanted} in PEM"),
+        other => format!("it is no PEM: {other}"),
+    }
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let cannot = |error: std::io::Error| unusable(path, error.to_string());
+    let size = fs::metadata(path).map_err(cannot)?.len();
+    if size > FILE_BYTES_MAX {
+        return Err(unusable(path, format!("it has {size} bytes")));
+    }
+    fs::read(path).map_err(cannot)
+}
+
+fn unusable(path: &Path, why: impl Into<String>) -> TlsError {
+    TlsError::File {
+        path: path.to_owned(),
+        why: why.into(),
+    }
+}
+
+/// A private key that everybody may read is no secret.
+fn warn_of_readers(path: &Path) {
+    let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+    if mode & 0o007 != 0 {
+        let path = path.display();
+        tracing::warn!(%path, "every user of this machine may read the private key; chmod 600 it");
+    }
+}
+
+/// Tells whether files have changed.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Stamps(Vec<(PathBuf, Option<Stamp>)>);
+
+/// The file's device and number, its length, and when it was changed.
+type Stamp = (u64, u64, u64, (i64, i64));
+
+impl Stamps {
+    pub(super) fn of(options: &TlsOptions) -> Self {
+        let files = [&options.certificate, &options.key, &options.authorities];
+        let stamps = files.into_iter().chain(&options.revoked).map(|path| {
+            let stamp = fs::metadata(path).ok().map(|file| {
+                let changed = (file.mtime(), file.mtime_nsec());
+                (file.dev(), file.ino(), file.len(), changed)
+            });
+            (path.clone(), stamp)
+        });
+        Self(stamps.collect())
+    }
+}
