@@ -15,7 +15,7 @@ use pluvio_env::{Address, BoxFuture, DiskError, Env};
 use pluvio_env_os::DiskOpener;
 use pluvio_local::{Announcement, METADATA_PASSWORD, MetadataLogin, Role};
 use pluvio_metadata::{Login, Place};
-use pluvio_net::OsNetwork;
+use pluvio_net::{OsNetwork, Tls};
 use std::convert::Infallible;
 use std::path::Path;
 use std::process::ExitCode;
@@ -117,6 +117,7 @@ async fn serve(
     let Parts {
         env,
         network,
+        tls,
         mut signals,
         open_disk,
         ..
@@ -128,9 +129,10 @@ async fn serve(
         client: Mutex::new(None),
         candidate: Arc::clone(&candidate),
         network,
+        tls: tls.clone(),
     });
     let admin = match &arguments.admin {
-        Some(address) => Some(Admin::start(&env, address, subject.clone()).await?),
+        Some(address) => Some(Admin::start(&env, address, tls, subject.clone()).await?),
         None => None,
     };
     let port = env
@@ -260,6 +262,7 @@ struct Pages {
     client: Mutex<Option<Client>>,
     candidate: Arc<Candidate>,
     network: Arc<OsNetwork>,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Pages {
@@ -291,6 +294,7 @@ impl Subject for Pages {
     fn metrics(&self) -> BoxFuture<'static, Metrics> {
         let mut metrics = Metrics::default();
         metrics.net(&self.network.counters().totals());
+        metrics.tls(self.tls.as_deref());
         let leads = self.leads();
         metrics.coordinator(leads);
         // One coordinator tells of the cluster.

@@ -6,11 +6,13 @@ use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 
 use pluvio_console::ports;
+use pluvio_console::tls::renew;
 use pluvio_env::{Address, Clock, Disk, DiskError, Env, Transport};
 use pluvio_env_os::{
     DiskOpener, NoDisk, OsOptions, OsRuntime, StopSignals, current_core, die_with_parent,
 };
-use pluvio_net::{NetOptions, OsNetwork};
+use pluvio_net::{NetOptions, OsNetwork, Tls};
+use pluvio_units::CoreId;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::process::ExitCode;
@@ -66,6 +68,8 @@ pub struct Parts {
     pub env: Env,
     /// The network, for its counters.
     pub network: Arc<OsNetwork>,
+    /// Its TLS, for the admin port, if it has any.
+    pub tls: Option<Arc<Tls>>,
     /// Connections that it may take.
     pub connections: Connections,
     /// Asks it to stop.
@@ -101,6 +105,7 @@ where
     options.pin = process.pin;
     options.spin = process.spin;
     let runtime = OsRuntime::start(&options).map_err(|error| Failure::new(error.to_string()))?;
+    let tls = global.tls.load()?;
     let mut net = NetOptions::default();
     let wanted = Connections {
         redis,
@@ -129,8 +134,14 @@ where
         }
         None => Arc::new(NoDisk),
     };
-    let network = Arc::new(OsNetwork::new(
+    if let Some(tls) = &tls {
+        let (clock, tasks) = (runtime.clock(), runtime.tasks());
+        let renewal = renew(Arc::clone(tls), clock, Arc::clone(&tasks));
+        let _runs_to_the_end = tasks.spawn(CoreId(0), "renew certificates", renewal);
+    }
+    let network = Arc::new(OsNetwork::with_tls(
         net,
+        tls.clone(),
         runtime.tasks(),
         runtime.clock(),
         current_core,
@@ -142,6 +153,7 @@ where
         work(Parts {
             env,
             network,
+            tls,
             connections,
             signals,
             open_disk,

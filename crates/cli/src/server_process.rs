@@ -13,7 +13,7 @@ use pluvio_console::ports;
 use pluvio_env::{Address, BoxFuture, Transport};
 use pluvio_local::stamps::{Notes, Stamped};
 use pluvio_local::{Announcement, Durability, Role};
-use pluvio_net::OsNetwork;
+use pluvio_net::{OsNetwork, Tls};
 use pluvio_server::{MachineFn, Server, ServerError, ServerOptions};
 use pluvio_units::{CoreId, Size};
 use std::path::Path;
@@ -98,6 +98,7 @@ async fn serve(
     let Parts {
         mut env,
         network,
+        tls,
         connections,
         mut signals,
         ..
@@ -110,9 +111,10 @@ async fn serve(
     let subject = Arc::new(Pages {
         server: Mutex::new(Weak::new()),
         network,
+        tls: tls.clone(),
     });
     let admin = match &arguments.admin {
-        Some(address) => Some(Admin::start(&env, address, subject.clone()).await?),
+        Some(address) => Some(Admin::start(&env, address, tls, subject.clone()).await?),
         None => None,
     };
     let admin_address = admin.as_ref().map(|a| a.address.clone());
@@ -229,6 +231,7 @@ struct Pages {
     /// Empty until the server has joined the cluster, and when it has ended.
     server: Mutex<Weak<Server>>,
     network: Arc<OsNetwork>,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Pages {
@@ -258,6 +261,7 @@ impl Subject for Pages {
     fn metrics(&self) -> BoxFuture<'static, Metrics> {
         let mut metrics = Metrics::default();
         metrics.net(&self.network.counters().totals());
+        metrics.tls(self.tls.as_deref());
         if let Some(server) = self.server() {
             metrics.server(&server.status());
             if let Some(t) = server.redis_totals() {

@@ -14,6 +14,7 @@ pub mod options;
 pub mod output;
 pub mod ports;
 pub mod session;
+pub mod tls;
 pub mod traces;
 
 use crate::config::Asked;

@@ -1,5 +1,6 @@
 //! Options that all commands of both programs have, and how people write times and addresses.
 
+use crate::tls::TlsArgs;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,6 +46,9 @@ pub struct Global {
     /// How to write traces
     #[arg(long, global = true, value_enum, env = "PLUVIO_LOG_FORMAT", default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+    /// Encryption.
+    #[command(flatten)]
+    pub tls: TlsArgs,
 }
 
 /// How traces are written.

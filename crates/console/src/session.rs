@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::options::Global;
 use crate::output::say;
+use crate::tls::TlsArgs;
 use pluvio_client::{Client, ClientOptions, OnDelay};
 use pluvio_env::Env;
 use pluvio_env_os::{NoDisk, OsOptions, OsRuntime, current_core};
@@ -79,15 +80,16 @@ where
         // One of many operations tells it for all.
         first.call_once(|| say(format_args!("{why}; tries for {limit:?} at most")));
     }));
-    with_runtime(loops, |env| work(Session::with(env, options)))
+    with_runtime(loops, &global.tls, |env| work(Session::with(env, options)))
 }
 
 /// Runs `work` on event loops of its own, with a network and without a disk.
 ///
 /// # Errors
-/// The error of `work`; the machine has no threads or files left.
+/// The error of `work`; the machine has no threads or files left; files of TLS cannot be used.
 pub fn with_runtime<T, F>(
     loops: impl Into<Loops>,
+    tls: &TlsArgs,
     work: impl FnOnce(Env) -> F,
 ) -> Result<T, Failure>
 where
@@ -95,12 +97,14 @@ where
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
     let Loops { cores, spin } = loops.into();
+    let tls = tls.load()?;
     let mut options = OsOptions::with_cores(cores);
     options.spin = spin;
     let runtime = OsRuntime::start(&options).map_err(|error| Failure::new(error.to_string()))?;
     let mut options = NetOptions::default();
     options.spin = spin;
-    let network = OsNetwork::new(options, runtime.tasks(), runtime.clock(), current_core);
+    let (tasks, clock) = (runtime.tasks(), runtime.clock());
+    let network = OsNetwork::with_tls(options, tls, tasks, clock, current_core);
     let env = runtime.env(Arc::new(network), Arc::new(NoDisk));
     let result = runtime.block_on(work(env));
     runtime.shutdown(SHUTDOWN_LIMIT);

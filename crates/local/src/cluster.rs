@@ -12,6 +12,7 @@ use pluvio_console::options::{COORDINATOR_PORT, LogFormat};
 use pluvio_console::output::{say, spinner};
 use pluvio_console::ports;
 use pluvio_console::session::Session;
+use pluvio_console::tls::TlsArgs;
 use pluvio_env::{Address, Clock, Env};
 use pluvio_metadata::Place;
 use pluvio_server::ServerOptions;
@@ -87,6 +88,8 @@ pub struct LocalOptions {
     pub log: Option<String>,
     /// How they write it.
     pub log_format: LogFormat,
+    /// The encryption of all of them.
+    pub tls: TlsArgs,
     /// Traces of children come to standard error.
     pub verbose: bool,
     /// Where children run, coordinators first; on this machine's loopback when `None`.
@@ -133,6 +136,7 @@ impl LocalOptions {
             durability: Durability::Buffered,
             log: None,
             log_format: LogFormat::Text,
+            tls: TlsArgs::default(),
             verbose: false,
             homes: None,
             rings: false,
@@ -610,6 +614,7 @@ impl LocalCluster {
             add("--log", log.into());
         }
         add("--log-format", self.options.log_format.name().into());
+        arguments.extend(self.options.tls.arguments());
         arguments
     }
 
@@ -770,7 +775,7 @@ mod tests {
 
     #[test]
     fn a_start_that_takes_too_long_says_what_it_waits_for() {
-        let failure = with_runtime(1, |env| async move {
+        let failure = with_runtime(1, &TlsArgs::default(), |env| async move {
             let progress = spinner("starting servers");
             Ok(overdue(&*env.clock, &progress, Some(Duration::ZERO)).await)
         });
@@ -808,7 +813,7 @@ mod tests {
             servers: None,
             ..LocalOptions::for_a_while(1, 0, Size::mib(64), folder.path())
         };
-        let started = with_runtime(1, |env| async move {
+        let started = with_runtime(1, &TlsArgs::default(), |env| async move {
             LocalCluster::start(env, Program::own()?, options)
                 .await
                 .map(drop)

@@ -5,6 +5,7 @@ use crate::KILL_PAUSE;
 use pluvio_console::failure::Failure;
 use pluvio_console::output::say;
 use pluvio_console::session::with_runtime;
+use pluvio_console::tls::TlsArgs;
 use pluvio_env::Env;
 use pluvio_env_os::StopSignals;
 use tempfile::TempDir;
@@ -45,12 +46,15 @@ pub fn end(directory: TempDir, failure: Option<&Failure>) {
 ///
 /// # Errors
 /// What `work` gives, or that it was stopped.
-pub fn until_stopped<T, F>(work: impl FnOnce(Env) -> F + Send + 'static) -> Result<T, Failure>
+pub fn until_stopped<T, F>(
+    tls: &TlsArgs,
+    work: impl FnOnce(Env) -> F + Send + 'static,
+) -> Result<T, Failure>
 where
     T: Send + 'static,
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
-    with_runtime(1, move |env| async move {
+    with_runtime(1, tls, move |env| async move {
         let mut signals = StopSignals::new()
             .map_err(|error| Failure::new(format!("cannot receive signals: {error}")))?;
         let stopped = tokio::select! {

@@ -24,9 +24,7 @@ use bytes::Bytes;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
-use pluvio_env::{
-    Address, Clock, Listening, Moment, Peer, Service, StreamService, TaskHandle,
-};
+use pluvio_env::{Address, Clock, Listening, Moment, Peer, Service, StreamService, TaskHandle};
 use pluvio_units::CoreId;
 use socket2::SockRef;
 use std::collections::BTreeMap;

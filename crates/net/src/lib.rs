@@ -59,8 +59,6 @@ pub use handshake::PROTOCOL_VERSION;
 pub use network::OsNetwork;
 pub use options::NetOptions;
 pub use tls::{ClientCertificates, Tls, TlsError, TlsOptions};
-/// A connection inside TLS, and the taker of such.
-pub use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

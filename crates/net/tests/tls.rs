@@ -47,7 +47,10 @@ fn members_show_certificates_of_the_same_authority() {
     // A caller whose authority nobody believes, though it believes the server.
     let stranger = theirs.options("stranger", &ours.path("ca.pem"));
     let why = said(ours.own("server"), stranger).unwrap_err();
-    assert!(why.contains("UnknownCA") || why.contains("refused"), "{why}");
+    assert!(
+        why.contains("UnknownCA") || why.contains("refused"),
+        "{why}"
+    );
     // A server whose authority the caller does not believe.
     let why = said(theirs.own("stranger"), ours.own("server")).unwrap_err();
     assert!(why.contains("its certificate is refused"), "{why}");
@@ -99,17 +102,29 @@ fn files_that_cannot_be_used_are_named_with_the_reason() {
     };
     let base = || ours.own("server");
     let text = why(ours.own("missing"));
-    assert!(text.contains("missing.pem") && text.contains("No such file"), "{text}");
+    assert!(
+        text.contains("missing.pem") && text.contains("No such file"),
+        "{text}"
+    );
     let text = why(ours.own("old"));
-    assert!(text.contains("old.pem") && text.contains("expired"), "{text}");
+    assert!(
+        text.contains("old.pem") && text.contains("expired"),
+        "{text}"
+    );
     let key = ours.path("other.key");
     let text = why(TlsOptions { key, ..base() });
-    assert!(text.contains("other.key") && text.contains("server.pem"), "{text}");
+    assert!(
+        text.contains("other.key") && text.contains("server.pem"),
+        "{text}"
+    );
     let key = ours.path("server.pem");
     let text = why(TlsOptions { key, ..base() });
     assert!(text.contains("no private key"), "{text}");
     let authorities = ours.path("empty.pem");
-    let text = why(TlsOptions { authorities, ..base() });
+    let text = why(TlsOptions {
+        authorities,
+        ..base()
+    });
     assert!(text.contains("no certificate"), "{text}");
     let name = Some("a b".to_owned());
     let text = why(TlsOptions { name, ..base() });
@@ -126,7 +141,9 @@ fn new_files_are_used_by_new_connections_and_bad_ones_change_nothing() {
     let server = Rig::with_tls(1, Some(Arc::clone(&tls)), |_| {});
     let listening = server.listen(echo());
     let call = |options: TlsOptions| {
-        rig(options).call(&listening.address, frame(1, "hello")).is_ok()
+        rig(options)
+            .call(&listening.address, frame(1, "hello"))
+            .is_ok()
     };
     assert!(!tls.reload().unwrap(), "nothing has changed");
     assert!(call(ours.own("server")) && !call(theirs.own("server")));
@@ -156,7 +173,10 @@ fn who_speaks_without_tls_is_told() {
     stream.write_all(&hello(1, 1)).unwrap();
     let heard = read_to_end(&mut stream);
     let words = String::from_utf8_lossy(&heard);
-    assert!(words.contains("speaks TLS only; give --tls-cert"), "{words}");
+    assert!(
+        words.contains("speaks TLS only; give --tls-cert"),
+        "{words}"
+    );
     // A process of a cluster without TLS shows the same words to its user.
     let error = Rig::new(1).call(&listening.address, frame(1, "x"));
     let error = error.unwrap_err().to_string();
@@ -165,7 +185,10 @@ fn who_speaks_without_tls_is_told() {
     let plain = Rig::new(1);
     let at = plain.listen(echo());
     let error = server.call(&at.address, frame(1, "x")).unwrap_err();
-    assert!(error.to_string().contains("it does not speak TLS"), "{error}");
+    assert!(
+        error.to_string().contains("it does not speak TLS"),
+        "{error}"
+    );
     let totals = server.network.counters().totals();
     assert_eq!((totals.tls_failed, totals.requests_received), (2, 0));
 }
@@ -320,7 +343,10 @@ fn a_stream_client_without_tls_gets_words_of_its_protocol() {
     stream.write_all(b"PING\r\n").unwrap();
     let heard = read_to_end(&mut stream);
     let words = String::from_utf8_lossy(&heard);
-    assert!(words.starts_with("-ERR this port speaks TLS only"), "{words}");
+    assert!(
+        words.starts_with("-ERR this port speaks TLS only"),
+        "{words}"
+    );
     assert_eq!(server.network.counters().totals().tls_failed, 1);
     // One that begins with TLS and goes on with nonsense is closed.
     let mut stream = raw(&listening.address);

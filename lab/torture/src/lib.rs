@@ -26,6 +26,7 @@ use pluvio_console::failure::Failure;
 use pluvio_console::options::{Global, LogFormat};
 use pluvio_console::output::{bar, say, spinner};
 use pluvio_console::session::Session;
+use pluvio_console::tls::TlsArgs;
 use pluvio_env::{Clock, Env};
 use pluvio_local::{LocalCluster, LocalOptions, Program, temporary};
 use pluvio_sim::check::transfers::strictly_serializable;
@@ -157,9 +158,9 @@ pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
     let program = Program::beside_own()?;
     let traces = (global.log.clone(), global.log_format);
     run_with(global, torture, |run| {
-        temporary::until_stopped(
-            move |env| async move { torment(env, &run, program, traces).await },
-        )
+        temporary::until_stopped(&TlsArgs::default(), move |env| async move {
+            torment(env, &run, program, traces).await
+        })
     })
 }
 

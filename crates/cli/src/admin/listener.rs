@@ -2,15 +2,18 @@
 
 use axum::serve::Listener;
 use pluvio_env::{BoxFuture, Clock};
+use pluvio_net::Tls;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::Accept;
+use tokio_rustls::server::TlsStream;
 
 /// The pause when accepting fails for want of files: connections end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -30,16 +33,23 @@ pub struct Bounds {
 /// The listener.
 pub struct Bounded {
     listener: TcpListener,
+    tls: Option<Arc<Tls>>,
     places: Arc<Semaphore>,
     clock: Arc<dyn Clock>,
     bounds: Bounds,
 }
 
 impl Bounded {
-    /// Connections of `listener`, within `bounds`.
-    pub fn new(listener: TcpListener, clock: Arc<dyn Clock>, bounds: Bounds) -> Self {
+    /// Connections of `listener`, within `bounds`; inside `tls` if there is any.
+    pub fn new(
+        listener: TcpListener,
+        tls: Option<Arc<Tls>>,
+        clock: Arc<dyn Clock>,
+        bounds: Bounds,
+    ) -> Self {
         Self {
             listener,
+            tls,
             places: Arc::new(Semaphore::new(bounds.connections)),
             clock,
             bounds,
@@ -60,6 +70,11 @@ impl Listener for Bounded {
         loop {
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
+                    let stream = match &self.tls {
+                        None => Carrier::Plain(stream),
+                        // The handshake is a part of the first read.
+                        Some(tls) => Carrier::Greeting(Box::new(tls.web().accept(stream))),
+                    };
                     let connection = Connection {
                         stream,
                         end: self.clock.sleep(self.bounds.life),
@@ -86,7 +101,7 @@ impl Listener for Bounded {
 
 /// A connection that breaks when its time is up.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Carrier,
     end: BoxFuture<'static, ()>,
     /// Ends when nothing has happened for too long.
     quiet: BoxFuture<'static, ()>,
@@ -119,6 +134,62 @@ impl Connection {
     fn has_written(&mut self) {
         self.is_asked = false;
         self.quiet = self.clock.sleep(self.quiet_limit);
+    }
+}
+
+/// The bytes of a connection.
+enum Carrier {
+    Plain(TcpStream),
+    /// TLS has not begun.
+    Greeting(Box<Accept<TcpStream>>),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Bytes both ways.
+trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
+
+impl Carrier {
+    /// The stream, once TLS has begun if it is to have any.
+    fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn Duplex>>> {
+        if let Self::Greeting(accept) = self {
+            let begun = ready!(Pin::new(&mut **accept).poll(cx))?;
+            *self = Self::Tls(Box::new(begun));
+        }
+        Poll::Ready(Ok(match self {
+            Self::Plain(stream) => Pin::new(stream),
+            Self::Tls(stream) => Pin::new(&mut **stream),
+            Self::Greeting(_) => unreachable!("it has begun"),
+        }))
+    }
+}
+
+impl AsyncRead for Carrier {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_begun(cx))?.poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Carrier {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_begun(cx))?.poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_begun(cx))?.poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_begun(cx))?.poll_shutdown(cx)
     }
 }
 

@@ -4,7 +4,7 @@
 //! moment. Names begin with `pluvio_` and end with the unit; `docs/operations.md` lists them.
 
 use pluvio_client::{ClusterStatus, ServerStatus};
-use pluvio_net::Totals;
+use pluvio_net::{Tls, Totals};
 use pluvio_server::Latencies;
 use pluvio_wire::{ServerState, TabletState};
 use prometheus_client::collector::Collector;
@@ -255,6 +255,17 @@ impl Metrics {
         for (name, value) in totals.named() {
             let (name, help) = net_words(name);
             self.counter(&name, &help, value);
+        }
+    }
+
+    /// The certificate of the process, if it has one.
+    pub fn tls(&mut self, tls: Option<&Tls>) {
+        if let Some(tls) = tls {
+            self.gauge(
+                "tls_certificate_expiry_timestamp_seconds",
+                "When the certificate in use expires, in seconds since 1970.",
+                tls.expires(),
+            );
         }
     }
 

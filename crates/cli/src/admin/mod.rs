@@ -17,6 +17,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use pluvio_console::failure::Failure;
 use pluvio_env::{BoxFuture, Env, TaskHandle};
+use pluvio_net::Tls;
 use pluvio_units::CoreId;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,13 +47,15 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Opens the port.
+    /// Opens the port. With `tls` it speaks HTTPS, and asks its clients for no certificate: probes
+    /// of schedulers have none.
     ///
     /// # Errors
     /// It cannot be opened.
     pub async fn start(
         env: &Env,
         address: &str,
+        tls: Option<Arc<Tls>>,
         subject: Arc<dyn Subject>,
     ) -> Result<Self, Failure> {
         let fail = |error: std::io::Error| {
@@ -67,7 +70,7 @@ impl Admin {
             life: CONNECTION_LIMIT,
             quiet: QUIET_LIMIT,
         };
-        let listener = Bounded::new(listener, env.clock.clone(), bounds);
+        let listener = Bounded::new(listener, tls, env.clock.clone(), bounds);
         let router = Router::new()
             .route("/", get(index))
             .route("/healthz", get(healthy))

@@ -65,10 +65,11 @@ pub fn run(global: &Global, demo: &Demo) -> Result<ExitCode, Failure> {
     let options = LocalOptions {
         log: global.log.clone(),
         log_format: global.log_format,
+        tls: global.tls.clone(),
         ..LocalOptions::for_a_while(demo.servers, demo.replicas, demo.memory, directory.path())
     };
     let json = global.json;
-    let result = temporary::until_stopped(move |env| show(env, options, json));
+    let result = temporary::until_stopped(&global.tls, move |env| show(env, options, json));
     temporary::end(directory, result.as_ref().err());
     result
 }

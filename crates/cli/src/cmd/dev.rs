@@ -43,7 +43,9 @@ pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
     let (data, temporary) = data_directory(dev)?;
     let (dev, json) = (dev.clone(), global.json);
     let options = options(&dev, data, global);
-    let result = with_runtime(1, move |env| foreground(env, dev, options, json));
+    let result = with_runtime(1, &global.tls, move |env| {
+        foreground(env, dev, options, json)
+    });
     if let Some(directory) = temporary {
         temporary::end(directory, result.as_ref().err());
     }
@@ -85,6 +87,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         durability: dev.durability,
         log: global.log.clone(),
         log_format: global.log_format,
+        tls: global.tls.clone(),
         verbose: dev.verbose,
         homes: None,
         rings: dev.rings,

@@ -180,7 +180,10 @@ fn all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
     let found: Result<Vec<T>, pem::Error> = T::pem_slice_iter(&bytes).collect();
     let found = found.map_err(|error| unusable(path, no_pem(&error, "certificate")))?;
     if found.is_empty() {
-        return Err(unusable(path, no_pem(&pem::Error::NoItemsFound, "certificate")));
+        return Err(unusable(
+            path,
+            no_pem(&pem::Error::NoItemsFound, "certificate"),
+        ));
     }
     Ok(found)
 }

@@ -21,6 +21,7 @@ use pluvio_client::{ServerStatus, Table};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::bar;
+use pluvio_console::tls::TlsArgs;
 use pluvio_env::Env;
 use pluvio_load::Machine;
 use pluvio_local::temporary;
@@ -93,10 +94,9 @@ pub fn cluster_cleaner(global: &Global, bench: &ClusterCleaner) -> Result<ExitCo
     let directory = temporary::directory("pluvio-bench-", "set TMPDIR")?;
     let (own, job, place) = (global.clone(), bench.clone(), directory.path().to_owned());
     let told = progress.clone();
-    let result =
-        temporary::until_stopped(
-            move |env| async move { play(&env, &own, &job, &place, &told).await },
-        );
+    let result = temporary::until_stopped(&TlsArgs::default(), move |env| async move {
+        play(&env, &own, &job, &place, &told).await
+    });
     temporary::end(directory, result.as_ref().err());
     progress.finish_and_clear();
     let (rows, tails) = result?;

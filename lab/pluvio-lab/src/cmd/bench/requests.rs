@@ -19,6 +19,7 @@ use pluvio_bench::workload::ycsb::{Records, Ycsb};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::bar;
+use pluvio_console::tls::TlsArgs;
 use pluvio_env::Env;
 use pluvio_load::{KEY_BYTES, Machine};
 use pluvio_local::{LocalOptions, temporary};
@@ -119,7 +120,7 @@ pub fn requests(global: &Global, bench: &Requests) -> Result<ExitCode, Failure> 
     let directory = temporary::directory("pluvio-bench-", "set TMPDIR")?;
     let (own, job, place) = (global.clone(), bench.clone(), directory.path().to_owned());
     let told = progress.clone();
-    let result = temporary::until_stopped(move |env| async move {
+    let result = temporary::until_stopped(&TlsArgs::default(), move |env| async move {
         let mut rows = Vec::new();
         for &transport in &job.transport {
             rows.extend(play(&env, &own, &job, transport, &place, &told).await?);

@@ -15,6 +15,7 @@ use pluvio_bench::workload::ycsb::{E_IS_NOT_SERVED, Records, Ycsb};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::{bar, say};
+use pluvio_console::tls::TlsArgs;
 use pluvio_env::Env;
 use pluvio_load::Machine;
 use pluvio_local::temporary;
@@ -100,7 +101,7 @@ pub fn ycsb(global: &Global, bench: &YcsbBench) -> Result<ExitCode, Failure> {
     let directory = temporary::directory("pluvio-bench-", "set TMPDIR")?;
     let (own, job, place) = (global.clone(), bench.clone(), directory.path().to_owned());
     let told = progress.clone();
-    let result = temporary::until_stopped(move |env| async move {
+    let result = temporary::until_stopped(&TlsArgs::default(), move |env| async move {
         let mut held = Vec::new();
         let outcome = play(&env, &own, &job, &place, &peers, &mut held, &told).await;
         for cluster in held {

@@ -15,6 +15,7 @@ use pluvio_client::Table;
 use pluvio_console::failure::Failure;
 use pluvio_console::options::LogFormat;
 use pluvio_console::session::Session;
+use pluvio_console::tls::TlsArgs;
 use pluvio_env::{Env, Moment};
 use pluvio_load::{Progress, Target, Workload, key, load};
 use pluvio_local::{LocalCluster, LocalOptions, Program, temporary};
@@ -137,8 +138,9 @@ pub fn run(scene: &Scene) -> Result<Seen, Failure> {
         )
     };
     let scene = scene.clone();
-    let result =
-        temporary::until_stopped(move |env| async move { play(env, options, &scene).await });
+    let result = temporary::until_stopped(&TlsArgs::default(), move |env| async move {
+        play(env, options, &scene).await
+    });
     temporary::end(directory, result.as_ref().err());
     result
 }
