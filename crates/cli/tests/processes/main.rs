@@ -17,6 +17,7 @@ mod data_directory;
 mod data_sets;
 mod documents;
 mod durability;
+mod encryption;
 mod every_step;
 mod expiry;
 mod full;
