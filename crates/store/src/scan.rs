@@ -7,7 +7,7 @@ use pluvio_format::Entry;
 use pluvio_index::Slot;
 use pluvio_log::Awaited;
 use pluvio_memory::EpochGuard;
-use pluvio_units::{HashKind, HashRange, LogId, LogPosition, ObjectVersion, Rank};
+use pluvio_units::{Deadline, HashKind, HashRange, LogId, LogPosition, ObjectVersion, Rank};
 use std::collections::BTreeMap;
 
 /// One object of a scan.
@@ -19,6 +19,8 @@ pub struct ScanItem {
     pub key: Vec<u8>,
     /// Its version.
     pub version: ObjectVersion,
+    /// When it expires, if it does.
+    pub deadline: Option<Deadline>,
     /// Its value; empty when values were not asked for.
     pub value: Vec<u8>,
 }
@@ -178,6 +180,7 @@ impl Engine {
             rank,
             key: object.key.to_vec(),
             version: current.version,
+            deadline: current.deadline,
             value: match wanted.values {
                 true => current.value.to_vec(),
                 false => Vec::new(),
