@@ -165,11 +165,7 @@ impl Engine {
             Entry::Tombstone(_) => return Ok(None),
             other => unreachable_kind(&other),
         };
-        let now = self.time_of(table, Some(&object));
-        if object
-            .deadline
-            .is_some_and(|deadline| deadline.is_past(now.judged))
-        {
+        if self.is_gone(table, &object) {
             return Ok(None);
         }
         let Some(rank) = wanted.rank(table, object.key) else {
