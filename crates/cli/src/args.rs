@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cmd::{bench, demo, export, import, objects, scan, status, table};
+use crate::cmd::{bench, demo, export, import, lifetime, objects, scan, status, table};
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
 #[derive(Parser, Debug)]
@@ -58,6 +58,10 @@ pub enum Command {
     Delete(objects::Delete),
     /// Add to the number that an object holds
     Incr(objects::Incr),
+    /// Let an object expire, or at another time
+    Expire(lifetime::Expire),
+    /// Let an object live for ever
+    Persist(lifetime::Persist),
     /// List the objects of a table
     Scan(scan::Scan),
     /// Write the records of a file into a table

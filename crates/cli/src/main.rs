@@ -65,6 +65,8 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Put(put) => cmd::objects::put(global, &put),
         Command::Delete(delete) => cmd::objects::delete(global, &delete),
         Command::Incr(incr) => cmd::objects::incr(global, &incr),
+        Command::Expire(expire) => cmd::lifetime::expire(global, &expire),
+        Command::Persist(persist) => cmd::lifetime::persist(global, &persist),
         Command::Scan(scan) => cmd::scan::run(global, &scan),
         Command::Import(import) => cmd::import::run(global, &import),
         Command::Export(export) => cmd::export::run(global, &export),

@@ -542,7 +542,7 @@ impl<'a> Object<'a> {
     /// is no object.
     pub fn front(bytes: &[u8]) -> Result<ObjectFront<'_>, Option<usize>> {
         let lens = Self::lens(bytes).ok_or(None)?;
-        // Only logs that are overwritten in place are read so. Those have neither.
+        // What has either is read in another way.
         let is_plain = !lens.has_graves && !lens.has_deadline;
         let total_len = is_plain.then_some(lens.total_len).ok_or(None)?;
         let mut at = lens.header_len;

@@ -146,7 +146,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let store = builder.build()?;
     let table = store.create_table("counters")?;
     for object in kept.iter().flat_map(|kept| &kept.objects) {
-        table.put(&object.key, &object.value)?;
+        table.put_for(&object.key, &object.value, object.lifetime())?;
     }
     let starts = table.increment(b"starts", 1)?;
     store.sync()?;

@@ -64,8 +64,8 @@ pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
     SinkWrite, Tombstones,
 };
-pub use pluvio_mutation::RejectRules;
-pub use pluvio_units::{LogId, ObjectVersion as Version, SegmentId, Size, TableId};
+pub use pluvio_mutation::{Lifetime, RejectRules, TouchIf};
+pub use pluvio_units::{Deadline, LogId, ObjectVersion as Version, SegmentId, Size, TableId};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem, ScanOptions};
 pub use table::EngineTable;

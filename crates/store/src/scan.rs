@@ -7,7 +7,7 @@ use pluvio_format::Entry;
 use pluvio_index::Slot;
 use pluvio_log::Awaited;
 use pluvio_memory::EpochGuard;
-use pluvio_units::{HashKind, HashRange, LogId, LogPosition, ObjectVersion, Rank};
+use pluvio_units::{Deadline, HashKind, HashRange, LogId, LogPosition, ObjectVersion, Rank};
 use std::collections::BTreeMap;
 
 /// One object of a scan.
@@ -19,6 +19,8 @@ pub struct ScanItem {
     pub key: Vec<u8>,
     /// Its version.
     pub version: ObjectVersion,
+    /// When it expires, if it does.
+    pub deadline: Option<Deadline>,
     /// Its value; empty when values were not asked for.
     pub value: Vec<u8>,
 }
@@ -163,11 +165,7 @@ impl Engine {
             Entry::Tombstone(_) => return Ok(None),
             other => unreachable_kind(&other),
         };
-        let now = self.time_of(table, Some(&object));
-        if object
-            .deadline
-            .is_some_and(|deadline| deadline.is_past(now.judged))
-        {
+        if self.is_gone(table, &object) {
             return Ok(None);
         }
         let Some(rank) = wanted.rank(table, object.key) else {
@@ -178,6 +176,7 @@ impl Engine {
             rank,
             key: object.key.to_vec(),
             version: current.version,
+            deadline: current.deadline,
             value: match wanted.values {
                 true => current.value.to_vec(),
                 false => Vec::new(),

@@ -6,6 +6,7 @@
 use pluvio_store::{Host, Nodes, Pace, Size, Store, StoreError, Table, TopologyError, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 const HOUR: i64 = 3600;
 const KEYS: u64 = 40_000;
@@ -15,8 +16,12 @@ const VALUE: usize = 1000;
 struct Clock(AtomicU32);
 
 impl Host for Clock {
-    fn unix_seconds(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn unix_time(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::Relaxed).into())
     }
 
     fn random(&self) -> u64 {

@@ -9,6 +9,7 @@ use pluvio_store::{
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn store() -> Store {
     Store::builder()
@@ -518,8 +519,12 @@ impl Drop for Counted {
 }
 
 impl Host for Machine {
-    fn unix_seconds(&self) -> u32 {
-        1
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn unix_time(&self) -> Duration {
+        Duration::from_secs(1)
     }
 
     fn random(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::num::NonZeroU64;
+use serde::{Deserialize, Serialize};
 
 /// A time: milliseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -14,8 +15,33 @@ impl fmt::Display for UnixMs {
 }
 
 /// When an object expires: milliseconds since 1970, never 0.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct Deadline(NonZeroU64);
+
+/// No object has such a deadline: it is 0, or behind [`Deadline::MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoDeadline(u64);
+
+impl fmt::Display for NoDeadline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms is no deadline", self.0)
+    }
+}
+
+impl TryFrom<u64> for Deadline {
+    type Error = NoDeadline;
+
+    fn try_from(ms: u64) -> Result<Self, NoDeadline> {
+        Self::new(ms).ok_or(NoDeadline(ms))
+    }
+}
+
+impl From<Deadline> for u64 {
+    fn from(deadline: Deadline) -> Self {
+        deadline.ms()
+    }
+}
 
 impl Deadline {
     /// The latest deadline: clients keep them in signed numbers.
@@ -64,6 +90,16 @@ impl Deadline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_that_is_no_deadline_is_refused() {
+        for ms in [0, i64::MAX as u64 + 1, u64::MAX] {
+            assert_eq!(Deadline::try_from(ms), Err(NoDeadline(ms)));
+        }
+        for ms in [1, i64::MAX as u64] {
+            assert_eq!(Deadline::try_from(ms).map(u64::from), Ok(ms));
+        }
+    }
 
     #[test]
     fn a_deadline_is_past_at_its_own_millisecond_and_has_limits() {

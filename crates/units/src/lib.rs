@@ -23,7 +23,7 @@ mod slots;
 mod waits;
 mod xxh3;
 
-pub use deadline::{Deadline, UnixMs};
+pub use deadline::{Deadline, NoDeadline, UnixMs};
 pub use hash::{FixedMap, FixedSet, FixedState, HashRange, KeyHash, crc32c};
 pub use ids::{
     ClientId, ClusterId, CoreId, LogId, MetadataVersion, MigrationId, ObjectVersion, RecoveryId,

@@ -6,7 +6,7 @@ use crate::opcode::Opcode;
 use crate::refusal::Refusal;
 use bytes::Bytes;
 use pluvio_units::{
-    ClientId, HashRange, KeyHash, KeyPlace, LogId, LogPosition, ObjectVersion, Rank,
+    ClientId, Deadline, HashRange, KeyHash, KeyPlace, LogId, LogPosition, ObjectVersion, Rank,
     SequenceNumber, Share, TableId,
 };
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,9 @@ pub struct EnumeratedObject {
     pub key: Vec<u8>,
     /// Its version.
     pub version: ObjectVersion,
+    /// When it expires, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Deadline>,
     /// Its value, empty unless values were asked for.
     #[serde(skip)]
     pub value: Bytes,

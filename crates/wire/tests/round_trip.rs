@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use pluvio_env::Frame;
 use pluvio_units::{
-    ClientId, ClusterId, KeyHash, LogId, ObjectVersion, OperationId, Rank, ReplicationEpoch,
-    SegmentId, SequenceNumber, ServerId,
+    ClientId, ClusterId, Deadline, KeyHash, LogId, ObjectVersion, OperationId, Rank,
+    ReplicationEpoch, SegmentId, SequenceNumber, ServerId,
 };
 use pluvio_wire::*;
 use proptest::prelude::*;
@@ -27,6 +27,7 @@ fn objects() -> EnumerateReply {
     let object = |key: &[u8], value: &'static [u8]| EnumeratedObject {
         key: key.to_vec(),
         version: ObjectVersion(key.len() as u64),
+        deadline: Deadline::new(key.len() as u64),
         value: Bytes::from_static(value),
     };
     let objects = vec![object(b"a", b""), object(b"", b"two"), object(b"cc", b"3")];

@@ -37,7 +37,7 @@ enum Command {
 }
 
 /// Sections of configuration files that are for `pluvio`.
-const OF_PLUVIO: [&str; 16] = [
+const OF_PLUVIO: [&str; 18] = [
     "bench.latency",
     "bench.load",
     "bench.throughput",
@@ -45,10 +45,12 @@ const OF_PLUVIO: [&str; 16] = [
     "delete",
     "demo",
     "dev",
+    "expire",
     "export",
     "get",
     "import",
     "incr",
+    "persist",
     "put",
     "scan",
     "server",

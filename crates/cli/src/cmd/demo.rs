@@ -5,7 +5,7 @@
 //! 3. One server is killed while clients write and read, and the recovery is shown.
 //! 4. Everything is verified.
 
-use crate::ingest::records::{BlankLines, Format, Record, read};
+use crate::ingest::records::{BlankLines, Format, Names, Record, read};
 use crate::ingest::write::{Options, write_all};
 use bytes::Bytes;
 use clap::Args;
@@ -168,7 +168,7 @@ fn records() -> impl Iterator<Item = Result<Record, crate::ingest::records::BadR
     read(
         Box::new(csv().as_bytes()),
         Format::Csv,
-        None,
+        Names::default(),
         BlankLines::default(),
     )
 }

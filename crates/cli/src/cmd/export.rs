@@ -2,9 +2,11 @@
 //! reads back.
 //!
 //! A line is `{"key":…,"value":…}`; a part that is not UTF-8 stands in base64 as `key_base64` or
-//! `value_base64`. A file appears under its name when it is complete. Pipes and devices are written
+//! `value_base64`. An object that expires has `"expires_at_ms":…`, too: wall-clock time, so that its
+//! deadline stays where it is however long the file lies. What has expired is in no file. A file appears under its name when it is complete. Pipes and devices are written
 //! to as they are: a rename would put a file in their place.
 
+use crate::cmd::lifetime::put_deadline;
 use crate::cmd::objects::put_bytes;
 use clap::Args;
 use pluvio_console::failure::Failure;
@@ -92,6 +94,7 @@ async fn write(Session { client, .. }: &Session, export: &Export) -> Result<(u64
             let mut line = Map::new();
             put_bytes(&mut line, "key", &object.key);
             put_bytes(&mut line, "value", &object.value);
+            put_deadline(&mut line, object.deadline);
             let text = serde_json::to_vec(&line)
                 .map_err(io::Error::other)
                 .map_err(fail)?;

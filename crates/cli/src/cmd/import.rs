@@ -1,6 +1,6 @@
 //! `pluvio import`: the records of a file into a table.
 
-use crate::ingest::records::{BlankLines, Format, Records, read};
+use crate::ingest::records::{BlankLines, Format, Names, Records, read};
 use crate::ingest::write::{Options, Summary, end, write_all};
 use clap::Args;
 use indicatif::ProgressBar;
@@ -31,6 +31,10 @@ pub struct Import {
     /// The field that is the key (csv, jsonl) [default: the record's number]
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
+    /// The field that has the record's deadline, in milliseconds since 1970 (csv, jsonl) [default:
+    /// records live for ever]
+    #[arg(long, value_name = "FIELD")]
+    expires_at: Option<String>,
     /// Batches under way at a time
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
@@ -41,9 +45,18 @@ pub struct Import {
 
 /// Runs the command.
 pub fn run(global: &Global, import: &Import) -> Result<ExitCode, Failure> {
-    if import.key.is_some() && matches!(import.format, Format::Lines | Format::Export) {
+    let has_fields = match import.format {
+        Format::Csv | Format::Jsonl => true,
+        Format::Lines | Format::Export => false,
+    };
+    if import.key.is_some() && !has_fields {
         return Err(Failure::usage(
             "--key is for csv and jsonl; in the other formats each record has its own key",
+        ));
+    }
+    if import.expires_at.is_some() && !has_fields {
+        return Err(Failure::usage(
+            "--expires-at is for csv and jsonl; records of export have their own deadlines, lines have none",
         ));
     }
     // Looked for before the cluster is asked for anything.
@@ -59,7 +72,11 @@ pub fn run(global: &Global, import: &Import) -> Result<ExitCode, Failure> {
         input
     };
     let blank = BlankLines::default();
-    let mut records = read(input, import.format, import.key.clone(), blank.clone()).peekable();
+    let names = Names {
+        key: import.key.clone(),
+        deadline: import.expires_at.clone(),
+    };
+    let mut records = read(input, import.format, names, blank.clone()).peekable();
     // An import that fails at once, such as one with a wrong --key, leaves no table.
     if let Some(Err(bad)) = records.peek()
         && let Some(failure) = end(bad, import.skip_bad)
@@ -132,6 +149,12 @@ fn report(summary: &Summary, blank: u64, took: Duration, json: bool) -> Result<E
             number_of(blank, "blank line")
         ));
     }
+    if summary.expired > 0 {
+        say(format_args!(
+            "passed over {} that had expired",
+            number_of(summary.expired, "record")
+        ));
+    }
     if json {
         print_json(&json!({
             "records": summary.records,
@@ -139,6 +162,7 @@ fn report(summary: &Summary, blank: u64, took: Duration, json: bool) -> Result<E
             "seconds": seconds,
             "records_per_s": rate,
             "duplicates": summary.duplicates,
+            "expired": summary.expired,
             "bad": summary.bad,
             "blank_lines": blank,
         }))?;

@@ -5,6 +5,7 @@ pub mod demo;
 pub mod dev;
 pub mod export;
 pub mod import;
+pub mod lifetime;
 pub mod migrate;
 pub mod objects;
 pub mod scan;

@@ -4,11 +4,15 @@
 //! through standard input.
 
 use crate::args::Place;
+use crate::cmd::lifetime::{Life, put_deadline};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clap::Args;
-use pluvio_client::{Client, ClientError, ErrorKind, Number, RejectRules, Table};
+use pluvio_client::{
+    Change, Client, ClientError, Deadline, ErrorKind, Get as Read, Lifetime, Mutation, Number,
+    Object, Outcome, Output, Projection, RejectRules, Table,
+};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::{escaped, print_json, print_line};
@@ -19,6 +23,10 @@ use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::process::ExitCode;
+
+/// Times that an object is read until its value and its deadline are of one moment. Changes of one
+/// object take about as long as reads of it.
+const READS_MAX: usize = 100;
 
 /// `pluvio get`.
 #[derive(Args, Clone, Debug)]
@@ -36,6 +44,11 @@ pub struct Put {
     value: OsString,
     #[command(flatten)]
     conditions: Conditions,
+    #[command(flatten)]
+    life: Life,
+    /// Keep the deadline of the object that is there
+    #[arg(long, conflicts_with_all = ["ttl", "expires_at"])]
+    keep_ttl: bool,
 }
 
 /// `pluvio delete`.
@@ -75,16 +88,18 @@ pub fn get(global: &Global, get: &Get) -> Result<ExitCode, Failure> {
     let name = get.place.table.clone();
     with_session(global, 1, move |Session { client, .. }| async move {
         let table = client.table(&name).await?;
-        let Some(object) = client.read(&table, &key).await? else {
-            return Err(Failure::new("not found"));
-        };
+        let missing = || Failure::new("not found");
         if json {
+            let read = read_whole(&client, &table, &key).await?;
+            let (object, deadline) = read.ok_or_else(missing)?;
             let mut shown = Map::new();
             put_bytes(&mut shown, "key", &key);
             put_bytes(&mut shown, "value", &object.value);
             shown.insert("version".into(), object.version.0.into());
+            put_deadline(&mut shown, deadline);
             print_json(&shown)?;
         } else {
+            let object = client.read(&table, &key).await?.ok_or_else(missing)?;
             // The value as it is, so that it can go into a file; a terminal wants a line's end.
             let mut out = std::io::stdout().lock();
             out.write_all(&object.value)?;
@@ -108,23 +123,66 @@ pub fn put(global: &Global, put: &Put) -> Result<ExitCode, Failure> {
     };
     let (name, json) = (put.place.table.clone(), global.json);
     let new_only = put.conditions.if_absent;
+    let lifetime = match put.keep_ttl {
+        true => Lifetime::Keep,
+        false => put.life.lifetime().unwrap_or(Lifetime::Endless),
+    };
     with_session(global, 1, move |Session { client, .. }| async move {
         let table = table_to_write(&client, &name).await?;
-        let written = client.write_if(&table, &key, value, rules).await;
-        let written = written.map_err(|error| match error {
-            ClientError::Rejected { version } if new_only => {
-                Failure::new(format!("not done: the object is there (version {version})"))
+        let put = Mutation {
+            rules,
+            lifetime,
+            ..Mutation::new(table.id(), &key, Change::Put((&value).into()))
+        };
+        let (version, replaced) = match client.mutate(&table, put).await? {
+            Outcome::Written {
+                version, replaced, ..
+            } => (version, replaced),
+            Outcome::Rejected { version, .. } if new_only => {
+                let why = format!("not done: the object is there (version {version})");
+                return Err(Failure::new(why));
             }
-            other => rejected(other),
-        })?;
+            other => return Err(strange(&outcome_of(other)?)),
+        };
         if json {
-            print_json(&json!({
-                "version": written.version,
-                "replaced": written.replaced,
-            }))?;
+            print_json(&json!({ "version": version, "replaced": replaced }))?;
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// An object and its deadline, both of one moment: each change of a deadline gives the object
+/// another version.
+async fn read_whole(
+    client: &Client,
+    table: &Table,
+    key: &[u8],
+) -> Result<Option<(Object, Option<Deadline>)>, Failure> {
+    for _ in 0..READS_MAX {
+        let Some(object) = client.read(table, key).await? else {
+            return Ok(None);
+        };
+        let get = Read {
+            rules: RejectRules::unless_version(object.version),
+            projection: Projection::Deadline,
+            ..Read::new(table.id(), key)
+        };
+        match client.get(table, get).await? {
+            Outcome::Unchanged {
+                output: Output::Integer(ms),
+                ..
+            } => {
+                let deadline = u64::try_from(ms).ok().and_then(Deadline::new);
+                return Ok(Some((object, deadline)));
+            }
+            // Changed meanwhile, or gone.
+            Outcome::Rejected { .. } => {}
+            other => return Err(strange(&other)),
+        }
+    }
+    Err(Failure::new(
+        "the object changes all the time; read it without --json, or try again",
+    ))
 }
 
 /// Deletes one object; one that is not there is no error.
@@ -195,7 +253,8 @@ pub fn put_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     };
 }
 
-fn key_of(place: &Place) -> Result<Vec<u8>, Failure> {
+/// The key that is named.
+pub fn key_of(place: &Place) -> Result<Vec<u8>, Failure> {
     if !place.key_hex {
         return Ok(place.key.clone().into_vec());
     }
@@ -258,6 +317,19 @@ fn number(text: &str) -> Result<Number, Failure> {
             "{text:?} is no number; give an integer or a decimal number"
         ))),
     }
+}
+
+/// What came of a change, unless a condition did not hold.
+pub fn outcome_of(outcome: Outcome) -> Result<Outcome, Failure> {
+    match outcome {
+        Outcome::Rejected { version, .. } => Err(rejected(ClientError::Rejected { version })),
+        other => Ok(other),
+    }
+}
+
+/// An answer to something else.
+pub fn strange(outcome: &Outcome) -> Failure {
+    Failure::new(format!("a server gave a strange answer: {outcome:?}"))
 }
 
 fn rejected(error: ClientError) -> Failure {

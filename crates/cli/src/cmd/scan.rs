@@ -1,5 +1,6 @@
 //! `pluvio scan`: the objects of a table, in the order of their key hashes.
 
+use crate::cmd::lifetime::put_deadline;
 use crate::cmd::objects::put_bytes;
 use clap::Args;
 use pluvio_console::failure::Failure;
@@ -66,6 +67,7 @@ async fn act(Session { client, .. }: &Session, scan: Scan, json: bool) -> Result
                     put_bytes(&mut shown, "value", &object.value);
                 }
                 shown.insert("version".into(), object.version.0.into());
+                put_deadline(&mut shown, object.deadline);
                 let text = serde_json::to_string(&shown).map_err(std::io::Error::other)?;
                 writeln!(out, "{text}")?;
             } else if scan.keys_only {

@@ -7,10 +7,12 @@
 //! - INPUT-4: what the file cut off is no record: a CSV file that ends inside quotes ends with a
 //!   [`BadRecord`].
 
+use crate::cmd::lifetime::{DEADLINE_FIELD, deadline};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clap::ValueEnum;
+use pluvio_client::Deadline;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
@@ -45,6 +47,17 @@ pub struct Record {
     pub key: Vec<u8>,
     /// Its value.
     pub value: Bytes,
+    /// When it expires, if it does.
+    pub deadline: Option<Deadline>,
+}
+
+/// Which fields of a record mean more than a part of its value.
+#[derive(Clone, Default, Debug)]
+pub struct Names {
+    /// Its key; otherwise the key is the record's number, from 1.
+    pub key: Option<String>,
+    /// Its deadline. Empty text, `null` and a missing field of JSON: it lives for ever.
+    pub deadline: Option<String>,
 }
 
 /// A record that cannot be used.
@@ -72,25 +85,25 @@ impl BlankLines {
     }
 }
 
-/// Reads `input`; `key` names the field that is the key, otherwise it is the record's number
-/// from 1. Blank lines are no records; those of files of lines are counted. Does not read before
+/// Reads `input`; `names` counts for CSV and JSON lines. Blank lines are no records; those of files of lines are counted. Does not read before
 /// the first record is asked for.
 pub fn read(
     input: Box<dyn Read + Send>,
     format: Format,
-    key: Option<String>,
+    names: Names,
     blank: BlankLines,
 ) -> Records {
     match format {
-        Format::Csv => Box::new(Csv::new(input, key)),
+        Format::Csv => Box::new(Csv::new(input, names)),
         Format::Jsonl => Box::new(Lines::new(input, blank, move |line, number, text| {
-            json_record(line, number, text, key.as_deref())
+            json_record(line, number, text, &names)
         })),
         Format::Lines => Box::new(Lines::new(input, blank, |line, _, text| {
             Ok(Record {
                 line,
                 key: text.to_vec(),
                 value: line.to_string().into(),
+                deadline: None,
             })
         })),
         Format::Export => Box::new(Lines::new(input, blank, |line, _, text| {
@@ -213,14 +226,9 @@ fn as_it_stands(line: u64, text: &[u8], name: &str) -> Result<String, BadRecord>
     Ok(field.get().to_owned())
 }
 
-fn json_record(
-    line: u64,
-    number: u64,
-    text: &[u8],
-    key: Option<&str>,
-) -> Result<Record, BadRecord> {
+fn json_record(line: u64, number: u64, text: &[u8], names: &Names) -> Result<Record, BadRecord> {
     let object = object(line, text)?;
-    let key = match key {
+    let key = match names.key.as_deref() {
         None => number.to_string(),
         Some(name) => match object.get(name) {
             Some(Value::String(text)) => text.clone(),
@@ -236,11 +244,38 @@ fn json_record(
             None => return Err(bad(line, format!("there is no field {name:?}"))),
         },
     };
+    let deadline = names.deadline.as_deref();
     Ok(Record {
         line,
         key: key.into_bytes(),
         value: Bytes::copy_from_slice(text.trim_ascii()),
+        deadline: deadline.map_or(Ok(None), |name| deadline_in(line, &object, name))?,
     })
+}
+
+/// The deadline that a field of a JSON object has. A number as JSON has them, or its digits as
+/// text.
+fn deadline_in(
+    line: u64,
+    object: &Map<String, Value>,
+    name: &str,
+) -> Result<Option<Deadline>, BadRecord> {
+    let text = match object.get(name) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    deadline_of(line, name, &text)
+}
+
+/// The deadline that the text of a field says.
+fn deadline_of(line: u64, name: &str, text: &str) -> Result<Option<Deadline>, BadRecord> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let deadline = deadline(text);
+    let why = |why| bad(line, format!("field {name:?}: {why}"));
+    deadline.map(Some).map_err(why)
 }
 
 fn exported(line: u64, text: &[u8]) -> Result<Record, BadRecord> {
@@ -263,10 +298,12 @@ fn exported(line: u64, text: &[u8]) -> Result<Record, BadRecord> {
             )),
         }
     };
+    let (key, value) = (part("key")?, part("value")?.into());
     Ok(Record {
         line,
-        key: part("key")?,
-        value: part("value")?.into(),
+        key,
+        value,
+        deadline: deadline_in(line, &object, DEADLINE_FIELD)?,
     })
 }
 
@@ -380,15 +417,25 @@ impl Read for Watched {
 struct Csv {
     reader: csv::Reader<Watched>,
     seen: Arc<Mutex<Seen>>,
-    key: Option<String>,
-    /// The fields' names as JSON text, and which of them is the key. `None` before the head line.
-    head: Option<(Vec<String>, Option<usize>)>,
+    names: Names,
+    /// `None` before the head line.
+    head: Option<Head>,
     number: u64,
     ended: bool,
 }
 
+/// What the first line of a CSV file says.
+struct Head {
+    /// The fields' names as JSON text.
+    names: Vec<String>,
+    /// Which of them is the key.
+    key: Option<usize>,
+    /// Which of them is the deadline.
+    deadline: Option<usize>,
+}
+
 impl Csv {
-    fn new(input: Box<dyn Read + Send>, key: Option<String>) -> Self {
+    fn new(input: Box<dyn Read + Send>, names: Names) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
         let watched = Watched {
             input,
@@ -399,7 +446,7 @@ impl Csv {
                 .buffer_capacity(64 << 10)
                 .from_reader(watched),
             seen,
-            key,
+            names,
             head: None,
             number: 0,
             ended: false,
@@ -434,40 +481,54 @@ impl Csv {
         {
             return Err(fail(format!("two fields are named {:?}", twice.1)));
         }
-        let index = match &self.key {
-            None => None,
-            Some(key) => Some(names.iter().position(|n| n == key).ok_or_else(|| {
-                fail(format!(
-                    "there is no field {key:?}; there are {}",
-                    names.join(", ")
-                ))
-            })?),
+        let place = |wanted: &Option<String>| match wanted {
+            None => Ok(None),
+            Some(wanted) => names
+                .iter()
+                .position(|n| n == wanted)
+                .map(Some)
+                .ok_or_else(|| {
+                    fail(format!(
+                        "there is no field {wanted:?}; there are {}",
+                        names.join(", ")
+                    ))
+                }),
         };
+        let (key, deadline) = (place(&self.names.key)?, place(&self.names.deadline)?);
         let quoted = names.iter().map(|name| Value::from(*name).to_string());
-        self.head = Some((quoted.collect(), index));
+        self.head = Some(Head {
+            names: quoted.collect(),
+            key,
+            deadline,
+        });
         Ok(())
     }
 
-    fn record(&mut self, fields: &csv::StringRecord, line: u64) -> Record {
+    fn record(&mut self, fields: &csv::StringRecord, line: u64) -> Result<Record, BadRecord> {
         self.number += 1;
-        let (names, index) = self.head.as_ref().expect("read before the first record");
-        let mut json = String::with_capacity(fields.as_slice().len() + names.len() * 12);
-        for (name, field) in names.iter().zip(fields) {
+        let head = self.head.as_ref().expect("read before the first record");
+        let deadline = match (head.deadline, &self.names.deadline) {
+            (Some(at), Some(name)) => deadline_of(line, name, &fields[at])?,
+            _ => None,
+        };
+        let mut json = String::with_capacity(fields.as_slice().len() + head.names.len() * 12);
+        for (name, field) in head.names.iter().zip(fields) {
             json.push(if json.is_empty() { '{' } else { ',' });
             json.push_str(name);
             json.push(':');
             json.push_str(&Value::from(field).to_string());
         }
         json.push('}');
-        let key = match index {
-            Some(index) => fields[*index].to_owned(),
+        let key = match head.key {
+            Some(at) => fields[at].to_owned(),
             None => self.number.to_string(),
         };
-        Record {
+        Ok(Record {
             line,
             key: key.into_bytes(),
             value: json.into(),
-        }
+            deadline,
+        })
     }
 }
 
@@ -503,7 +564,7 @@ impl Iterator for Csv {
                 })
             }
             (result, _) => match result {
-                Ok(true) => Ok(self.record(&fields, line)),
+                Ok(true) => self.record(&fields, line),
                 Ok(false) => {
                     self.ended = true;
                     return None;
@@ -554,8 +615,11 @@ mod tests {
 
     fn all(text: &[u8], format: Format, key: Option<&str>) -> Vec<Result<Record, BadRecord>> {
         let input = Box::new(io::Cursor::new(text.to_vec()));
-        let blank = BlankLines::default();
-        read(input, format, key.map(str::to_owned), blank).collect()
+        let names = Names {
+            key: key.map(str::to_owned),
+            deadline: None,
+        };
+        read(input, format, names, BlankLines::default()).collect()
     }
 
     fn shown(text: &[u8], format: Format, key: Option<&str>) -> Vec<String> {
@@ -659,7 +723,10 @@ mod tests {
         for (format, count) in [(Format::Lines, 2), (Format::Jsonl, 2), (Format::Export, 2)] {
             let blank = BlankLines::default();
             let input = Box::new(io::Cursor::new(b"\nx\n \r\ny".to_vec()));
-            assert_eq!(read(input, format, None, blank.clone()).count(), 2);
+            assert_eq!(
+                read(input, format, Names::default(), blank.clone()).count(),
+                2
+            );
             assert_eq!(blank.count(), count);
         }
     }
@@ -740,6 +807,88 @@ mod tests {
         );
     }
 
+    /// The deadlines of records, by their lines; `Err` has what is wrong.
+    fn deadlines(text: &str, format: Format, name: Option<&str>) -> Vec<Result<u64, String>> {
+        let input = Box::new(io::Cursor::new(text.as_bytes().to_vec()));
+        let names = Names {
+            key: None,
+            deadline: name.map(str::to_owned),
+        };
+        let records = read(input, format, names, BlankLines::default());
+        let shown = |record: Result<Record, BadRecord>| match record {
+            Ok(record) => Ok(record.deadline.map_or(0, Deadline::ms)),
+            Err(bad) => Err(format!("{} {}", bad.line, bad.message)),
+        };
+        records.map(shown).collect()
+    }
+
+    const NONSENSE: [&str; 8] = [
+        "0",
+        "-1",
+        "1.5",
+        "1e300",
+        "9223372036854775808",
+        "99999999999999999999999",
+        "true",
+        "{}",
+    ];
+
+    #[test]
+    fn deadlines_of_exported_objects_come_back_and_old_files_have_none() {
+        let file: Vec<String> = ["1", "9223372036854775807", "null", "\"77\""]
+            .iter()
+            .map(|ms| format!(r#"{{"key":"k","value":"","expires_at_ms":{ms}}}"#))
+            .chain([r#"{"key":"k","value":""}"#.to_owned()])
+            .collect();
+        let found = deadlines(&file.join("\n"), Format::Export, None);
+        let expected = [1, i64::MAX as u64, 0, 77, 0].map(Ok);
+        assert_eq!(found, expected);
+    }
+
+    // shows: INPUT-3
+    #[test]
+    fn nonsense_is_no_deadline_in_any_format() {
+        for ms in NONSENSE {
+            let export = format!(
+                "{{\"key\":\"k\",\"value\":\"\",\"expires_at_ms\":{ms}}}\n{{\"key\":\"k\",\"value\":\"\"}}"
+            );
+            let jsonl = format!("{{\"until\":{ms}}}\n{{\"until\":5}}");
+            for (text, format, name, second) in [
+                (export, Format::Export, None, 0),
+                (jsonl, Format::Jsonl, Some("until"), 5),
+                (format!("until\n{ms}\n5"), Format::Csv, Some("until"), 5),
+            ] {
+                let found = deadlines(&text, format, name);
+                let why = found[0].as_ref().unwrap_err();
+                let is_told = why.contains("not a deadline") && why.contains("field");
+                assert!(is_told, "{format:?} {ms}: {why}");
+                assert_eq!(found[1..], [Ok(second)], "{format:?} {ms}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_field_of_csv_and_json_lines_may_be_the_deadline() {
+        let csv = "id,until\na,\nb,5\n";
+        assert_eq!(
+            deadlines(csv, Format::Csv, Some("until")),
+            [Ok(0), Ok(5)],
+            "an empty one lives for ever"
+        );
+        let missing = deadlines(csv, Format::Csv, Some("end"));
+        assert!(
+            missing[0]
+                .as_ref()
+                .is_err_and(|why| why.contains("\"end\""))
+        );
+        let jsonl = "{\"until\":5}\n{}\n{\"until\":null}";
+        assert_eq!(
+            deadlines(jsonl, Format::Jsonl, Some("until")),
+            [Ok(5), Ok(0), Ok(0)]
+        );
+        assert_eq!(deadlines(jsonl, Format::Jsonl, None), [Ok(0), Ok(0), Ok(0)]);
+    }
+
     struct Broken;
     impl Read for Broken {
         fn read(&mut self, _into: &mut [u8]) -> io::Result<usize> {
@@ -751,7 +900,7 @@ mod tests {
     fn a_file_that_cannot_be_read_on_ends_with_an_error() {
         for format in [Format::Csv, Format::Jsonl, Format::Lines, Format::Export] {
             let blank = BlankLines::default();
-            let records: Vec<_> = read(Box::new(Broken), format, None, blank).collect();
+            let records: Vec<_> = read(Box::new(Broken), format, Names::default(), blank).collect();
             assert!(
                 matches!(&records[..], [Err(BadRecord { last: true, .. })]),
                 "{format:?}"

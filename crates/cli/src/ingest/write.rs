@@ -9,11 +9,11 @@
 //!   under way; a batch has [`BATCH_RECORDS`] records or [`BATCH_BYTES`].
 
 use crate::ingest::records::{BadRecord, Record};
-use bytes::Bytes;
-use pluvio_client::{Client, ClientError, Key, Table};
+use pluvio_client::{Change, Client, ClientError, Lifetime, Mutation, Outcome, Table};
 use pluvio_console::failure::Failure;
 use pluvio_console::session::Session;
-use pluvio_units::{CoreId, FixedMap, KeyHash, ObjectVersion};
+use pluvio_env::Clock;
+use pluvio_units::{CoreId, FixedMap, KeyHash, ObjectVersion, UnixMs};
 use pluvio_wire::{check_key, check_value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +36,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Records whose key was there already, from this input or from before.
     pub duplicates: u64,
+    /// Records passed over because their deadlines were past.
+    pub expired: u64,
     /// Records passed over because they were bad.
     pub bad: u64,
     /// What was wrong with the first of them.
@@ -62,7 +64,7 @@ pub struct Options {
 /// Objects of one batch, each key once.
 #[derive(Default)]
 struct Batch {
-    objects: Vec<(Vec<u8>, Bytes)>,
+    objects: Vec<Record>,
     places: FixedMap<Vec<u8>, usize>,
     bytes: usize,
     summary: Summary,
@@ -76,10 +78,10 @@ impl Batch {
         self.bytes += bytes;
         if let Some(&place) = self.places.get(&record.key) {
             self.summary.duplicates += 1;
-            self.objects[place].1 = record.value;
+            self.objects[place] = record;
         } else {
             self.places.insert(record.key.clone(), self.objects.len());
-            self.objects.push((record.key, record.value));
+            self.objects.push(record);
         }
     }
 
@@ -143,6 +145,7 @@ pub async fn write_all(
         queues,
         shared: shared.clone(),
         skip_bad: options.skip_bad,
+        clock: session.env.clock.clone(),
     };
     let reading = move || reader.run(records, seen);
     session.env.tasks.run_blocking(Box::new(reading)).await;
@@ -171,6 +174,7 @@ struct Reader {
     queues: Vec<mpsc::Sender<Batch>>,
     shared: Arc<Shared>,
     skip_bad: bool,
+    clock: Arc<dyn Clock>,
 }
 
 impl Reader {
@@ -183,6 +187,10 @@ impl Reader {
             match record.and_then(check) {
                 Ok(record) => {
                     seen(&record);
+                    if self.is_past(&record) {
+                        self.shared.written().expired += 1;
+                        continue;
+                    }
                     let worker = worker_of(self.table.hash(&record.key), batches.len());
                     batches[worker].add(record);
                     if batches[worker].full() && !self.send(worker, &mut batches) {
@@ -201,6 +209,15 @@ impl Reader {
                 return;
             }
         }
+    }
+
+    /// Whether a record expired before it was read. What expires on its way is dropped by the owner
+    /// of its key.
+    fn is_past(&self, record: &Record) -> bool {
+        record.deadline.is_some_and(|deadline| {
+            let now = u64::try_from(self.clock.unix_time().as_millis()).unwrap_or(u64::MAX);
+            deadline.is_past(UnixMs(now))
+        })
     }
 
     /// Gives whether to go on.
@@ -276,14 +293,28 @@ async fn work(
 
 /// Gives how many objects were there before.
 async fn write(client: &Client, table: &Table, batch: &Batch) -> Result<u64, ClientError> {
-    let objects: Vec<_> = batch
+    let puts: Vec<_> = batch
         .objects
         .iter()
-        .map(|(key, value)| (Key::new(table, key), value.clone()))
+        .map(|record| {
+            let put = Mutation {
+                lifetime: record.deadline.map_or(Lifetime::Endless, Lifetime::Until),
+                ..Mutation::new(table.id(), &record.key, Change::Put((&record.value).into()))
+            };
+            (table, put)
+        })
         .collect();
     let mut replaced = 0;
-    for result in client.multi_write(&objects).await {
-        replaced += u64::from(result?.replaced != ObjectVersion(0));
+    for outcome in client.multi_mutate(&puts).await {
+        match outcome? {
+            Outcome::Written { replaced: old, .. } => {
+                replaced += u64::from(old != ObjectVersion(0));
+            }
+            other => {
+                let why = format!("a put was answered with {other:?}");
+                return Err(ClientError::Protocol(why));
+            }
+        }
     }
     Ok(replaced)
 }
@@ -291,12 +322,14 @@ async fn write(client: &Client, table: &Table, batch: &Batch) -> Result<u64, Cli
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
 
     fn record(key: &str, value: &str) -> Record {
         Record {
             line: 1,
             key: key.into(),
             value: value.to_owned().into(),
+            deadline: None,
         }
     }
 
@@ -310,7 +343,7 @@ mod tests {
         let objects: Vec<_> = batch
             .objects
             .iter()
-            .map(|(k, v)| (&k[..], &v[..]))
+            .map(|record| (&record.key[..], &record.value[..]))
             .collect();
         assert_eq!(objects, [(&b"a"[..], &b"3"[..]), (b"b", b"2")]);
         assert_eq!((batch.summary.records, batch.summary.duplicates), (3, 1));
@@ -330,6 +363,7 @@ mod tests {
             line: 7,
             key: vec![0; pluvio_units::KEY_MAX + 1],
             value: Bytes::new(),
+            deadline: None,
         };
         assert_eq!(check(long).unwrap_err().line, 7);
     }

@@ -545,7 +545,7 @@ impl State {
         let mut objects: Vec<EnumeratedObject> = Vec::new();
         let mut next = None;
         let mut last_group = None;
-        for (rank, key, (version, value, _)) in found {
+        for (rank, key, (version, value, deadline)) in found {
             let group = rank.0 >> kind.group_bits();
             if objects.len() >= r.items as usize && last_group != Some(group) {
                 next = Some(Rank(group << kind.group_bits()));
@@ -555,6 +555,7 @@ impl State {
             objects.push(EnumeratedObject {
                 key: key.clone(),
                 version: *version,
+                deadline: *deadline,
                 value: if r.values {
                     value.clone()
                 } else {

@@ -6,10 +6,14 @@ use core::hash::{BuildHasher, Hasher};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::hash::RandomState;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where Linux says whether it gives huge pages.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// The moment that [`ThisMachine::monotonic`] counts from.
+static FIRST_ASKED: OnceLock<Instant> = OnceLock::new();
 
 /// The real machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,9 +21,14 @@ pub struct ThisMachine;
 
 impl Host for ThisMachine {
     #[allow(clippy::disallowed_methods)] // this crate is the door
-    fn unix_seconds(&self) -> u32 {
+    fn monotonic(&self) -> Duration {
+        FIRST_ASKED.get_or_init(Instant::now).elapsed()
+    }
+
+    #[allow(clippy::disallowed_methods)] // this crate is the door
+    fn unix_time(&self) -> Duration {
         let passed = SystemTime::now().duration_since(UNIX_EPOCH);
-        passed.map_or(0, |t| u32::try_from(t.as_secs()).unwrap_or(u32::MAX))
+        passed.unwrap_or_default()
     }
 
     fn random(&self) -> u64 {

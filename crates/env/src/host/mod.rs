@@ -15,11 +15,20 @@ pub use topology::{Nodes, TopologyError};
 pub use worker::Worker;
 
 use crate::Pace;
+use core::time::Duration;
 
 /// The machine as a library sees it.
 pub trait Host: Send + Sync {
-    /// Seconds since 1970 by the wall clock. May jump; nothing correct may depend on it.
-    fn unix_seconds(&self) -> u32;
+    /// The time since some moment that stays the same while the process lives. Never goes back.
+    fn monotonic(&self) -> Duration;
+
+    /// The time since 1970 by the wall clock. May jump; nothing correct may depend on its steps.
+    fn unix_time(&self) -> Duration;
+
+    /// Whole seconds of [`Self::unix_time`].
+    fn unix_seconds(&self) -> u32 {
+        u32::try_from(self.unix_time().as_secs()).unwrap_or(u32::MAX)
+    }
 
     /// A number that is unpredictable from outside the process.
     fn random(&self) -> u64;

@@ -357,8 +357,8 @@ impl<'g> Entries<'g> {
     }
 
     /// Version, value and length in the log of the object at `entry`, if it has this key, lies in
-    /// one piece and has no graves. `entry` was found or appended under `guard`. [`Self::view`]
-    /// reads others.
+    /// one piece and has neither graves nor a deadline. `entry` was found or appended under `guard`.
+    /// [`Self::view`] reads others.
     #[inline(always)]
     pub(crate) fn value_of(
         self,
@@ -464,7 +464,8 @@ impl<'g> Entries<'g> {
         guard: &'g EpochGuard<'_>,
     ) -> Option<(ObjectVersion, &'g [u8], u32)> {
         let (object, len) = self.object(entry, guard)?;
-        let plain = object.graves.is_empty() && object.key == key;
+        let is_bare = object.graves.is_empty() && object.deadline.is_none();
+        let plain = is_bare && object.key == key;
         plain.then_some((object.version, object.value, len))
     }
 

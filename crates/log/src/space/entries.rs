@@ -50,8 +50,8 @@ impl LogSpace {
     }
 
     /// Version, value and length in the log of the object at `entry`, if it has this key, lies in
-    /// one piece and has no graves. `entry` was found or appended under `guard`. [`Self::entry`]
-    /// reads anything else.
+    /// one piece and has neither graves nor a deadline. `entry` was found or appended under
+    /// `guard`. [`Self::entry`] reads anything else.
     #[must_use]
     #[inline(always)]
     pub fn value_of<'g>(

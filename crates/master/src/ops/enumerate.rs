@@ -56,6 +56,7 @@ fn reply(scan: Scan, last: KeyHash) -> EnumerateReply {
     let objects = scan.items.into_iter().map(|item| EnumeratedObject {
         key: item.key,
         version: item.version,
+        deadline: item.deadline,
         value: Bytes::from(item.value),
     });
     let next = (!scan.is_end).then(|| Rank(scan.last.0 + 1));

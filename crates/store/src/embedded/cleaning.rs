@@ -1,6 +1,7 @@
-//! The worker threads that clean.
+//! The worker threads that clean, and drop what has expired.
 
 use crate::embedded::error::BuildError;
+use crate::embedded::expiry::Sweep;
 use core::time::Duration;
 use pluvio_env::Pace;
 use pluvio_env::host::{Host, Worker};
@@ -13,9 +14,10 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// this.
 const PAUSE_MAX: Duration = Duration::from_millis(32);
 
-/// Does one step. Gives whether there is more to do.
-pub(crate) fn step(cleaner: &Cleaner, host: &dyn Host) -> bool {
-    has_more(cleaner.step(host.unix_seconds()))
+/// Does one step, and a slice of the sweep. Gives whether there is more to do.
+pub(crate) fn step(cleaner: &Cleaner, sweep: &Sweep, host: &dyn Host) -> bool {
+    let is_more = sweep.step();
+    has_more(cleaner.step(host.unix_seconds())) || is_more
 }
 
 fn has_more(stepped: Result<Pace, Corruption>) -> bool {
@@ -30,6 +32,7 @@ fn has_more(stepped: Result<Pace, Corruption>) -> bool {
 /// where there is a worker for each part, they stay on the processors of theirs.
 pub(crate) fn start(
     cleaner: &Arc<Cleaner>,
+    sweep: &Arc<Sweep>,
     host: &Arc<dyn Host>,
     count: u16,
     near: &[Vec<usize>],
@@ -37,10 +40,12 @@ pub(crate) fn start(
     let are_enough = usize::from(count) >= near.len();
     let mut near = near.iter().filter(|_| are_enough).cycle();
     let worker = |number: u16| {
-        let (cleaner, own_host) = (Arc::clone(cleaner), Arc::clone(host));
+        let (cleaner, sweep) = (Arc::clone(cleaner), Arc::clone(sweep));
+        let own_host = Arc::clone(host);
         let mut pause = PAUSE_MIN;
         let work = move || {
-            if has_more(cleaner.step_as(number, own_host.unix_seconds())) {
+            let is_more = sweep.step();
+            if has_more(cleaner.step_as(number, own_host.unix_seconds())) || is_more {
                 pause = PAUSE_MIN;
                 Pace::Again
             } else {

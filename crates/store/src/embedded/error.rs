@@ -88,6 +88,10 @@ pub enum StoreError {
     /// So many bytes, and the most that the option `limits` takes. Not retryable.
     #[error("a value of {0} bytes is over the {1} that the option limits takes")]
     ValueTooLong(usize, usize),
+    /// The store overwrites values in place ([`UpdatePolicy::InPlace`](crate::UpdatePolicy)), and
+    /// the room of a value has none for a deadline. Not retryable.
+    #[error("a store that overwrites values in place keeps no deadlines")]
+    NoDeadlines,
     /// The object is not as the condition says.
     #[error("the condition does not hold: the object has {}", found_version(*.found))]
     Condition {
@@ -133,9 +137,7 @@ impl StoreError {
             EngineError::Locked | EngineError::NoLocks => {
                 unreachable!("an embedded store has no transactions of several owners")
             }
-            EngineError::NoDeadlines => {
-                unreachable!("an embedded store is not asked for deadlines")
-            }
+            EngineError::NoDeadlines => Self::NoDeadlines,
             EngineError::KeyTooLong(len) => Self::KeyTooLong(len, KEY_MAX),
             EngineError::ValueTooLong(len, max) => Self::ValueTooLong(len, max),
         }

@@ -26,17 +26,21 @@
 //!   later appends to it panic as well, reads go on.
 //! - EMBED-4: with a sink every change is in the log with what keeps dead what it replaces, and
 //!   [`Store::sync`] returns when the sink has all changes that returned before the call.
+//! - EMBED-5: an object whose deadline is past is absent for every call that begins then, and stays
+//!   so. With a sink [`read_back`] does not give it back either: nothing is judged by a time later
+//!   than a horizon that the sink has (EXPIRY-2).
 //!
 //! Threads: every method takes `&self`. Any number of threads may call, also more than there are
 //! epoch slots ([`StoreBuilder::threads_max`]); those beyond share a mutex. No call waits for
 //! another one for longer than a bucket or a head is locked.
 //!
-//! What it does not do: no I/O of its own, no async, no expiry.
+//! What it does not do: no I/O of its own, no async.
 
 mod builder;
 mod cleaning;
 mod error;
 mod experiments;
+mod expiry;
 mod heads;
 mod in_place;
 mod iter;

@@ -3,7 +3,7 @@
 //!
 //! The same steps as [`Engine::apply`] takes, without what only other stores and other changes
 //! need: nothing is pending, no graves and no tombstones are written, no result is kept for a
-//! retry, nobody decides by the old value.
+//! retry, nobody decides by the old value, neither object has a deadline.
 
 use crate::engine::{Engine, StoreKind};
 use crate::table::{EngineTable, Growth};
@@ -266,7 +266,7 @@ impl Engine {
         Some((slot, old.flatten()))
     }
 
-    /// Whether an entry has this key, and the object that it is.
+    /// Whether an entry has this key, and the object that it is, if that has no deadline.
     #[inline(always)]
     fn find_old(&self, entry: EntryRef, key: &[u8], guard: &EpochGuard<'_>) -> Option<Option<Old>> {
         match self.space.value_of(entry, key, guard) {
@@ -276,7 +276,7 @@ impl Engine {
     }
 
     /// Slow path of [`Self::find_old`]: the entry has another key, or its value is in several
-    /// seglets.
+    /// seglets, or it has a deadline. What has one is left to [`Self::apply`].
     #[inline(never)]
     fn find_cut(&self, entry: EntryRef, key: &[u8], guard: &EpochGuard<'_>) -> Option<Option<Old>> {
         if let Some(object) = self.space.cut_object(entry, guard) {
@@ -290,7 +290,7 @@ impl Engine {
         }
         let seen = self.see_key(entry, key, guard)?;
         let len = seen.total_len();
-        let object = seen.object();
+        let object = seen.object().filter(|object| object.deadline.is_none());
         Some(object.map(|object| Old::of(entry, (object.version, object.value, len))))
     }
 

@@ -24,12 +24,12 @@ impl Engine {
         let guard = self.space.pin();
         let Some(index) = table.indexes.of_all() else {
             let index = table.indexes.of(hash)?;
-            return self.read_slow(&index, hash, key, &guard, see);
+            return self.read_slow(table, &index, (hash, key), &guard, see);
         };
         if let Some((version, value)) = self.lookup_home(index, hash, key, &guard) {
             return Some(see(version, value));
         }
-        self.read_slow(index, hash, key, &guard, see)
+        self.read_slow(table, index, (hash, key), &guard, see)
     }
 
     /// Puts a copy of the value behind what `into` holds: [`Self::read_fast`] for a caller that
@@ -45,22 +45,22 @@ impl Engine {
         let guard = self.space.pin();
         let Some(index) = table.indexes.of_all() else {
             let index = table.indexes.of(hash)?;
-            return self.copy_cut(&index, hash, key, &guard, into);
+            return self.copy_cut(table, &index, (hash, key), &guard, into);
         };
         if let Some((version, value)) = self.lookup_home(index, hash, key, &guard) {
             into.extend_from_slice(value);
             return Some(version);
         }
-        self.copy_cut(index, hash, key, &guard, into)
+        self.copy_cut(table, index, (hash, key), &guard, into)
     }
 
     /// Slow path of [`Self::copy_appended`].
     #[inline(never)]
     fn copy_cut(
         &self,
+        table: &EngineTable,
         index: &Index,
-        hash: KeyHash,
-        key: &[u8],
+        (hash, key): (KeyHash, &[u8]),
         guard: &EpochGuard<'_>,
         into: &mut Vec<u8>,
     ) -> Option<ObjectVersion> {
@@ -78,7 +78,7 @@ impl Engine {
             return Some(object.version());
         }
         into.clear();
-        self.read_slow(index, hash, key, guard, |version, value| {
+        self.read_slow(table, index, (hash, key), guard, |version, value| {
             into.extend_from_slice(value);
             version
         })
@@ -103,13 +103,14 @@ impl Engine {
         None
     }
 
-    /// Slow path of [`Self::read_fast`]: the object is outside its home line, or not in one piece.
+    /// Slow path of [`Self::read_fast`]: the object is outside its home line, or not in one piece,
+    /// or it has a deadline.
     #[inline(never)]
     fn read_slow<R>(
         &self,
+        table: &EngineTable,
         index: &Index,
-        hash: KeyHash,
-        key: &[u8],
+        (hash, key): (KeyHash, &[u8]),
         guard: &EpochGuard<'_>,
         see: impl FnOnce(ObjectVersion, &[u8]) -> R,
     ) -> Option<R> {
@@ -118,7 +119,8 @@ impl Engine {
             self.see_key(slot.entry, key, guard)
         })?;
         let object = seen.object()?;
-        Some(see(object.version, object.value))
+        let is_there = !self.is_gone(table, &object);
+        is_there.then(|| see(object.version, object.value))
     }
 
     /// Shows objects by their places in `keys`: first all index buckets are asked for, then all
@@ -140,6 +142,7 @@ impl Engine {
                     let index = table.indexes.of(hash);
                     let seen = index.and_then(|i| Some(self.lookup(&i, hash, key, &guard)?.1));
                     let object = seen.as_ref().and_then(Seen::object);
+                    let object = object.filter(|object| !self.is_gone(table, object));
                     see(at, object.map(|o| o.value));
                 }
             }

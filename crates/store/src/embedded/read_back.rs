@@ -6,7 +6,8 @@
 
 use crate::replay::check_version;
 use pluvio_format::{Entry, LogDigest, ParseError, SegmentIter, SegmentKind};
-use pluvio_units::{LogId, ObjectVersion, SEGLET_BYTES, SegmentId, TableId};
+use pluvio_mutation::Lifetime;
+use pluvio_units::{Deadline, LogId, ObjectVersion, SEGLET_BYTES, SegmentId, TableId, UnixMs};
 use std::collections::BTreeMap;
 
 /// A segment as a sink kept it.
@@ -28,6 +29,16 @@ pub struct KeptObject {
     pub key: Vec<u8>,
     /// Its value.
     pub value: Vec<u8>,
+    /// When it expires, if it does.
+    pub deadline: Option<Deadline>,
+}
+
+impl KeptObject {
+    /// How long it lives: for [`Table::put_for`](crate::Table::put_for).
+    #[must_use]
+    pub fn lifetime(&self) -> Lifetime {
+        self.deadline.map_or(Lifetime::Endless, Lifetime::Until)
+    }
 }
 
 /// What was read back.
@@ -79,11 +90,22 @@ struct Head {
     digest: Option<LogDigest>,
 }
 
-/// Newest first: a version, and the value unless it was deleted.
-type Newest<'a> = BTreeMap<(TableId, &'a [u8]), (ObjectVersion, Option<&'a [u8]>)>;
+/// A value, and when it expires.
+type Value<'a> = (&'a [u8], Option<Deadline>);
+
+/// What was found.
+struct Found<'a> {
+    /// The highest version of each key, and the value unless it was deleted.
+    newest: BTreeMap<(TableId, &'a [u8]), (ObjectVersion, Option<Value<'a>>)>,
+    /// Above all versions.
+    next: ObjectVersion,
+    /// The store judged no deadline by a later time.
+    horizon: UnixMs,
+}
 
 /// Finds what lives in all segments that a sink kept, in any order. Takes as much memory again as
-/// the objects.
+/// the objects. What the store may have shown as expired is not among them, whatever clocks show
+/// now. So some objects expire up to 2 s early.
 ///
 /// # Errors
 /// See [`ReadBackError`].
@@ -102,24 +124,35 @@ pub fn read_back(segments: &[KeptSegment]) -> Result<Kept, ReadBackError> {
         }
     }
     let logs = open.values().map(|digest| digest.logs_of_master).max();
-    let mut newest = Newest::new();
-    let mut next = ObjectVersion(1);
+    let mut found = Found {
+        newest: BTreeMap::new(),
+        next: ObjectVersion(1),
+        horizon: UnixMs(0),
+    };
     for log in (0..logs.unwrap_or(1)).map(LogId) {
         let oldest = open.range((log, SegmentId(0))..).next();
         let Some((_, digest)) = oldest.filter(|((of, _), _)| *of == log) else {
             return Err(ReadBackError::NoHead(log));
         };
         for &segment in &digest.segments {
-            let found = by_id.get(&(log, segment));
-            let kept = found.ok_or(ReadBackError::Missing { log, segment })?;
-            replay(segment, &kept.bytes, &mut newest, &mut next)?;
+            let kept = by_id.get(&(log, segment));
+            let kept = kept.ok_or(ReadBackError::Missing { log, segment })?;
+            replay(segment, &kept.bytes, &mut found)?;
         }
     }
+    let Found {
+        newest,
+        next,
+        horizon,
+    } = found;
     let objects = newest.into_iter().filter_map(|((table, key), (_, value))| {
-        Some(KeptObject {
+        let (value, deadline) = value?;
+        let is_gone = deadline.is_some_and(|deadline| deadline.is_past(horizon));
+        (!is_gone).then(|| KeptObject {
             table,
             key: key.to_vec(),
-            value: value?.to_vec(),
+            value: value.to_vec(),
+            deadline,
         })
     });
     Ok(Kept {
@@ -157,8 +190,7 @@ fn head(bytes: &[u8]) -> Result<Head, ReadBackError> {
 fn replay<'a>(
     segment: SegmentId,
     bytes: &'a [u8],
-    newest: &mut Newest<'a>,
-    next: &mut ObjectVersion,
+    found: &mut Found<'a>,
 ) -> Result<(), ReadBackError> {
     for group in SegmentIter::new(bytes, SEGLET_BYTES) {
         let group = group.map_err(|why| ReadBackError::Damaged {
@@ -172,20 +204,25 @@ fn replay<'a>(
             })?;
             let (table, key, version, value) = match entry {
                 Entry::Object(object) => {
-                    (object.table, object.key, object.version, Some(object.value))
+                    let value = (object.value, object.deadline);
+                    (object.table, object.key, object.version, Some(value))
                 }
                 Entry::Tombstone(dead) => (dead.table, dead.key, dead.version, None),
                 Entry::SafeVersion(version) => {
-                    *next = version.max(*next);
+                    found.next = version.max(found.next);
+                    continue;
+                }
+                Entry::Horizon(horizon) => {
+                    found.horizon = horizon.max(found.horizon);
                     continue;
                 }
                 Entry::SegmentHeader(_)
                 | Entry::LogDigest(_)
                 | Entry::TableStats(_)
-                | Entry::Completion(_)
-                | Entry::Horizon(_) => continue,
+                | Entry::Completion(_) => continue,
             };
-            *next = version.next().max(*next);
+            found.next = version.next().max(found.next);
+            let newest = &mut found.newest;
             let known = newest.entry((table, key)).or_insert((version, value));
             // A tombstone kills the object of its own version.
             if version > known.0 || (version == known.0 && value.is_none()) {

@@ -19,15 +19,47 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 pub(crate) struct Sink {
     worker: Worker,
     progress: Arc<Progress>,
+    deletions: Arc<Deletions>,
 }
 
 #[derive(Default)]
 struct Progress {
     state: Mutex<State>,
     changed: Condvar,
-    /// Deletions whose tombstones are in the index until they are durable. As many as there are
-    /// tombstones that the sink does not have: log memory bounds them.
-    deletions: Mutex<VecDeque<(Arc<EngineTable>, Appended<Applied>)>>,
+}
+
+/// Deletions whose tombstones are in the index until they are durable. As many as there are
+/// tombstones that the sink does not have: log memory bounds them.
+#[derive(Default)]
+pub(crate) struct Deletions(Mutex<VecDeque<(Arc<EngineTable>, Appended<Applied>)>>);
+
+impl Deletions {
+    /// Keeps a deletion until its tombstone is durable.
+    pub(crate) fn keep(&self, table: &Arc<EngineTable>, appended: Appended<Applied>) {
+        self.waiting().push_back((Arc::clone(table), appended));
+    }
+
+    /// Takes durable tombstones out of the index.
+    fn settle(&self, engine: &Engine) {
+        loop {
+            let Some((table, appended)) = self.waiting().pop_front() else {
+                return;
+            };
+            match engine.space().confirm(appended) {
+                Ok(durable) => {
+                    let _outcome = engine.settle(&table, durable);
+                }
+                Err(appended) => {
+                    self.waiting().push_front((table, appended));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<(Arc<EngineTable>, Appended<Applied>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Default)]
@@ -55,14 +87,8 @@ impl Progress {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn deletions(&self) -> MutexGuard<'_, VecDeque<(Arc<EngineTable>, Appended<Applied>)>> {
-        self.deletions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells those who wait how a step ended, and takes durable tombstones out of the index.
-    fn stepped(&self, engine: &Engine, failure: Option<SinkError>) {
+    /// Tells those who wait how a step ended.
+    fn stepped(&self, failure: Option<SinkError>) {
         let mut state = self.state();
         if let Some(failure) = failure {
             state.failures += 1;
@@ -70,20 +96,6 @@ impl Progress {
         }
         drop(state);
         self.changed.notify_all();
-        loop {
-            let Some((table, appended)) = self.deletions().pop_front() else {
-                return;
-            };
-            match engine.space().confirm(appended) {
-                Ok(durable) => {
-                    let _outcome = engine.settle(&table, durable);
-                }
-                Err(appended) => {
-                    self.deletions().push_front((table, appended));
-                    return;
-                }
-            }
-        }
     }
 }
 
@@ -94,14 +106,16 @@ impl Sink {
         host: &Arc<dyn Host>,
         sink: Box<dyn ReplicaSink>,
         cleaners: Arc<[Worker]>,
+        deletions: Arc<Deletions>,
     ) -> Result<Self, BuildError> {
         let mut driver = SinkDriver::new(Arc::clone(engine.space()), sink);
         let progress = Arc::<Progress>::default();
         let ending = Ending(Arc::clone(&progress));
-        let engine = Arc::clone(engine);
+        let (engine, settled) = (Arc::clone(engine), Arc::clone(&deletions));
         let work = move || {
             let stepped = driver.step();
-            ending.0.stepped(&engine, stepped.clone().err());
+            ending.0.stepped(stepped.clone().err());
+            settled.settle(&engine);
             match stepped {
                 Ok(Pace::Again) => {
                     cleaners.iter().for_each(Worker::wake);
@@ -114,7 +128,11 @@ impl Sink {
         let worker = host
             .work("sink".into(), Box::new(work))
             .map_err(BuildError::SinkThread)?;
-        Ok(Self { worker, progress })
+        Ok(Self {
+            worker,
+            progress,
+            deletions,
+        })
     }
 
     pub(crate) fn wake(&self) {
@@ -123,9 +141,7 @@ impl Sink {
 
     /// Keeps a deletion until its tombstone is durable.
     pub(crate) fn deleted(&self, table: &Arc<EngineTable>, appended: Appended<Applied>) {
-        self.progress
-            .deletions()
-            .push_back((Arc::clone(table), appended));
+        self.deletions.keep(table, appended);
     }
 
     /// Waits until the sink has what is appended now, or has failed since.

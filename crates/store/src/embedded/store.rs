@@ -3,8 +3,9 @@
 use crate::embedded::builder::{KeyHashing, StoreBuilder};
 use crate::embedded::cleaning;
 use crate::embedded::error::{BuildError, StoreError};
+use crate::embedded::expiry::Sweep;
 use crate::embedded::heads::Heads;
-use crate::embedded::sink::Sink;
+use crate::embedded::sink::{Deletions, Sink};
 use crate::embedded::table::Table;
 use crate::engine::Engine;
 use crate::table::{EngineTable, KeyHasher};
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) heads: Heads,
     pub(crate) limits: Limits,
     cleaner: Arc<Cleaner>,
+    sweep: Arc<Sweep>,
     host: Arc<dyn Host>,
     names: Mutex<Names>,
 }
@@ -61,8 +63,11 @@ pub(crate) struct Limits {
 /// Sizes and counts of a store. A snapshot: its parts are read one after the other.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct StoreStats {
-    /// Objects in all tables.
+    /// Objects in all tables. One that has expired counts until it is dropped, a second later as a
+    /// rule.
     pub objects: u64,
+    /// Objects dropped since the start because their deadlines were past.
+    pub expired: u64,
     /// Bytes of their keys and values.
     pub object_bytes: u64,
     /// Bytes live objects take in the log, headers included.
@@ -140,11 +145,14 @@ impl Store {
         workers: Workers,
     ) -> Result<Self, BuildError> {
         let cleaner = workers.cleaner;
-        let cleaners = cleaning::start(&cleaner, &host, workers.cleaner_threads, &workers.near)?;
-        let cleaners: Arc<[Worker]> = cleaners.into();
+        let deletions = Arc::<Deletions>::default();
+        let sweep = Arc::new(Sweep::start(&engine, &host, &deletions));
+        let (threads, near) = (workers.cleaner_threads, &workers.near);
+        let cleaners: Arc<[Worker]> =
+            cleaning::start(&cleaner, &sweep, &host, threads, near)?.into();
         let sink = workers
             .sink
-            .map(|sink| Sink::start(&engine, &host, sink, Arc::clone(&cleaners)))
+            .map(|sink| Sink::start(&engine, &host, sink, Arc::clone(&cleaners), deletions))
             .transpose()?;
         let shared = Shared {
             sink,
@@ -153,6 +161,7 @@ impl Store {
             heads,
             limits,
             cleaner,
+            sweep,
             host,
             names: Mutex::default(),
         };
@@ -228,12 +237,14 @@ impl Store {
         }
     }
 
-    /// Does a bounded piece of the cleaner's work; says whether there is more. For stores without
-    /// cleaner threads, and for callers who want to help. Call it once a second at least, also when
+    /// Does a bounded piece of the cleaner's work, and drops some objects whose deadlines are past;
+    /// says whether there is more. For stores without cleaner threads, and for callers who want to
+    /// help. Call it once a second at least, also when
     /// nothing is written: pauses that are longer are taken for those of a process that stood
-    /// still, and no memory is given back.
+    /// still, and no memory is given back. In a store with a sink, time stands still for deadlines
+    /// as well.
     pub fn clean_step(&self) -> bool {
-        cleaning::step(&self.shared.cleaner, &*self.shared.host)
+        cleaning::step(&self.shared.cleaner, &self.shared.sweep, &*self.shared.host)
     }
 
     /// Sizes and counts.
@@ -257,6 +268,7 @@ impl Store {
         let log_bytes = log.memory_bytes - log.free_bytes - log.reserve_free_bytes;
         StoreStats {
             objects: engine.objects,
+            expired: self.shared.engine.expiry().dropped(),
             object_bytes: engine.object_bytes,
             live_bytes: log.live_bytes,
             live_bytes_max: log.live_bytes_max,

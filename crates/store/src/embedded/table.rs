@@ -12,8 +12,11 @@ use crate::table::EngineTable;
 use core::ops::Deref;
 use pluvio_format::Object;
 use pluvio_log::Awaited;
-use pluvio_mutation::{Addend, Change, Mutation, Outcome, Output, RejectRules, Unfit};
-use pluvio_units::{KeyHash, ObjectVersion, TableId};
+use pluvio_mutation::{
+    Addend, Change, Get, Lifetime, Mutation, Outcome, Output, Projection, RejectRules, TouchIf,
+    Unfit,
+};
+use pluvio_units::{Deadline, KeyHash, ObjectVersion, TableId};
 use std::sync::Arc;
 
 /// A handle of one table. Cheap to clone; keeps the store alive.
@@ -86,7 +89,8 @@ impl Table {
         self.table.id()
     }
 
-    /// Number of objects; while others write, some number it had.
+    /// Number of objects; while others write, some number it had. One that has expired counts until
+    /// it is dropped, a second later as a rule.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.table.objects()
@@ -180,8 +184,8 @@ impl Table {
                 let hash = self.table.hash(key);
                 let index = self.table.indexes.of(hash)?;
                 let (_, seen) = engine.lookup(&index, hash, key, &guard.0)?;
-                seen.object()?;
-                Some(Borrowed(Held::Seen(seen)))
+                let is_gone = engine.is_gone(&self.table, &seen.object()?);
+                (!is_gone).then_some(Borrowed(Held::Seen(seen)))
             }
         }
     }
@@ -193,7 +197,7 @@ impl Table {
     }
 
     /// Stores a value, whatever was there; gives its version. Versions of one key only grow, also
-    /// over delete and re-create.
+    /// over delete and re-create. A deadline that the key had is over: see [`Self::put_for`].
     ///
     /// # Errors
     /// See [`StoreError`]; nothing changed. Never waits: [`StoreError::Full`] says when to try
@@ -275,6 +279,88 @@ impl Table {
         }
     }
 
+    /// Stores a value, whatever was there, that expires; gives its version. From its deadline on
+    /// it is absent for every call. Its memory comes back without reads, about a second later.
+    ///
+    /// ```
+    /// # use pluvio_store::{Deadline, Lifetime, Size, Store, TouchIf};
+    /// let store = Store::builder().memory(Size::mib(64)).build()?;
+    /// let sessions = store.create_table("sessions")?;
+    /// sessions.put_for(b"7", b"Zoe", Lifetime::For(60_000))?;
+    /// assert!(sessions.deadline(b"7").flatten().is_some());
+    /// assert!(sessions.touch(b"7", Lifetime::Endless, TouchIf::Always)?);
+    /// assert_eq!(sessions.deadline(b"7"), Some(None), "it lives for ever");
+    /// let past = Deadline::new(1).ok_or("no deadline")?;
+    /// sessions.put_for(b"7", b"Zoe", Lifetime::Until(past))?;
+    /// assert_eq!(sessions.get(b"7"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError::NoDeadlines`], or as [`Self::put`]; nothing changed.
+    pub fn put_for(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Lifetime,
+    ) -> Result<ObjectVersion, StoreError> {
+        self.check(key, value)?;
+        self.check_lifetime(lifetime)?;
+        let put = Mutation {
+            lifetime,
+            ..Mutation::new(self.table.id(), key, Change::Put(value.into()))
+        };
+        let applied = self.apply(self.table.hash(key), &put)?;
+        match applied.pending().outcome() {
+            Outcome::Written { version, .. } => Ok(*version),
+            other => unreachable!("a put without rules writes: {other:?}"),
+        }
+    }
+
+    /// Gives an object another lifetime, if its deadline fulfils the condition; says whether it
+    /// got it. One that is over at once deletes the object. False when there is no object. The
+    /// object is written anew, with its value, and gets the next version.
+    ///
+    /// # Errors
+    /// [`StoreError::NoDeadlines`], or as [`Self::put`]; nothing changed.
+    pub fn touch(&self, key: &[u8], lifetime: Lifetime, when: TouchIf) -> Result<bool, StoreError> {
+        self.check(key, &[])?;
+        self.check_lifetime(lifetime)?;
+        let touch = Mutation {
+            lifetime,
+            ..Mutation::new(self.table.id(), key, Change::Touch(when))
+        };
+        let applied = self.apply(self.table.hash(key), &touch)?;
+        match applied.pending().outcome() {
+            Outcome::Written { .. } => Ok(true),
+            Outcome::Unchanged { .. } => Ok(false),
+            Outcome::Deleted { .. } => {
+                self.keep_deletion(applied);
+                Ok(true)
+            }
+            other => unreachable!("a lifetime is changed or not: {other:?}"),
+        }
+    }
+
+    /// The deadline of an object; `None` when there is no object, `Some(None)` when it does not
+    /// expire.
+    #[must_use]
+    pub fn deadline(&self, key: &[u8]) -> Option<Option<Deadline>> {
+        let get = Get {
+            projection: Projection::Deadline,
+            ..Get::new(self.table.id(), key)
+        };
+        let found = self
+            .shared
+            .engine
+            .get(&self.table, self.table.hash(key), &get);
+        let found = found.expect("an embedded store has no transactions of several owners");
+        match found.pending().output() {
+            Output::Integer(ms) => Some(u64::try_from(*ms).ok().and_then(Deadline::new)),
+            Output::Nothing | Output::Bytes(_) | Output::Integers(_) => None,
+        }
+    }
+
     /// Removes the object; says whether there was one.
     ///
     /// # Errors
@@ -299,12 +385,17 @@ impl Table {
             Outcome::Deleted { version, .. } => *version > ObjectVersion(0),
             other => unreachable!("a delete without rules deletes: {other:?}"),
         };
-        if let (Awaited::Later(appended), Some(sink)) = (applied, &self.shared.sink)
-            && deleted
-        {
-            sink.deleted(&self.table, appended);
+        if deleted {
+            self.keep_deletion(applied);
         }
         Ok(deleted)
+    }
+
+    /// Keeps a deletion until the sink has its tombstone.
+    fn keep_deletion(&self, applied: Awaited<Applied>) {
+        if let (Awaited::Later(appended), Some(sink)) = (applied, &self.shared.sink) {
+            sink.deleted(&self.table, appended);
+        }
     }
 
     /// Adds to a number, which is stored as decimal text; an object that is not there counts as 0.
@@ -387,7 +478,7 @@ impl Table {
     }
 
     /// All pairs of key and value, in no useful order. An object that is there all the time comes
-    /// exactly once; one that is written or deleted meanwhile may or may not come.
+    /// exactly once; one that is written or deleted, or expires, meanwhile may or may not come.
     ///
     /// ```
     /// # use pluvio_store::{Size, Store};
@@ -415,6 +506,14 @@ impl Table {
             return Err(StoreError::ValueTooLong(value.len(), limits.value_max));
         }
         Ok(())
+    }
+
+    /// Values that are overwritten have no room for a deadline, whether it is past or not.
+    fn check_lifetime(&self, lifetime: Lifetime) -> Result<(), StoreError> {
+        match self.shared.engine.kind {
+            StoreKind::InPlace if lifetime.is_bounded() => Err(StoreError::NoDeadlines),
+            StoreKind::InPlace | StoreKind::Replicated | StoreKind::Volatile => Ok(()),
+        }
     }
 
     fn apply(

@@ -174,6 +174,7 @@ impl Engine {
             rank,
             key,
             version: version?,
+            deadline: None,
             value,
         })
     }

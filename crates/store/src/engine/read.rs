@@ -148,6 +148,15 @@ impl Engine {
         }
     }
 
+    /// Whether the deadline of an object is past.
+    #[inline]
+    pub(crate) fn is_gone(&self, table: &EngineTable, object: &Object<'_>) -> bool {
+        object.deadline.is_some_and(|deadline| {
+            let now = self.time_of(table, Some(object));
+            deadline.is_past(now.judged)
+        })
+    }
+
     /// Asks for the memory of keys that are read or changed next: first for their index buckets,
     /// then for the entries that these point to, so that the waits overlap [RAMCloud §5].
     pub fn prefetch(&self, table: &EngineTable, hashes: impl Iterator<Item = KeyHash> + Clone) {
