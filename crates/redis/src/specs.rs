@@ -207,6 +207,8 @@ rows! {
         "scripting" "7.0.0" "Commands about functions";
     "function|delete" 3 data(Data::FunctionDelete), "write noscript", "write slow scripting", NONE "",
         "scripting" "7.0.0" "Forgets a library";
+    "function|dump" 2 data(Data::FunctionDump), "noscript", "slow scripting", NONE "",
+        "scripting" "7.0.0" "Gives all libraries in the encoding of Redis's files";
     "function|flush" -2 data(Data::FunctionFlush), "write noscript", "write slow scripting", NONE "",
         "scripting" "7.0.0" "Forgets all libraries";
     "function|help" 2 now(Now::Help), "loading stale", "slow scripting", NONE "",
@@ -217,6 +219,8 @@ rows! {
         "scripting" "7.0.0" "Lists the libraries and their functions";
     "function|load" -3 data(Data::FunctionLoad), "write denyoom noscript", "write slow scripting", NONE "",
         "scripting" "7.0.0" "Keeps a library of functions";
+    "function|restore" -3 data(Data::FunctionRestore), "write denyoom noscript", "write slow scripting", NONE "",
+        "scripting" "7.0.0" "Keeps the libraries that FUNCTION DUMP gave";
     "function|stats" 2 data(Data::FunctionStats), "noscript allow_busy", "slow scripting", NONE "",
         "scripting" "7.0.0" "Counts libraries and functions";
     "get" 2 data(Data::Get), "readonly fast", "read string fast", ONE "RO access",

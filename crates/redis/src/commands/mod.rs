@@ -14,6 +14,7 @@ mod debug;
 mod describe;
 mod dump;
 mod expiry;
+mod function;
 mod handshake;
 mod help;
 mod info;
@@ -171,9 +172,11 @@ pub enum Data {
     FlushAll,
     FlushDb,
     FunctionDelete,
+    FunctionDump,
     FunctionFlush,
     FunctionList,
     FunctionLoad,
+    FunctionRestore,
     FunctionStats,
     Get,
     GetBit,
@@ -471,11 +474,13 @@ async fn run_other(
         Data::Exists | Data::Touch => keys::exist(core, db, command).await,
         Data::FlushAll => keys::flush_all(core, command).await,
         Data::FlushDb => keys::flush_db(core, db, command).await,
-        Data::FunctionDelete => script::delete_functions(core, command).await,
-        Data::FunctionFlush => script::flush_functions(core, command).await,
-        Data::FunctionList => script::list_functions(core, command).await,
-        Data::FunctionLoad => script::load_functions(core, command).await,
-        Data::FunctionStats => script::function_stats(core).await,
+        Data::FunctionDelete => function::delete(core, command).await,
+        Data::FunctionDump => function::dump(core).await,
+        Data::FunctionFlush => function::flush(core, command).await,
+        Data::FunctionList => function::list(core, command).await,
+        Data::FunctionLoad => function::load(core, command).await,
+        Data::FunctionRestore => function::restore(core, command).await,
+        Data::FunctionStats => function::stats(core).await,
         Data::Info => info::info(core, command).await,
         Data::Keys => scan::keys(core, share, db, command).await,
         Data::Lcs => lcs::lcs(core, share, db, command).await,

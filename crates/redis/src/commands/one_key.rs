@@ -249,9 +249,11 @@ pub(crate) fn one_key<'c>(
         | Data::FlushAll
         | Data::FlushDb
         | Data::FunctionDelete
+        | Data::FunctionDump
         | Data::FunctionFlush
         | Data::FunctionList
         | Data::FunctionLoad
+        | Data::FunctionRestore
         | Data::FunctionStats
         | Data::Info
         | Data::Keys

@@ -228,3 +228,85 @@ fn scripts_of_known_libraries_work() {
     }
     assert_eq!(c.say("TTL window"), ":60\r\n");
 }
+
+fn bulk(reply: &[u8]) -> Vec<u8> {
+    let start = reply.windows(2).position(|w| w == b"\r\n").unwrap() + 2;
+    reply[start..reply.len() - 2].to_vec()
+}
+
+fn load(c: &mut Connection, name: &str, function: &str) -> String {
+    let source = format!(
+        "#!lua name={name}\nredis.register_function('{function}', function() return '{name}' end)"
+    );
+    String::from_utf8(c.call(&["FUNCTION", "LOAD", &source])).unwrap()
+}
+
+// shows: FUNCTION-1
+#[test]
+fn libraries_are_restored_all_or_none() {
+    let mut bench = Bench::new();
+    let mut other = bench.another();
+    let (mut c, mut d) = (bench.connect(), other.connect());
+    // Nothing is made by looking, and by forgetting nothing.
+    let none = bulk(&c.call(&["FUNCTION", "DUMP"]));
+    assert_eq!(none.len(), 10);
+    assert_eq!(c.say("FUNCTION FLUSH"), OK);
+    load(&mut c, "one", "f1");
+    load(&mut d, "two", "f2");
+    let both = bulk(&c.call(&["FUNCTION", "DUMP"]));
+    assert_eq!(both, bulk(&d.call(&["FUNCTION", "DUMP"])));
+    let restore = |c: &mut Connection, policy: &str| {
+        let reply = c.call(&[&b"FUNCTION"[..], b"RESTORE", &both, policy.as_bytes()]);
+        String::from_utf8(reply).unwrap()
+    };
+    let names = |c: &mut Connection| {
+        let list = c.say("FUNCTION LIST");
+        let all = ["one", "two", "three"].into_iter();
+        all.filter(|name| list.contains(&format!("\r\n{name}\r\n")))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(c.say("FUNCTION DELETE one"), OK);
+    // One of them is there: neither is restored.
+    assert_eq!(
+        restore(&mut d, "APPEND"),
+        "-ERR Library two already exists\r\n"
+    );
+    assert_eq!(names(&mut c), ["two"]);
+    // A function of one of them is there in another library.
+    assert_eq!(c.say("FUNCTION FLUSH"), OK);
+    load(&mut c, "three", "f2");
+    for policy in ["APPEND", "REPLACE"] {
+        assert_eq!(
+            restore(&mut d, policy),
+            "-ERR Function f2 already exists\r\n"
+        );
+    }
+    assert_eq!(names(&mut c), ["three"]);
+    assert_eq!(restore(&mut d, "FLUSH"), OK);
+    assert_eq!(names(&mut c), ["one", "two"]);
+    assert_eq!(restore(&mut c, "REPLACE"), OK);
+    // An empty one forgets all.
+    let flush = [&b"FUNCTION"[..], b"RESTORE", &none, b"FLUSH"];
+    assert_eq!(d.call(&flush), OK.as_bytes());
+    assert_eq!(names(&mut c), <[&str; 0]>::default());
+}
+
+// shows: FUNCTION-1
+#[test]
+fn libraries_that_are_loaded_together_never_share_a_function() {
+    let mut bench = Bench::new();
+    let mut other = bench.another();
+    let (mut c, mut d) = (bench.connect(), other.connect());
+    load(&mut c, "zero", "f0");
+    for round in 0..5 {
+        let source = |name: &str| {
+            format!("#!lua name={name}{round}\nredis.register_function('g{round}', function() end)")
+        };
+        c.push(&encode(&["FUNCTION", "LOAD", &source("left")]));
+        d.push(&encode(&["FUNCTION", "LOAD", &source("right")]));
+        let replies = [c.replies(1), d.replies(1)].concat();
+        let failed = format!("-ERR Function g{round} already exists\r\n");
+        let failures = replies.iter().filter(|reply| **reply == failed.as_bytes());
+        assert_eq!(failures.count(), 1, "{replies:?}");
+    }
+}
