@@ -6,11 +6,12 @@
 //!    interrupted. That is fetched, and it runs anew.
 //! 3. A script that takes long is interrupted, and runs anew outside the event loop.
 //! 4. Its changes are made at one moment, if nothing that it read has changed meanwhile. Else all
-//!    of it is done again. A script that fails changes nothing.
+//!    of it is done again. A script that fails changes nothing. One that changed nothing, and read
+//!    at one moment only, is done (OVERLAY-1).
 //!
 //! - EVAL-1: a script sees one state of its objects, and others see all that it does, or nothing.
-//! - EVAL-2: scripts of one process that name the same key take turns: they do not meet again and
-//!   again in their commits.
+//! - EVAL-2: scripts of one process that name the same key, and may change it, take turns: they do
+//!   not meet again and again in their commits.
 
 use super::overlay::{Missing, ObjectAt, Objects, Overlay};
 use super::{CommandResult, Data, run_now};
@@ -98,6 +99,11 @@ impl Call {
             _ => return None,
         };
         Some(Self { by, is_read_only })
+    }
+
+    /// Whether it may change nothing.
+    pub(super) fn is_read_only(self) -> bool {
+        self.is_read_only
     }
 }
 

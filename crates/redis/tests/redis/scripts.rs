@@ -1,7 +1,9 @@
 //! EVAL, EVALSHA, FCALL: scripts are transactions.
 
-use crate::bench::{Bench, Connection, encode};
+use crate::bench::{Bench, Connection, encode, run_together};
 use crate::updates::converse;
+use pluvio_client::Opcode;
+use std::time::Duration;
 
 const OK: &str = "+OK\r\n";
 
@@ -308,5 +310,80 @@ fn libraries_that_are_loaded_together_never_share_a_function() {
         let failed = format!("-ERR Function g{round} already exists\r\n");
         let failures = replies.iter().filter(|reply| **reply == failed.as_bytes());
         assert_eq!(failures.count(), 1, "{replies:?}");
+    }
+}
+
+// shows: OVERLAY-1
+#[test]
+fn what_was_read_at_one_moment_is_not_committed() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    assert_eq!(c.say("MSET {t}a 1 {t}b 2"), OK);
+    let sum = "return redis.call('get', '{t}a') + redis.call('get', '{t}b')";
+    let both = ["{t}a", "{t}b"];
+    let named = [&["EVAL_RO", sum, "2"][..], &both].concat();
+    let transactions = |c: &mut Connection, command: &[&str], reply: &str| {
+        let before = bench.cluster.count_sent(Opcode::Transact);
+        assert_eq!(c.call(command), reply.as_bytes(), "{command:?}");
+        bench.cluster.count_sent(Opcode::Transact) - before
+    };
+    // The first time, EVAL keeps the script: a write of another kind.
+    assert_eq!(transactions(&mut c, &named, ":3\r\n"), 1);
+    let written = [&["EVAL", sum, "2"][..], &both].concat();
+    assert_eq!(transactions(&mut c, &written, ":3\r\n"), 1);
+    assert_eq!(
+        transactions(&mut c, &["COPY", "{t}no", "{t}c"], ":0\r\n"),
+        1
+    );
+    // Without an identity: its owner keeps nothing for retries.
+    let sent = bench.cluster.sent();
+    let reads = sent.iter().filter(|sent| sent.opcode == Opcode::Transact);
+    assert_eq!(
+        reads.last().map(|read| read.operation.is_some()),
+        Some(false)
+    );
+    // Two reads, and a commit that compares them.
+    assert_eq!(transactions(&mut c, &["EVAL_RO", sum, "0"], ":3\r\n"), 3);
+    // A change is committed.
+    let change = "return redis.call('incr', KEYS[1])";
+    let change = ["EVAL", change, "1", "{t}a"];
+    assert_eq!(transactions(&mut c, &change, ":2\r\n"), 2);
+    // A script that fails has changed nothing.
+    let fails = "redis.call('incr', KEYS[1]) return redis.error_reply('NO')";
+    assert_eq!(
+        transactions(&mut c, &["EVAL", fails, "1", "{t}a"], "-NO\r\n"),
+        1
+    );
+}
+
+// shows: OVERLAY-1
+#[test]
+fn readers_see_a_sum_that_never_changes() {
+    for keys in [["{t}a", "{t}b"], ["{1}a", "{2}b"]] {
+        let mut bench = Bench::new();
+        let mut other = bench.another();
+        bench.cluster.set_latency(Duration::from_millis(1));
+        let mut c = bench.connect();
+        c.call(&["SET", keys[0], "50"]);
+        c.call(&["SET", keys[1], "50"]);
+        let transfer = "redis.call('decr', KEYS[1]) redis.call('incr', KEYS[2]) return 100";
+        let named = "return redis.call('get', KEYS[1]) + redis.call('get', KEYS[2])";
+        let unnamed = "return redis.call('get', ARGV[1]) + redis.call('get', ARGV[2])";
+        let [a, b] = keys;
+        let commands = [
+            ["EVAL", transfer, "2", a, b],
+            ["EVAL_RO", named, "2", a, b],
+            ["EVAL", unnamed, "0", a, b],
+            ["EVAL", transfer, "2", b, a],
+        ];
+        let mut connections: Vec<_> = (0..4).map(|_| bench.connect()).collect();
+        connections.extend((0..4).map(|_| other.connect()));
+        for (n, connection) in connections.iter_mut().enumerate() {
+            let command = encode(&commands[n % commands.len()]);
+            (0..20).for_each(|_| connection.push(&command));
+        }
+        for replies in run_together(&bench.cluster, &mut connections, 20) {
+            assert_eq!(replies, b":100\r\n".repeat(20));
+        }
     }
 }
