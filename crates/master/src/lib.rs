@@ -49,6 +49,7 @@ mod service;
 mod settlements;
 mod side_log;
 mod tablets;
+mod top_keys;
 
 pub use master::{Master, MasterParts};
 pub use ops::Replies;

@@ -3,6 +3,7 @@
 use super::Replies;
 use super::mutate::refusal_of;
 use crate::master::{Master, Served};
+use crate::top_keys::Use;
 use pluvio_log::{Awaited, Durable};
 use pluvio_mutation::{Current, Get, Outcome};
 use pluvio_units::{KeyHash, TableId};
@@ -56,13 +57,16 @@ impl Master {
                 }
                 match self.serving(&snapshot, get.table, get.hash) {
                     Err(refusal) => replies.refused(refusal),
-                    Ok(Served { table, hash, .. }) => match self.store().get(table, hash, get) {
-                        Ok(outcome) => {
-                            bytes += outcome.pending().output().bulk_len();
-                            replies.awaited(self, outcome);
+                    Ok(Served { table, hash, .. }) => {
+                        self.sample((table, hash), get.key, Use::Read);
+                        match self.store().get(table, hash, get) {
+                            Ok(outcome) => {
+                                bytes += outcome.pending().output().bulk_len();
+                                replies.awaited(self, outcome);
+                            }
+                            Err(error) => replies.refused(refusal_of(&error)),
                         }
-                        Err(error) => replies.refused(refusal_of(&error)),
-                    },
+                    }
                 }
             }
         }
@@ -82,7 +86,12 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
-        Ok(self.store().show(table, hash, get.key, show))
+        let shown = self.store().show(table, hash, get.key, show);
+        // Otherwise it is read, and sampled, by another function.
+        if shown.is_some() {
+            self.sample((table, hash), get.key, Use::Read);
+        }
+        Ok(shown)
     }
 
     /// Reads one object at once. The outcome must not be told before it is durable.
@@ -93,6 +102,7 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
+        self.sample((table, hash), get.key, Use::Read);
         let outcome = self.store().get(table, hash, get);
         outcome.map_err(|error| refusal_of(&error))
     }
