@@ -56,3 +56,4 @@ pub use ops::Replies;
 pub use pluvio_mutation::Current;
 pub use recover::{AddressBook, RecoveryOptions};
 pub use tablets::{LocalTable, Snapshot, Tablet, TabletMap, TabletPhase};
+pub use top_keys::{TableTraffic, Traffic};

@@ -57,16 +57,15 @@ impl Master {
                 }
                 match self.serving(&snapshot, get.table, get.hash) {
                     Err(refusal) => replies.refused(refusal),
-                    Ok(Served { table, hash, .. }) => {
-                        self.sample((table, hash), get.key, Use::Read);
-                        match self.store().get(table, hash, get) {
-                            Ok(outcome) => {
-                                bytes += outcome.pending().output().bulk_len();
-                                replies.awaited(self, outcome);
-                            }
-                            Err(error) => replies.refused(refusal_of(&error)),
+                    Ok(Served { table, hash, .. }) => match self.store().get(table, hash, get) {
+                        Ok(outcome) => {
+                            let moved = outcome.pending().output().bulk_len();
+                            self.sample((table, hash), (get.key, Use::Read), Some(moved));
+                            bytes += moved;
+                            replies.awaited(self, outcome);
                         }
-                    }
+                        Err(error) => replies.refused(refusal_of(&error)),
+                    },
                 }
             }
         }
@@ -89,7 +88,7 @@ impl Master {
         let shown = self.store().show(table, hash, get.key, show);
         // Otherwise it is read, and sampled, by another function.
         if shown.is_some() {
-            self.sample((table, hash), get.key, Use::Read);
+            self.sample((table, hash), (get.key, Use::Read), None);
         }
         Ok(shown)
     }
@@ -102,8 +101,11 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
-        self.sample((table, hash), get.key, Use::Read);
         let outcome = self.store().get(table, hash, get);
+        if let Ok(outcome) = &outcome {
+            let moved = outcome.pending().output().bulk_len();
+            self.sample((table, hash), (get.key, Use::Read), Some(moved));
+        }
         outcome.map_err(|error| refusal_of(&error))
     }
 

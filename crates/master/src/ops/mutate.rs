@@ -210,7 +210,8 @@ impl Master {
             Some(other) => return Err(not_executed(&other)),
         };
         self.writes_possible()?;
-        self.sample((table, hash), mutation.key, Use::Write);
+        let moved = mutation.change.bulk_len();
+        self.sample((table, hash), (mutation.key, Use::Write), Some(moved));
         self.notice(table.id(), hash, mutation);
         let site = Site {
             log,

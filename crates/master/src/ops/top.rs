@@ -1,24 +1,26 @@
 //! Samples of operations, and the top lists that come of them.
 
 use crate::master::Master;
-use crate::top_keys::{LARGE, Lists, Noticed, Rate, Sample, Use};
+use crate::top_keys::{LARGE, Lists, Noticed, Rate, Sample, Traffic, Use};
 use pluvio_mutation::{Change, Get, Mutation, Outcome, Output, Projection};
 use pluvio_store::EngineTable;
 use pluvio_units::{KeyHash, TableId};
 use pluvio_wire::{GetTopKeys, HotKey, LargeKey, TOP_KEYS_MAX, TopKeys, TopKeysOfTable};
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Master {
-    /// Counts an operation on a key that is served here, if it is to be sampled.
+    /// Counts an operation on a key that is served here, if it is to be sampled. `moved`: the bytes
+    /// of its value, or of the part that was read; `None`: those of the object.
     #[inline]
     pub(super) fn sample(
         &self,
         (table, hash): (&Arc<EngineTable>, KeyHash),
-        key: &[u8],
-        used: Use,
+        (key, used): (&[u8], Use),
+        moved: Option<usize>,
     ) {
         if let Some(weight) = self.samples.is_due() {
-            self.take_sample((table, hash), key, used, weight);
+            self.take_sample((table, hash), (key, used), moved, weight);
         }
     }
 
@@ -26,17 +28,20 @@ impl Master {
     fn take_sample(
         &self,
         (table, hash): (&Arc<EngineTable>, KeyHash),
-        key: &[u8],
-        used: Use,
+        (key, used): (&[u8], Use),
+        moved: Option<usize>,
         weight: u32,
     ) {
+        let bytes = self.size_of(table, hash, key);
+        let moved = moved.map(|moved| (key.len() + moved) as u64);
         let sample = Sample {
             table: table.id(),
             hash,
             key,
             used,
             weight,
-            bytes: self.size_of(table, hash, key),
+            bytes,
+            traffic: moved.or(bytes).unwrap_or(key.len() as u64),
         };
         self.samples.note(self.monotonic(), &sample);
     }
@@ -54,6 +59,7 @@ impl Master {
                 used: Use::Write,
                 weight: 0,
                 bytes: Some((mutation.key.len() + value.bytes().len()) as u64),
+                traffic: 0,
             };
             self.samples.note(self.monotonic(), &sample);
         }
@@ -90,6 +96,33 @@ impl Master {
                 .map(|lists| self.shown(lists))
                 .collect(),
         }
+    }
+
+    /// Begins to note which keys of this server make most traffic, for this time or until it is
+    /// stopped. The caller wants to see so many. False: that is going on.
+    #[must_use]
+    pub fn start_traffic(&self, wanted: usize, lasts: Option<Duration>) -> bool {
+        self.samples
+            .start_session(self.monotonic(), (wanted, lasts))
+    }
+
+    /// Ends what [`Master::start_traffic`] began. False: nothing is going on.
+    #[must_use]
+    pub fn stop_traffic(&self) -> bool {
+        self.samples.stop_session(self.monotonic())
+    }
+
+    /// Forgets what was noted. False: it is going on.
+    #[must_use]
+    pub fn reset_traffic(&self) -> bool {
+        self.samples.reset_session(self.monotonic())
+    }
+
+    /// What was noted since [`Master::start_traffic`]; and one in about how many operations is
+    /// sampled now.
+    #[must_use]
+    pub fn traffic(&self) -> Option<(Traffic, u32)> {
+        self.samples.session(self.monotonic())
     }
 
     fn shown(&self, lists: Lists) -> TopKeysOfTable {

@@ -123,10 +123,14 @@ impl Master {
         for (step, (table, hash)) in steps.iter().zip(&placed) {
             match step.operation.mutation() {
                 Some(mutation) => {
-                    self.sample((table, *hash), mutation.key, Use::Write);
+                    let moved = mutation.change.bulk_len();
+                    self.sample((table, *hash), (mutation.key, Use::Write), Some(moved));
                     self.notice(table.id(), *hash, &mutation);
                 }
-                None => self.sample((table, *hash), step.operation.key(), Use::Read),
+                None => {
+                    let key = step.operation.key();
+                    self.sample((table, *hash), (key, Use::Read), None);
+                }
             }
         }
         let at: Vec<StepAt<'_>> = steps

@@ -19,13 +19,17 @@
 //! Any thread.
 
 mod list;
+mod session;
+
+pub use session::{TableTraffic, Traffic};
 
 use core::cell::Cell;
 use list::{KEY_SHOWN, ShownKey, TopList};
 use pluvio_units::{KeyHash, TableId};
+use session::Session;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Samples in a second that are wanted. A sample costs less than a microsecond, so they cost less
@@ -86,6 +90,8 @@ pub(crate) struct Sample<'k> {
     pub(crate) weight: u32,
     /// Bytes of key and value, where there is an object.
     pub(crate) bytes: Option<u64>,
+    /// Bytes of keys and values that the operation moved.
+    pub(crate) traffic: u64,
 }
 
 /// A large object.
@@ -135,6 +141,8 @@ struct State {
     halved: Duration,
     seconds: f64,
     tables: BTreeMap<TableId, OfTable>,
+    /// Of HOTKEYS, the latest.
+    session: Option<Session>,
 }
 
 /// See the module.
@@ -253,8 +261,12 @@ impl Samples {
         if sample.weight > 0 {
             self.keep_pace(&mut state, now, sample.weight);
         }
-        let of_table = state.of_table(sample.table);
         let weight = f64::from(sample.weight);
+        if let Some(session) = &mut state.session {
+            let key = (sample.hash, sample.key);
+            session.count(now, sample.table, key, weight * sample.traffic as f64);
+        }
+        let of_table = state.of_table(sample.table);
         match sample.used {
             _ if sample.weight == 0 => {}
             Use::Read => of_table.reads.count(sample.hash, sample.key, weight),
@@ -290,7 +302,7 @@ impl Samples {
 
     /// The top lists, with at most `count` keys each; of one table only, where it is named.
     pub(crate) fn top(&self, now: Duration, table: Option<TableId>, count: usize) -> Top {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.fade(now);
         let seconds = state.seconds(now);
         let wanted = state.tables.iter();
@@ -304,9 +316,51 @@ impl Samples {
         }
     }
 
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a session that notes traffic, for this time or until it is stopped. False: another
+    /// one is on.
+    pub(crate) fn start_session(
+        &self,
+        now: Duration,
+        (wanted, lasts): (usize, Option<Duration>),
+    ) -> bool {
+        let mut state = self.lock();
+        let is_on = state.session.as_ref().is_some_and(|one| one.is_active(now));
+        if !is_on {
+            state.session = Some(Session::new(now, wanted, lasts));
+        }
+        !is_on
+    }
+
+    /// Ends the session; what it has seen stays. False: none is on.
+    pub(crate) fn stop_session(&self, now: Duration) -> bool {
+        let mut state = self.lock();
+        let session = state.session.as_mut().filter(|one| one.is_active(now));
+        session.map(|session| session.stop(now)).is_some()
+    }
+
+    /// Forgets the session. False: it is on.
+    pub(crate) fn reset_session(&self, now: Duration) -> bool {
+        let mut state = self.lock();
+        let is_on = state.session.as_ref().is_some_and(|one| one.is_active(now));
+        if !is_on {
+            state.session = None;
+        }
+        !is_on
+    }
+
+    /// What the latest session has seen, and the mean distance between samples now.
+    pub(crate) fn session(&self, now: Duration) -> Option<(Traffic, u32)> {
+        let seen = self.lock().session.as_ref().map(|one| one.seen(now));
+        seen.map(|seen| (seen, self.mean.load(Ordering::Relaxed)))
+    }
+
     /// Forgets a table.
     pub(crate) fn forget(&self, table: TableId) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.tables.remove(&table);
     }
 }
@@ -392,7 +446,7 @@ impl State {
 }
 
 /// Most bytes of keys that are remembered (TOP-3).
-const _: () = assert!(TABLES * (2 * list::PLACES + LARGEST) * KEY_SHOWN <= 2 << 20);
+const _: () = assert!(TABLES * (3 * list::PLACES + LARGEST) * KEY_SHOWN <= 2 << 20);
 
 #[cfg(test)]
 mod tests {
@@ -412,6 +466,7 @@ mod tests {
             used,
             weight,
             bytes: None,
+            traffic: 0,
         }
     }
 
@@ -548,6 +603,46 @@ mod tests {
         assert_eq!(top.tables.len(), TABLES);
         let has = |id| top.tables.iter().any(|lists| lists.table == TableId(id));
         assert!(has(3) && has(100) && has(101) && !has(0) && !has(1));
+    }
+
+    #[test]
+    fn a_session_notes_traffic_until_it_ends() {
+        let samples = Samples::new(secs(0));
+        let moves = |second: u64, n: u64, traffic: u64| {
+            let key = n.to_string();
+            let moved = Sample {
+                traffic,
+                ..sample(n, key.as_bytes(), Use::Read, 4)
+            };
+            samples.note(secs(second), &moved);
+        };
+        moves(0, 1, 1000);
+        assert_eq!(samples.session(secs(0)), None);
+        assert!(!samples.stop_session(secs(0)));
+        assert!(samples.start_session(secs(1), (5, Some(secs(10)))));
+        assert!(!samples.start_session(secs(2), (5, None)) && !samples.reset_session(secs(2)));
+        moves(2, 1, 100);
+        moves(3, 2, 250);
+        moves(3, 1, 0);
+        let (seen, _) = samples.session(secs(5)).expect("it is on");
+        assert!(seen.is_active);
+        assert_eq!(seen.lasted, secs(4));
+        let traffic = &seen.tables[&TABLE];
+        let keys = vec![(b"2".to_vec(), 1000), (b"1".to_vec(), 400)];
+        assert_eq!((traffic.bytes, &traffic.keys), (1400, &keys));
+        // It ends by itself.
+        moves(11, 1, 5000);
+        let (seen, _) = samples.session(secs(100)).expect("it is remembered");
+        assert_eq!((seen.is_active, seen.lasted), (false, secs(10)));
+        assert_eq!(seen.tables[&TABLE].bytes, 1400);
+        // A new one begins with nothing, and is stopped.
+        assert!(samples.start_session(secs(100), (7, None)));
+        assert!(samples.stop_session(secs(103)) && !samples.stop_session(secs(104)));
+        let (seen, _) = samples.session(secs(200)).expect("it is remembered");
+        assert_eq!((seen.lasted, seen.tables.len()), (secs(3), 0));
+        assert_eq!((seen.since_start, seen.wanted), (secs(100), 7));
+        assert!(samples.reset_session(secs(200)));
+        assert_eq!(samples.session(secs(200)), None);
     }
 
     // shows: TOP-2

@@ -255,6 +255,7 @@ pub(crate) fn one_key<'c>(
         | Data::FunctionLoad
         | Data::FunctionRestore
         | Data::FunctionStats
+        | Data::HotKeysGet
         | Data::Info
         | Data::Keys
         | Data::Lcs
