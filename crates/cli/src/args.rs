@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cmd::{bench, demo, export, import, lifetime, objects, scan, status, table};
+use crate::cmd::{bench, demo, export, import, lifetime, objects, scan, status, table, top};
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
 #[derive(Parser, Debug)]
@@ -48,6 +48,8 @@ pub enum Command {
     Coordinator(Coordinator),
     /// Show servers, tables, memory, replication, recoveries and migrations
     Status(status::Status),
+    /// Show the keys that are used most, and the largest ones
+    Top(top::Top),
     /// Create, drop, list and split tables, and move their tablets
     Table(table::Table),
     /// Read one object

@@ -45,6 +45,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
             | Command::Export(_)
             | Command::Status(_)
             | Command::Table(_)
+            | Command::Top(_)
     );
     match execute(&global, command) {
         // As after `pluvio scan | head`.
@@ -60,6 +61,7 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Server(server) => server_process::run(global, &server),
         Command::Coordinator(coordinator) => coordinator_process::run(global, &coordinator),
         Command::Status(status) => cmd::status::run(global, &status),
+        Command::Top(top) => cmd::top::run(global, &top),
         Command::Table(table) => cmd::table::run(global, &table),
         Command::Get(get) => cmd::objects::get(global, &get),
         Command::Put(put) => cmd::objects::put(global, &put),

@@ -9,9 +9,9 @@ use pluvio_env::{Address, CallError};
 use pluvio_units::{HashKind, KeyHash, ServerId, TableId};
 use pluvio_wire::{
     ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, FatalKind,
-    GetClusterStatus, GetLeader, GetServerList, GetServerStatus, GetTable, Header, ListTables,
-    Opcode, Ping, Refusal, Request, RetryReason, RpcError, ServerList, ServerStatus, SplitTablet,
-    TableInfo, TableRef, check_table_name,
+    GetClusterStatus, GetLeader, GetServerList, GetServerStatus, GetTable, GetTopKeys, Header,
+    ListTables, Opcode, Ping, Refusal, Request, RetryReason, RpcError, ServerList, ServerStatus,
+    SplitTablet, TableInfo, TableRef, TopKeys, check_table_name,
 };
 
 /// How long a coordinator has to say what is wrong. It answers that at once.
@@ -222,6 +222,19 @@ impl Client {
     /// [`ErrorKind::TimedOut`] when it does not answer within one attempt's time.
     pub async fn server_status(&self, address: &Address) -> Result<ServerStatus, ClientError> {
         self.ask_once(address, &GetServerStatus {}).await
+    }
+
+    /// Which keys of one server are used most, and which are the largest that it has noticed. Asked
+    /// once, without retries.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] when it does not answer within one attempt's time.
+    pub async fn top_keys(
+        &self,
+        address: &Address,
+        request: &GetTopKeys,
+    ) -> Result<TopKeys, ClientError> {
+        self.ask_once(address, request).await
     }
 
     async fn ask_once<R: Request>(

@@ -105,17 +105,18 @@ pub(crate) struct OneGet<'a>(pub(crate) Get<'a>);
 /// One mutation.
 pub(crate) struct OneMutation<'a>(pub(crate) Mutation<'a>);
 
-/// A transaction whose keys have one owner.
-pub(crate) struct OneOwner<'a> {
+/// A transaction whose keys have one owner. One that only reads has no identity: reading again does
+/// no harm, so there is no outcome to keep.
+pub(crate) struct OneOwner<'a, const CHANGES: bool> {
     pub(crate) steps: &'a [TransactionStep<'a>],
     /// The table of each step.
     pub(crate) tables: &'a [&'a Table],
 }
 
-impl DataRequest for OneOwner<'_> {
+impl<const CHANGES: bool> DataRequest for OneOwner<'_, CHANGES> {
     type Reply = Results;
     type Done = Outcome;
-    const CHANGES_DATA: bool = true;
+    const CHANGES_DATA: bool = CHANGES;
 
     fn check(&self, owner: ServerId) -> Result<(), ClientError> {
         let is_elsewhere = |(step, table): (&TransactionStep<'_>, &&Table)| {

@@ -83,17 +83,30 @@ impl Client {
             .collect();
         check_transaction(&placed).map_err(ClientError::from_final)?;
         let tables: Vec<_> = steps.iter().map(|(table, _)| *table).collect();
-        let (Some((table, first)), request) = (
-            tables.first().zip(placed.first()),
-            OneOwner {
-                steps: &placed,
-                tables: &tables,
-            },
-        ) else {
+        let Some((table, first)) = tables.first().zip(placed.first()) else {
             return Ok(Transacted::Committed(Vec::new()));
         };
         let hash = first.operation.hash().expect("it was just computed");
-        let outcome = match self.on_hash(table, hash, &request).await {
+        let changes = placed
+            .iter()
+            .any(|step| step.operation.mutation().is_some());
+        let outcome = match changes {
+            true => {
+                let request = OneOwner::<true> {
+                    steps: &placed,
+                    tables: &tables,
+                };
+                self.on_hash(table, hash, &request).await
+            }
+            false => {
+                let request = OneOwner::<false> {
+                    steps: &placed,
+                    tables: &tables,
+                };
+                self.on_hash(table, hash, &request).await
+            }
+        };
+        let outcome = match outcome {
             Err(error) if error.fatal_kind() == Some(FatalKind::SeveralOwners) => {
                 Box::pin(self.transact_several(&placed, &tables)).await?
             }

@@ -462,7 +462,7 @@ impl Coordinator {
                     ..ServerStatus::default()
                 })
             }),
-            ServerOp::UpdateServerList => unsupported(request.opcode),
+            ServerOp::UpdateServerList | ServerOp::GetTopKeys => unsupported(request.opcode),
         }
     }
 }

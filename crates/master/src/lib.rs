@@ -49,9 +49,11 @@ mod service;
 mod settlements;
 mod side_log;
 mod tablets;
+mod top_keys;
 
 pub use master::{Master, MasterParts};
 pub use ops::Replies;
 pub use pluvio_mutation::Current;
 pub use recover::{AddressBook, RecoveryOptions};
 pub use tablets::{LocalTable, Snapshot, Tablet, TabletMap, TabletPhase};
+pub use top_keys::{TableTraffic, Traffic};

@@ -7,6 +7,7 @@ use crate::recover::{AddressBook, RecoveryOptions};
 use crate::recovery_attempts::Attempts;
 use crate::settlements::Settlements;
 use crate::tablets::{OLD_MAPS_PAUSE, Snapshot, Tablet, TabletMap, TabletPhase};
+use crate::top_keys::Samples;
 use pluvio_env::{Clock, Env, Moment, timeout};
 use pluvio_log::{Appended, Awaited, Durability, Durable};
 use pluvio_mutation::Outcome;
@@ -137,6 +138,8 @@ pub struct Master {
     /// Calls of [`Master::forget_clients`].
     turns: AtomicUsize,
     pub(crate) settlements: Settlements,
+    /// Which keys are used most.
+    pub(crate) samples: Samples,
 }
 
 impl Master {
@@ -146,6 +149,7 @@ impl Master {
         let logs: Vec<LogId> = parts.store.space().logs().collect();
         let master = Arc::new(Self {
             settlements: Settlements::new(logs.len()),
+            samples: Samples::new(parts.env.clock.now().0),
             env: parts.env,
             cluster: parts.cluster,
             id: parts.id,
@@ -341,6 +345,7 @@ impl Master {
         while !old.is_gone() {
             self.env.clock.sleep(OLD_MAPS_PAUSE).await;
         }
+        self.samples.forget(table);
         let store = Arc::clone(&self.store);
         self.elsewhere(move || store.drop_table(table)).await;
     }

@@ -644,6 +644,17 @@ impl Databases {
         Ok(())
     }
 
+    /// The tables of all databases.
+    pub(crate) async fn table_ids(&self) -> Result<BTreeSet<TableId>, Failure> {
+        let names: BTreeSet<String> = DatabaseId::all().map(DatabaseId::table_name).collect();
+        let tables = self.client.list_tables().await;
+        let tables = tables.map_err(|error| of_client(&error))?;
+        let ours = tables
+            .into_iter()
+            .filter(|table| names.contains(&table.name));
+        Ok(ours.map(|table| table.id).collect())
+    }
+
     /// The databases whose tables exist; of a cluster, the only one that there is.
     pub(crate) async fn existing(&self) -> Result<Vec<DatabaseId>, Failure> {
         if self.own_only {

@@ -57,6 +57,8 @@ pub(crate) const NO_SCRIPT: Failure =
     Failure::fixed("NOSCRIPT No matching script. Please use EVAL.");
 pub(crate) const NO_FUNCTION: Failure = Failure::fixed("ERR Function not found");
 pub(crate) const NO_LIBRARY: Failure = Failure::fixed("ERR Library not found");
+pub(crate) const BAD_FOOTER: Failure =
+    Failure::fixed("ERR DUMP payload version or checksum are wrong");
 /// A script that ran until its time was over, or that SCRIPT KILL has stopped.
 pub(crate) const SCRIPT_STOPPED: Failure = Failure::fixed(
     "ERR Error running script: stopped by SCRIPT KILL, or because its time was over; it changed \

@@ -45,6 +45,7 @@ mod database;
 mod failure;
 mod give_way;
 mod glob;
+mod hot_keys;
 mod memory;
 mod monitor;
 mod number;
@@ -64,6 +65,7 @@ mod table;
 mod version;
 
 pub use counters::{CommandTotals, Latencies, Totals};
+pub use hot_keys::{HotKeys, HotKeysOf, HotSession, HotTable};
 pub use memory::{ClientMemory, ClientMemoryStats};
 pub use parameters::Parameters;
 pub use parser::{Command, Limits, Parsed, Parser, ProtocolError, TooLarge};

@@ -5,6 +5,9 @@
 //!         │ length, bytes │ or a small integer, or LZF │ little endian    │ of all before it
 //! ```
 //!
+//! FUNCTION DUMP and RESTORE: the sources of any number of libraries, each a string behind the
+//! opcode 245 instead of the type, and the same footer.
+//!
 //! The two upper bits of a string's first byte say what follows:
 //!
 //! | bits | meaning |
@@ -17,6 +20,9 @@
 //! - RDB-1: the lengths in a payload are compared with the bytes that are there, and with the
 //!   longest value, before memory is taken for them.
 //!
+//! - RDB-2: the sources of a payload are unpacked one by one, so that its reader can stop. A packed
+//!   one may grow by a factor of 88.
+//!
 //! Not here: other types than strings, and files.
 
 use crate::number::{integer, push_integer};
@@ -25,6 +31,8 @@ use pluvio_units::VALUE_MAX;
 
 /// The version that DUMP writes: the one of Redis 5 and later. Strings are the same in all of them.
 const VERSION: u16 = 9;
+/// The version that FUNCTION DUMP writes: the one of Redis 7.0, the first with libraries.
+const FUNCTIONS_VERSION: u16 = 10;
 /// The versions that RESTORE takes: those of Redis up to 8, and that of Valkey 9.
 const VERSIONS: [core::ops::RangeInclusive<u16>; 2] = [1..=13, 80..=80];
 /// Version and checksum.
@@ -33,6 +41,10 @@ const FOOTER_BYTES: usize = 10;
 pub(crate) const FRAME_BYTES: usize = 1 + FOOTER_BYTES;
 /// The type of strings.
 const TYPE_STRING: u8 = 0;
+/// What stands before the source of a library.
+const OPCODE_FUNCTION: u8 = 245;
+/// What release candidates of Redis 7.0 wrote instead.
+const OPCODE_FUNCTION_EARLY: u8 = 246;
 /// Longest text that is looked at as an integer: `-2147483648`.
 const INTEGER_TEXT_MAX: usize = 11;
 
@@ -55,7 +67,23 @@ pub(crate) fn dump(value: &[u8]) -> Vec<u8> {
         push_length(value.len(), &mut out);
         out.extend_from_slice(value);
     }
-    out.extend_from_slice(&VERSION.to_le_bytes());
+    close(out, VERSION)
+}
+
+/// The payload of libraries.
+pub(crate) fn dump_functions<'s>(sources: impl Iterator<Item = &'s [u8]>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for source in sources {
+        out.push(OPCODE_FUNCTION);
+        push_length(source.len(), &mut out);
+        out.extend_from_slice(source);
+    }
+    close(out, FUNCTIONS_VERSION)
+}
+
+/// Appends the footer.
+fn close(mut out: Vec<u8>, version: u16) -> Vec<u8> {
+    out.extend_from_slice(&version.to_le_bytes());
     let sum = crc64(&out);
     out.extend_from_slice(&sum.to_le_bytes());
     out
@@ -101,6 +129,62 @@ fn push_length(length: usize, out: &mut Vec<u8>) {
 /// # Errors
 /// It is none of a string.
 pub(crate) fn restore(payload: &Bytes) -> Result<Bytes, Bad> {
+    let mut input = Input::of(payload)?;
+    match input.byte()? {
+        TYPE_STRING => input.string(),
+        _ => Err(Bad::Format),
+    }
+}
+
+/// Why a payload of libraries is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BadFunctions {
+    /// It has something else where a library should begin.
+    NoFunction,
+    /// It has a library of a release candidate of Redis 7.0.
+    TooEarly,
+    /// The source of a library is no string in a known encoding.
+    Format,
+    /// The source of a library is longer than values may be.
+    TooLong,
+}
+
+/// Reads the sources of libraries from a payload.
+pub(crate) struct Functions(Input);
+
+impl Functions {
+    /// Of a payload whose footer is right.
+    ///
+    /// # Errors
+    /// [`Bad::Footer`].
+    pub(crate) fn of(payload: &Bytes) -> Result<Self, Bad> {
+        Input::of(payload).map(Self)
+    }
+
+    /// The next source (RDB-2).
+    ///
+    /// # Errors
+    /// The payload makes no sense from here on.
+    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, BadFunctions> {
+        let Ok(opcode) = self.0.byte() else {
+            return Ok(None);
+        };
+        match opcode {
+            OPCODE_FUNCTION => self.0.string().map(Some).map_err(|bad| match bad {
+                Bad::TooLong => BadFunctions::TooLong,
+                Bad::Footer | Bad::Format => BadFunctions::Format,
+            }),
+            OPCODE_FUNCTION_EARLY => Err(BadFunctions::TooEarly),
+            _ => Err(BadFunctions::NoFunction),
+        }
+    }
+}
+
+/// The payload without its footer.
+///
+/// # Errors
+/// [`Bad::Footer`].
+fn open(payload: &Bytes) -> Result<Bytes, Bad> {
     let end = payload.len().checked_sub(FOOTER_BYTES).ok_or(Bad::Footer)?;
     let (version, sum) = payload[end..].split_at(2);
     let version = u16::from_le_bytes(version.try_into().map_err(|_| Bad::Footer)?);
@@ -109,14 +193,7 @@ pub(crate) fn restore(payload: &Bytes) -> Result<Bytes, Bad> {
     if !is_known || crc64(&payload[..end + 2]) != sum {
         return Err(Bad::Footer);
     }
-    let mut input = Input {
-        bytes: payload.slice(..end),
-        at: 0,
-    };
-    match input.byte()? {
-        TYPE_STRING => input.string(),
-        _ => Err(Bad::Format),
-    }
+    Ok(payload.slice(..end))
 }
 
 struct Input {
@@ -125,6 +202,11 @@ struct Input {
 }
 
 impl Input {
+    fn of(payload: &Bytes) -> Result<Self, Bad> {
+        let bytes = open(payload)?;
+        Ok(Self { bytes, at: 0 })
+    }
+
     fn byte(&mut self) -> Result<u8, Bad> {
         let [byte] = self.array()?;
         Ok(byte)
@@ -294,11 +376,16 @@ mod tests {
     use proptest::prelude::*;
 
     fn payload(body: &[u8]) -> Bytes {
-        let mut out = body.to_vec();
-        out.extend_from_slice(&11_u16.to_le_bytes());
-        let sum = crc64(&out);
-        out.extend_from_slice(&sum.to_le_bytes());
-        out.into()
+        close(body.to_vec(), 11).into()
+    }
+
+    fn functions(payload: &Bytes) -> Result<Vec<Bytes>, BadFunctions> {
+        let mut functions = Functions::of(payload).expect("its footer is right");
+        let mut all = Vec::new();
+        while let Some(source) = functions.next()? {
+            all.push(source);
+        }
+        Ok(all)
     }
 
     #[test]
@@ -368,7 +455,67 @@ mod tests {
         assert_eq!(restore(&packed), Ok(Bytes::from("aaaaaaaaaa")));
     }
 
+    #[test]
+    fn payloads_of_libraries_are_those_of_redis() {
+        // What redis-server 7.0 gave.
+        let source = b"#!lua name=a\nredis.register_function('f', function(k,a) return 1 end)";
+        let theirs = [
+            b"\xf5\x40\x45",
+            &source[..],
+            b"\n\0Q\xc6\xe8\r\x1d\x1e\xcb\xe8",
+        ]
+        .concat();
+        assert_eq!(dump_functions([&source[..]].into_iter()), theirs);
+        assert_eq!(
+            dump_functions([].into_iter()),
+            b"\n\0]\x9b\\@\x0f\x7f\xa2\xda"
+        );
+        let sources = functions(&theirs.into());
+        assert_eq!(sources, Ok(vec![Bytes::from_static(source)]));
+    }
+
+    // shows: RDB-2
+    #[test]
+    fn sources_are_unpacked_one_by_one() {
+        let bad = b"\xf5\x01a\xf5\x05ab";
+        let mut input = Functions::of(&payload(bad)).expect("its footer is right");
+        assert_eq!(input.next(), Ok(Some(Bytes::from("a"))));
+        assert_eq!(input.next(), Err(BadFunctions::Format));
+        for (body, why) in [
+            (&b"\0\x01a"[..], BadFunctions::NoFunction),
+            (b"\xf6\x01a", BadFunctions::TooEarly),
+            (b"\xf5", BadFunctions::Format),
+            (b"\xf5\x82a", BadFunctions::Format),
+            (
+                b"\xf5\x81\xff\xff\xff\xff\xff\xff\xff\xff",
+                BadFunctions::Format,
+            ),
+            (
+                b"\xf5\xc3\x02\x80\xff\xff\xff\xff\xff\xff",
+                BadFunctions::TooLong,
+            ),
+        ] {
+            assert_eq!(functions(&payload(body)), Err(why), "{body:?}");
+        }
+        assert_eq!(
+            Functions::of(&Bytes::from("short")).err(),
+            Some(Bad::Footer)
+        );
+    }
+
     proptest! {
+        #[test]
+        fn libraries_survive_the_round_trip(sources: Vec<Vec<u8>>) {
+            let dumped = dump_functions(sources.iter().map(|source| &source[..]));
+            let sources = sources.into_iter().map(Bytes::from).collect();
+            prop_assert_eq!(functions(&dumped.into()), Ok(sources));
+        }
+
+        #[test]
+        fn any_body_is_libraries_or_an_error(body: Vec<u8>) {
+            let _ = functions(&payload(&[&[OPCODE_FUNCTION], &body[..]].concat()));
+        }
+
         #[test]
         fn values_survive_the_round_trip(value: Vec<u8>) {
             prop_assert_eq!(restore(&dump(&value).into()), Ok(Bytes::from(value)));

@@ -4,16 +4,24 @@
 //! script that was loaded through one server is called through any. A server remembers what it has
 //! seen, up to [`KEPT_MAX`] bytes of scripts. Its knowledge of libraries is at most a second old.
 //!
+//! - FUNCTION-1: libraries change at one moment, all that a command changes or none, and no two
+//!   functions have one name. Each change compares and changes one object, the edition. So two
+//!   changes that do not know of each other never both succeed.
+//!
 //! Any thread; locks are held for single steps, turns over awaits.
 
 use crate::commands::library;
-use crate::failure::{NO_FUNCTION, NO_LIBRARY, NO_SCRIPT, of_client};
+use crate::failure::{CONTENDED, NO_FUNCTION, NO_LIBRARY, NO_SCRIPT, of_client};
+use crate::parser::Command;
 use crate::reply::Failure;
 use bytes::Bytes;
 use core::time::Duration;
-use pluvio_client::{Change, Client, ErrorKind, Mutation, Table};
+use pluvio_client::{
+    Change, Client, ErrorKind, Mutation, Operation, Table, Transacted, TransactionStep,
+};
 use pluvio_env::{Clock, Moment};
 use pluvio_script::{Flags, Library, Shebang, Stop, sha1_hex};
+use pluvio_units::{ObjectVersion, TableId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +29,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const TABLE: &str = "redis:scripts";
 /// What stands before the names of libraries: no hash begins so.
 const LIBRARY: &[u8] = b"library ";
+/// The key of the object that every change of libraries changes (FUNCTION-1). No library has an
+/// empty name.
+const EDITION: &[u8] = LIBRARY;
+/// Most libraries of a cluster: replacing all of them is one transaction.
+pub(crate) const LIBRARIES_MAX: usize = 2000;
+/// How often a change of libraries is tried. Each time that it meets another one, that was made.
+const EDITS_MAX: usize = 100;
 /// Most bytes of scripts that a server remembers.
 const KEPT_MAX: usize = 16 << 20;
 /// How old the known libraries may be.
@@ -38,11 +53,25 @@ pub(crate) struct Body {
     pub(crate) is_library: bool,
 }
 
+/// Libraries and their sources, by their names.
+pub(crate) type Known = Arc<BTreeMap<String, (Library, Bytes)>>;
+
+/// What becomes of libraries that are there when others are restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Existing {
+    /// They stay; one of the same name is an error.
+    Keep,
+    /// Those of the same name are replaced.
+    Replace,
+    /// They go.
+    Forget,
+}
+
 #[derive(Default)]
 struct Libraries {
     /// When they were asked for.
     asked: Option<Moment>,
-    all: Arc<BTreeMap<String, (Library, Bytes)>>,
+    all: Known,
 }
 
 #[derive(Default)]
@@ -59,7 +88,16 @@ pub(crate) struct Scripts {
     libraries: Mutex<Libraries>,
     table: Mutex<Option<Table>>,
     turns: Box<[tokio::sync::Mutex<()>]>,
-    running: Mutex<Vec<Stop>>,
+    running: Mutex<Vec<(Stop, Option<RunningFunction>)>>,
+}
+
+/// A function that runs outside the event loops.
+#[derive(Clone, Debug)]
+pub(crate) struct RunningFunction {
+    pub(crate) name: Arc<str>,
+    /// The command that called it.
+    pub(crate) command: Command,
+    pub(crate) since: Moment,
 }
 
 /// A script that runs outside the event loops, as long as this lives.
@@ -72,7 +110,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         // A script that nobody waits for any more is to end.
         self.stop.stop();
-        lock(&self.scripts.running).retain(|stop| !stop.is_stopped());
+        lock(&self.scripts.running).retain(|(stop, _)| !stop.is_stopped());
     }
 }
 
@@ -108,8 +146,8 @@ impl Scripts {
     }
 
     /// A script runs outside the event loops.
-    pub(crate) fn enter(&self, stop: &Stop) -> Running<'_> {
-        lock(&self.running).push(stop.clone());
+    pub(crate) fn enter(&self, stop: &Stop, function: Option<RunningFunction>) -> Running<'_> {
+        lock(&self.running).push((stop.clone(), function));
         Running {
             scripts: self,
             stop: stop.clone(),
@@ -120,8 +158,14 @@ impl Scripts {
     pub(crate) fn stop_all(&self) -> bool {
         let mut running = lock(&self.running);
         let is_any = !running.is_empty();
-        running.drain(..).for_each(|stop| stop.stop());
+        running.drain(..).for_each(|(stop, _)| stop.stop());
         is_any
+    }
+
+    /// The function that has run outside the event loops for longest.
+    pub(crate) fn running_function(&self) -> Option<RunningFunction> {
+        let running = lock(&self.running);
+        running.iter().find_map(|(_, function)| function.clone())
     }
 
     /// Whether a script was seen before.
@@ -244,6 +288,13 @@ impl Scripts {
         }
     }
 
+    async fn create(&self, client: &Client) -> Result<Table, Failure> {
+        let created = client.create_table(TABLE, None).await;
+        let table = created.map_err(|error| of_client(&error))?;
+        *lock(&self.table) = Some(table.clone());
+        Ok(table)
+    }
+
     /// `None` when the table was dropped.
     fn unless_dropped<T>(
         &self,
@@ -263,12 +314,7 @@ impl Scripts {
         for _ in 0..2 {
             let table = match self.existing(client).await? {
                 Some(table) => table,
-                None => {
-                    let created = client.create_table(TABLE, None).await;
-                    let table = created.map_err(|error| of_client(&error))?;
-                    *lock(&self.table) = Some(table.clone());
-                    table
-                }
+                None => self.create(client).await?,
             };
             let put = Mutation::new(table.id(), key, Change::Put(value.into()));
             let written = client.mutate(&table, put).await;
@@ -282,10 +328,7 @@ impl Scripts {
     // --- functions ------------------------------------------------------------------------------
 
     /// All libraries by their names, at most a second old.
-    async fn known(
-        &self,
-        client: &Client,
-    ) -> Result<Arc<BTreeMap<String, (Library, Bytes)>>, Failure> {
+    async fn known(&self, client: &Client) -> Result<Known, Failure> {
         let now = self.clock.now();
         {
             let libraries = lock(&self.libraries);
@@ -294,42 +337,64 @@ impl Scripts {
                 return Ok(Arc::clone(&libraries.all));
             }
         }
-        self.ask(client).await
+        self.libraries(client).await
     }
 
-    async fn ask(
-        &self,
-        client: &Client,
-    ) -> Result<Arc<BTreeMap<String, (Library, Bytes)>>, Failure> {
+    /// All libraries by their names, as they are at one moment.
+    pub(crate) async fn libraries(&self, client: &Client) -> Result<Known, Failure> {
         let now = self.clock.now();
+        let mut before = self.edition(client).await?;
+        for _ in 0..EDITS_MAX {
+            let all = match &before {
+                Some((table, _)) => self.enumerate(client, table).await?,
+                None => Known::default(),
+            };
+            let after = self.edition(client).await?;
+            // Nothing was changed in between.
+            if places(&before) == places(&after) {
+                let mut libraries = lock(&self.libraries);
+                libraries.asked = Some(now);
+                libraries.all = Arc::clone(&all);
+                return Ok(all);
+            }
+            before = after;
+        }
+        Err(CONTENDED)
+    }
+
+    /// The table, if it exists, and the version of the object that all changes of libraries
+    /// change (FUNCTION-1).
+    async fn edition(&self, client: &Client) -> Result<Option<(Table, ObjectVersion)>, Failure> {
+        for _ in 0..2 {
+            let Some(table) = self.existing(client).await? else {
+                return Ok(None);
+            };
+            let found = client.read(&table, EDITION).await;
+            if let Some(object) = self.unless_dropped(found)? {
+                let version = object.map_or(ObjectVersion(0), |object| object.version);
+                return Ok(Some((table, version)));
+            }
+        }
+        Err(CONTENDED)
+    }
+
+    async fn enumerate(&self, client: &Client, table: &Table) -> Result<Known, Failure> {
         let mut all = BTreeMap::new();
-        if let Some(table) = self.existing(client).await? {
-            let mut enumeration = client.enumerate(&table);
-            loop {
-                let batch = enumeration.next_batch().await;
-                let Some(Some(objects)) = self.unless_dropped(batch)? else {
-                    break;
-                };
-                for object in objects.into_iter().filter(|o| o.key.starts_with(LIBRARY)) {
-                    if let Ok(library) = library(&object.value) {
-                        all.insert(library.name.clone(), (library, object.value));
-                    }
+        let mut enumeration = client.enumerate(table);
+        loop {
+            let batch = enumeration.next_batch().await;
+            let Some(Some(objects)) = self.unless_dropped(batch)? else {
+                return Ok(Arc::new(all));
+            };
+            for object in objects.into_iter().filter(|o| o.key.starts_with(LIBRARY)) {
+                if object.key == EDITION {
+                    continue;
+                }
+                if let Ok(library) = library(&object.value) {
+                    all.insert(library.name.clone(), (library, object.value));
                 }
             }
         }
-        let all = Arc::new(all);
-        let mut libraries = lock(&self.libraries);
-        libraries.asked = Some(now);
-        libraries.all = Arc::clone(&all);
-        Ok(all)
-    }
-
-    /// All libraries, by their names.
-    pub(crate) async fn libraries(
-        &self,
-        client: &Client,
-    ) -> Result<Vec<(Library, Bytes)>, Failure> {
-        Ok(self.ask(client).await?.values().cloned().collect())
     }
 
     /// The function of this name.
@@ -349,6 +414,53 @@ impl Scripts {
         Err(NO_FUNCTION)
     }
 
+    /// Changes libraries, at one moment (FUNCTION-1). `edit` says what is to be done, given what
+    /// there is: libraries to keep under their names, and `None` for those to forget.
+    async fn edit(
+        &self,
+        client: &Client,
+        edit: impl Fn(&BTreeMap<String, (Library, Bytes)>) -> Result<Edits, Failure>,
+    ) -> Result<(), Failure> {
+        for _ in 0..EDITS_MAX {
+            let edition = self.edition(client).await?;
+            let known = match &edition {
+                Some((table, _)) => self.enumerate(client, table).await?,
+                None => Known::default(),
+            };
+            let edits = edit(&known)?;
+            if edits.is_empty() {
+                return Ok(());
+            }
+            let Some((table, version)) = edition else {
+                self.create(client).await?;
+                continue;
+            };
+            let id = table.id();
+            let change = |key, change| {
+                TransactionStep::new(Operation::Mutate(Mutation::new(id, key, change)))
+            };
+            let keys = edits.keys().map(|name| [LIBRARY, name.as_bytes()].concat());
+            let keys: Vec<_> = keys.collect();
+            // The edition is compared first: what was enumerated is as it was then.
+            let empty = Bytes::new();
+            let mut steps = vec![
+                TransactionStep::version_is(id, EDITION, version),
+                change(EDITION, Change::Put((&empty).into())),
+            ];
+            steps.extend(keys.iter().zip(edits.values()).map(|(key, source)| {
+                let becomes = source.as_ref().map(|source| Change::Put(source.into()));
+                change(key, becomes.unwrap_or(Change::Delete))
+            }));
+            let steps: Vec<_> = steps.into_iter().map(|step| (&table, step)).collect();
+            let done = client.transact(&steps).await;
+            lock(&self.libraries).asked = None;
+            if let Some(Transacted::Committed(_)) = self.unless_dropped(done)? {
+                return Ok(());
+            }
+        }
+        Err(CONTENDED)
+    }
+
     /// Keeps a library.
     pub(crate) async fn load_library(
         &self,
@@ -357,54 +469,91 @@ impl Scripts {
         source: Bytes,
         replaces: bool,
     ) -> Result<(), Failure> {
-        let known = self.ask(client).await?;
-        if !replaces && known.contains_key(&library.name) {
-            let name = &library.name;
-            return Err(Failure::new(format!("ERR Library '{name}' already exists")));
-        }
-        let others = known
-            .values()
-            .filter(|(other, _)| other.name != library.name);
-        let taken: BTreeSet<&str> = others
-            .flat_map(|(other, _)| &other.functions)
-            .map(|function| &function.name[..])
-            .collect();
-        let mut names = library.functions.iter().map(|function| &function.name[..]);
-        if let Some(name) = names.find(|name| taken.contains(name)) {
-            return Err(Failure::new(format!("ERR Function {name} already exists")));
-        }
-        let key = [LIBRARY, library.name.as_bytes()].concat();
-        self.store(client, &key, &source).await?;
-        lock(&self.libraries).asked = None;
-        Ok(())
+        let how = match replaces {
+            true => Existing::Replace,
+            false => Existing::Keep,
+        };
+        let quoted = |name: &str| format!("ERR Library '{name}' already exists");
+        self.edit(client, |known| {
+            if how == Existing::Keep && known.contains_key(&library.name) {
+                return Err(Failure::new(quoted(&library.name)));
+            }
+            joined(known, &[(library.clone(), source.clone())], how)
+        })
+        .await
+    }
+
+    /// Keeps several libraries, all or none of them. Their names differ, and those of their
+    /// functions.
+    pub(crate) async fn restore_libraries(
+        &self,
+        client: &Client,
+        libraries: &[(Library, Bytes)],
+        how: Existing,
+    ) -> Result<(), Failure> {
+        self.edit(client, |known| joined(known, libraries, how))
+            .await
     }
 
     /// Forgets a library.
     pub(crate) async fn delete_library(&self, client: &Client, name: &[u8]) -> Result<(), Failure> {
-        let known = self.ask(client).await?;
         let name = String::from_utf8_lossy(name).into_owned();
-        let Some(table) = self
-            .existing(client)
-            .await?
-            .filter(|_| known.contains_key(&name))
-        else {
-            return Err(NO_LIBRARY);
-        };
-        let key = [LIBRARY, name.as_bytes()].concat();
-        self.delete_all(client, &table, &[key]).await?;
-        lock(&self.libraries).asked = None;
-        Ok(())
+        self.edit(client, |known| match known.contains_key(&name) {
+            true => Ok(Edits::from([(name.clone(), None)])),
+            false => Err(NO_LIBRARY),
+        })
+        .await
     }
 
     /// Forgets all libraries.
     pub(crate) async fn flush_libraries(&self, client: &Client) -> Result<(), Failure> {
-        let known = self.ask(client).await?;
-        if let Some(table) = self.existing(client).await? {
-            let key = |name: &String| [LIBRARY, name.as_bytes()].concat();
-            let keys: Vec<_> = known.keys().map(key).collect();
-            self.delete_all(client, &table, &keys).await?;
-        }
-        lock(&self.libraries).asked = None;
-        Ok(())
+        self.edit(client, |known| joined(known, &[], Existing::Forget))
+            .await
     }
+}
+
+/// What is to become of libraries: their sources by their names, and `None` for those that go.
+type Edits = BTreeMap<String, Option<Bytes>>;
+
+fn places(edition: &Option<(Table, ObjectVersion)>) -> Option<(TableId, ObjectVersion)> {
+    let (table, version) = edition.as_ref()?;
+    Some((table.id(), *version))
+}
+
+/// What new libraries do to those that are there.
+///
+/// # Errors
+/// They do not go together, in Redis's words.
+fn joined(
+    known: &BTreeMap<String, (Library, Bytes)>,
+    new: &[(Library, Bytes)],
+    how: Existing,
+) -> Result<Edits, Failure> {
+    let mut edits = match how {
+        Existing::Keep | Existing::Replace => Edits::new(),
+        Existing::Forget => known.keys().map(|name| (name.clone(), None)).collect(),
+    };
+    for (library, source) in new {
+        if how == Existing::Keep && known.contains_key(&library.name) {
+            let name = &library.name;
+            return Err(Failure::new(format!("ERR Library {name} already exists")));
+        }
+        edits.insert(library.name.clone(), Some(source.clone()));
+    }
+    let stay = || known.iter().filter(|(name, _)| !edits.contains_key(*name));
+    let taken: BTreeSet<&str> = stay()
+        .flat_map(|(_, (library, _))| &library.functions)
+        .map(|function| &function.name[..])
+        .collect();
+    let mut names = new.iter().flat_map(|(library, _)| &library.functions);
+    if let Some(function) = names.find(|function| taken.contains(&function.name[..])) {
+        let name = &function.name;
+        return Err(Failure::new(format!("ERR Function {name} already exists")));
+    }
+    if stay().count() + new.len() > LIBRARIES_MAX && !new.is_empty() {
+        return Err(Failure::new(format!(
+            "ERR a cluster keeps at most {LIBRARIES_MAX} libraries of functions"
+        )));
+    }
+    Ok(edits)
 }

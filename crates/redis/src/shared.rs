@@ -6,6 +6,7 @@ use crate::command_log::{
 };
 use crate::counters::{Counters, Latencies, Rates, Totals};
 use crate::database::Databases;
+use crate::hot_keys::HotKeysOf;
 use crate::memory::ClientMemory;
 use crate::monitor::Monitors;
 use crate::parameters::{Number, Parameters};
@@ -87,6 +88,8 @@ pub struct RedisOptions {
     pub debug: bool,
     /// Tells what the process uses of the machine; `None` where nobody knows.
     pub machine: Option<MachineFn>,
+    /// Notes the keys that make most traffic; `None` where no server is in this process.
+    pub hot_keys: Option<HotKeysOf>,
 }
 
 /// The way in which work of a thread is done outside the event loops ([`Elsewhere`]).
@@ -131,6 +134,7 @@ impl Default for RedisOptions {
             parameters: Arc::default(),
             debug: false,
             machine: None,
+            hot_keys: None,
         }
     }
 }

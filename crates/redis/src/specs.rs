@@ -207,6 +207,8 @@ rows! {
         "scripting" "7.0.0" "Commands about functions";
     "function|delete" 3 data(Data::FunctionDelete), "write noscript", "write slow scripting", NONE "",
         "scripting" "7.0.0" "Forgets a library";
+    "function|dump" 2 data(Data::FunctionDump), "noscript", "slow scripting", NONE "",
+        "scripting" "7.0.0" "Gives all libraries in the encoding of Redis's files";
     "function|flush" -2 data(Data::FunctionFlush), "write noscript", "write slow scripting", NONE "",
         "scripting" "7.0.0" "Forgets all libraries";
     "function|help" 2 now(Now::Help), "loading stale", "slow scripting", NONE "",
@@ -217,6 +219,8 @@ rows! {
         "scripting" "7.0.0" "Lists the libraries and their functions";
     "function|load" -3 data(Data::FunctionLoad), "write denyoom noscript", "write slow scripting", NONE "",
         "scripting" "7.0.0" "Keeps a library of functions";
+    "function|restore" -3 data(Data::FunctionRestore), "write denyoom noscript", "write slow scripting", NONE "",
+        "scripting" "7.0.0" "Keeps the libraries that FUNCTION DUMP gave";
     "function|stats" 2 data(Data::FunctionStats), "noscript allow_busy", "slow scripting", NONE "",
         "scripting" "7.0.0" "Counts libraries and functions";
     "get" 2 data(Data::Get), "readonly fast", "read string fast", ONE "RO access",
@@ -233,6 +237,18 @@ rows! {
         "string" "1.0.0" "Replaces a value and gives the old one";
     "hello" -1 own(Own::Hello), "noscript loading stale fast no_auth allow_busy", "fast connection", NONE "",
         "connection" "6.0.0" "Chooses the version of the protocol";
+    "hotkeys" -2 BOX, "", "slow", NONE "",
+        "server" "8.6.0" "Commands about the keys that make most traffic";
+    "hotkeys|get" 2 data(Data::HotKeysGet), "admin noscript", "admin slow dangerous", NONE "",
+        "server" "8.6.0" "Gives the keys of this server that made most traffic";
+    "hotkeys|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
+        "server" "8.6.0" "Lists the subcommands";
+    "hotkeys|reset" 2 now(Now::HotKeysReset), "admin noscript", "admin slow dangerous", NONE "",
+        "server" "8.6.0" "Forgets what was noted";
+    "hotkeys|start" -2 now(Now::HotKeysStart), "admin noscript", "admin slow dangerous", NONE "",
+        "server" "8.6.0" "Begins to note which keys make most traffic";
+    "hotkeys|stop" 2 now(Now::HotKeysStop), "admin noscript", "admin slow dangerous", NONE "",
+        "server" "8.6.0" "Ends that; what was noted is kept";
     "incr" 2 data(Data::Incr), "write denyoom fast", "write string fast", ONE "RW access update",
         "string" "1.0.0" "Adds 1 to an integer";
     "incrby" 3 data(Data::IncrBy), "write denyoom fast", "write string fast", ONE "RW access update",

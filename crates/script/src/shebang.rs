@@ -77,9 +77,17 @@ impl Shebang {
     /// # Errors
     /// It names another language, an unknown option, or an unknown flag.
     pub fn of_script(source: &[u8]) -> Result<Option<Self>, ShebangError> {
-        let Some((mut shebang, options)) = Self::start(source)? else {
-            return Ok(None);
+        let Some(line) = Line::of(source) else {
+            return match source.starts_with(b"#!") {
+                true => Err(ShebangError(b"Invalid script shebang".to_vec())),
+                false => Ok(None),
+            };
         };
+        if !line.is_lua() {
+            let text = format!("Unexpected engine in script shebang: #!{}", line.engine);
+            return Err(ShebangError(text.into_bytes()));
+        }
+        let (mut shebang, options) = (line.shebang, line.options);
         for option in options {
             match option.strip_prefix("flags=") {
                 Some(flags) => {
@@ -104,11 +112,15 @@ impl Shebang {
     /// # Errors
     /// There is none, or it makes no sense.
     pub fn of_library(source: &[u8]) -> Result<Self, ShebangError> {
-        let missing = || ShebangError(b"Missing library metadata".to_vec());
-        if !source.starts_with(b"#!") {
-            return Err(missing());
-        }
-        let (mut shebang, options) = Self::start(source)?.ok_or_else(missing)?;
+        let Some(line) = Line::of(source) else {
+            let text = match source.starts_with(b"#!") {
+                true => "Invalid library metadata",
+                false => "Missing library metadata",
+            };
+            return Err(ShebangError(text.into()));
+        };
+        let is_lua = line.is_lua();
+        let (mut shebang, options, engine) = (line.shebang, line.options, line.engine);
         for option in options {
             match option.strip_prefix("name=") {
                 Some(_) if shebang.name.is_some() => {
@@ -124,6 +136,10 @@ impl Shebang {
         }
         let name = shebang.name.as_deref();
         let name = name.ok_or_else(|| ShebangError(b"Library name was not given".to_vec()))?;
+        if !is_lua {
+            let text = format!("Engine '{engine}' not found");
+            return Err(ShebangError(text.into_bytes()));
+        }
         match is_name(name) {
             true => Ok(shebang),
             false => Err(ShebangError(
@@ -131,26 +147,37 @@ impl Shebang {
             )),
         }
     }
+}
 
-    fn start(source: &[u8]) -> Result<Option<(Self, Vec<String>)>, ShebangError> {
-        if !source.starts_with(b"#!") {
-            return Ok(None);
-        }
-        let Some(len) = source.iter().position(|byte| *byte == b'\n') else {
-            return Err(ShebangError(b"Invalid script shebang".to_vec()));
-        };
-        let line = String::from_utf8_lossy(&source[..len]).into_owned();
+/// A first line, in words.
+struct Line {
+    /// Of it only the length is known.
+    shebang: Shebang,
+    /// The language.
+    engine: String,
+    options: Vec<String>,
+}
+
+impl Line {
+    /// `None`: there is none, or it does not end.
+    fn of(source: &[u8]) -> Option<Self> {
+        let len = source.iter().position(|byte| *byte == b'\n')?;
+        let line = String::from_utf8_lossy(source[..len].strip_prefix(b"#!")?).into_owned();
+        let is_named = line.starts_with(|first: char| !first.is_whitespace());
         let mut words = line.split_whitespace().map(str::to_owned);
-        let engine = words.next().unwrap_or_default();
-        if !engine.eq_ignore_ascii_case("#!lua") {
-            let text = format!("Unexpected engine in script shebang: {engine}");
-            return Err(ShebangError(text.into_bytes()));
-        }
-        let shebang = Self {
-            len,
-            ..Self::default()
-        };
-        Ok(Some((shebang, words.collect())))
+        let engine = if is_named { words.next() } else { None };
+        Some(Self {
+            shebang: Shebang {
+                len,
+                ..Shebang::default()
+            },
+            engine: engine.unwrap_or_default(),
+            options: words.collect(),
+        })
+    }
+
+    fn is_lua(&self) -> bool {
+        self.engine.eq_ignore_ascii_case("lua")
     }
 }
 
@@ -181,8 +208,17 @@ mod tests {
             assert_eq!(error.0, text.as_bytes());
         }
         assert!(Shebang::of_library(b"#!lua name=a_1\n").is_ok());
-        for wrong in ["x", "#!lua\n", "#!lua name=a-b\n", "#!lua name=a name=b\n"] {
+        for wrong in ["#!lua name=a-b\n", "#!lua name=a name=b\n", "#!lua a\n"] {
             assert!(Shebang::of_library(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+        for (source, text) in [
+            ("x", "Missing library metadata"),
+            ("#!lua name=a", "Invalid library metadata"),
+            ("#!lua\n", "Library name was not given"),
+            ("#!js name=a\n", "Engine 'js' not found"),
+        ] {
+            let error = Shebang::of_library(source.as_bytes()).expect_err("it is wrong");
+            assert_eq!(error.0, text.as_bytes());
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The master of this process, as the client library sees it.
 
 use core::task::Waker;
+use core::time::Duration;
 use pluvio_client::{AtOnce, Held, LocalMaster};
 use pluvio_log::Awaited;
-use pluvio_master::{Current, Master};
+use pluvio_master::{Current, Master, TableTraffic};
+use pluvio_redis::{HotKeys, HotSession, HotTable};
 use pluvio_units::{
     CoreId, KeyHash, LOGS_PER_MASTER_MAX, LogId, LogPosition, ServerId, TableId, Waits,
 };
@@ -45,6 +47,38 @@ fn at_once(master: &Master, outcome: Result<Awaited<Outcome>, Refusal>) -> AtOnc
             }
         },
         Err(_) => AtOnce::Later,
+    }
+}
+
+impl HotKeys for Local {
+    fn start(&self, count: usize, lasts: Option<Duration>) -> bool {
+        self.0
+            .get()
+            .is_some_and(|master| master.start_traffic(count, lasts))
+    }
+
+    fn stop(&self) -> bool {
+        self.0.get().is_some_and(|master| master.stop_traffic())
+    }
+
+    fn reset(&self) -> bool {
+        self.0.get().is_none_or(|master| master.reset_traffic())
+    }
+
+    fn session(&self) -> Option<HotSession> {
+        let (seen, one_in) = self.0.get()?.traffic()?;
+        let tables = seen.tables.into_iter().map(|(id, traffic)| {
+            let TableTraffic { bytes, keys } = traffic;
+            (id, HotTable { bytes, keys })
+        });
+        Some(HotSession {
+            is_active: seen.is_active,
+            count: seen.wanted,
+            since_start: seen.since_start,
+            lasted: seen.lasted,
+            one_in,
+            tables: tables.collect(),
+        })
     }
 }
 

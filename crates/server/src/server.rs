@@ -17,7 +17,7 @@ use pluvio_log::{
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{
-    ClientMemory, ClusterPort, Elsewhere, Latencies, RedisOptions, RedisService, Totals,
+    ClientMemory, ClusterPort, Elsewhere, HotKeysOf, Latencies, RedisOptions, RedisService, Totals,
 };
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
@@ -467,6 +467,7 @@ impl Starting {
         options.connections_max = self.options.redis_connections_max;
         let tasks = Arc::clone(&self.env.tasks);
         options.elsewhere = Some(Elsewhere::new(move |work| tasks.run_blocking(work)));
+        options.hot_keys = Some(HotKeysOf::new(Arc::new(self.local.clone())));
         let redis = match &self.options.redis {
             Some(at) => Some(
                 self.open_redis_port(at, options.clone(), status, ports)

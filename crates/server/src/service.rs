@@ -12,9 +12,10 @@ use pluvio_master::Master;
 use pluvio_units::{CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
     BackupOp, Class, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData,
-    GetServerStatus, GetTabletData, Header, IsReplicaNeeded, MasterOp, MasterRoom, Opcode, Ping,
-    ReceiveTablet, Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions,
-    SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
+    GetServerStatus, GetTabletData, GetTopKeys, Header, IsReplicaNeeded, MasterOp, MasterRoom,
+    Opcode, Ping, ReceiveTablet, Recover, Refusal, Request, RetryReason, RoleOp, ServerOp,
+    SetPartitions, SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica,
+    decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -232,6 +233,10 @@ impl ServerService {
             }),
             ServerOp::GetServerStatus => decoded::<GetServerStatus>(frame, |_, _| {
                 now::<GetServerStatus>(&Ok(self.status.read()))
+            }),
+            ServerOp::GetTopKeys => decoded::<GetTopKeys>(frame, |_, request| {
+                let top = self.master().map(|master| master.top_keys(&request));
+                now::<GetTopKeys>(&top)
             }),
         }
     }

@@ -53,6 +53,9 @@ impl StatusSource {
         status.object_bytes = store.object_bytes;
         status.objects_noted = master.store().expiry().noted();
         status.objects_expired = master.store().expiry().dropped();
+        let (locked, age) = master.locked_now();
+        status.keys_locked = locked;
+        status.keys_locked_ms_max = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         status.tablets = master.tablets().serving();
         status.segments = log.segments;
         status.segments_under_replicated = replication.segments_under_replicated;

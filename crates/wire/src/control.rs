@@ -489,6 +489,10 @@ pub struct ServerStatus {
     pub objects_noted: u64,
     /// Objects dropped since the start because their deadlines were past.
     pub objects_expired: u64,
+    /// Keys that transactions of several servers have locked now.
+    pub keys_locked: u64,
+    /// Milliseconds for which the one of them that was locked first has been; 0: there are none.
+    pub keys_locked_ms_max: u64,
     /// Tablets it serves.
     pub tablets: u64,
     /// Segments in its log.

@@ -28,6 +28,7 @@ mod recovery;
 mod recovery_stage;
 mod refusal;
 mod replication;
+mod top_keys;
 
 pub use codec::{
     Answer, Body, Fields, Request, RpcError, call, decode, encode, handled, reply, reply_to,
@@ -56,6 +57,7 @@ pub use recovery::*;
 pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};
 pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
+pub use top_keys::*;
 
 /// Version of the protocol between processes. Processes with another one are refused at enlistment.
 pub const PROTOCOL_VERSION: u16 = 7;

@@ -226,6 +226,8 @@ opcodes! {
         UpdateServerList = 41, Control, true;
         /// What a server has and does.
         GetServerStatus = 45, Control, true;
+        /// Which keys of this server are used most, and which are the largest?
+        GetTopKeys = 46, Control, true;
     }
 }
 

@@ -203,6 +203,16 @@ impl Metrics {
             "Objects dropped because their deadlines were past.",
             s.objects_expired,
         );
+        self.gauge(
+            "keys_locked",
+            "Keys that transactions of several servers have locked.",
+            s.keys_locked,
+        );
+        self.gauge(
+            "keys_locked_ms_max",
+            "Milliseconds for which one of them has been locked, at most.",
+            s.keys_locked_ms_max,
+        );
         self.gauge("tablets", "Tablets this server serves.", s.tablets);
         self.gauge("segments", "Segments in the log.", s.segments);
         self.gauge(

@@ -11,3 +11,4 @@ pub mod objects;
 pub mod scan;
 pub mod status;
 pub mod table;
+pub mod top;

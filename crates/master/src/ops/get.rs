@@ -3,6 +3,7 @@
 use super::Replies;
 use super::mutate::refusal_of;
 use crate::master::{Master, Served};
+use crate::top_keys::Use;
 use pluvio_log::{Awaited, Durable};
 use pluvio_mutation::{Current, Get, Outcome};
 use pluvio_units::{KeyHash, TableId};
@@ -58,7 +59,9 @@ impl Master {
                     Err(refusal) => replies.refused(refusal),
                     Ok(Served { table, hash, .. }) => match self.store().get(table, hash, get) {
                         Ok(outcome) => {
-                            bytes += outcome.pending().output().bulk_len();
+                            let moved = outcome.pending().output().bulk_len();
+                            self.sample((table, hash), (get.key, Use::Read), Some(moved));
+                            bytes += moved;
                             replies.awaited(self, outcome);
                         }
                         Err(error) => replies.refused(refusal_of(&error)),
@@ -82,7 +85,12 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
-        Ok(self.store().show(table, hash, get.key, show))
+        let shown = self.store().show(table, hash, get.key, show);
+        // Otherwise it is read, and sampled, by another function.
+        if shown.is_some() {
+            self.sample((table, hash), (get.key, Use::Read), None);
+        }
+        Ok(shown)
     }
 
     /// Reads one object at once. The outcome must not be told before it is durable.
@@ -94,6 +102,10 @@ impl Master {
         let snapshot = self.tablets().snapshot();
         let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
         let outcome = self.store().get(table, hash, get);
+        if let Ok(outcome) = &outcome {
+            let moved = outcome.pending().output().bulk_len();
+            self.sample((table, hash), (get.key, Use::Read), Some(moved));
+        }
         outcome.map_err(|error| refusal_of(&error))
     }
 

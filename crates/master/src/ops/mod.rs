@@ -8,6 +8,7 @@ mod get;
 mod mutate;
 mod replies;
 mod several;
+mod top;
 mod transact;
 
 pub use replies::Replies;

@@ -10,6 +10,7 @@ use super::get::{GROUP, REST_OF_BATCH};
 use crate::master::{BACKUPS_RETRY, Master, Served};
 use crate::migrate::Leaving;
 use crate::tablets::Snapshot;
+use crate::top_keys::Use;
 use core::ops::ControlFlow;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Mutation, Outcome};
@@ -209,6 +210,9 @@ impl Master {
             Some(other) => return Err(not_executed(&other)),
         };
         self.writes_possible()?;
+        let moved = mutation.change.bulk_len();
+        self.sample((table, hash), (mutation.key, Use::Write), Some(moved));
+        self.notice(table.id(), hash, mutation);
         let site = Site {
             log,
             table,

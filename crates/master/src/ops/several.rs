@@ -163,6 +163,15 @@ impl Master {
         }
     }
 
+    /// How many keys here are locked by transactions of several servers, and for how long the one
+    /// that was locked first.
+    #[must_use]
+    pub fn locked_now(&self) -> (u64, Duration) {
+        let (keys, first) = self.store().locked_now();
+        let age = first.map(|first| self.monotonic().saturating_sub(first));
+        (keys, age.unwrap_or_default())
+    }
+
     /// Keeps what is known of transactions that have locked keys here for a while.
     pub(crate) fn keep_locked(&self) {
         let now = self.monotonic();

@@ -15,6 +15,7 @@ use super::Replies;
 use super::mutate::{not_executed, refusal_of, reused};
 use crate::master::Master;
 use crate::migrate::Leaving;
+use crate::top_keys::Use;
 use pluvio_env::Moment;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Outcome, TransactionStep};
@@ -118,6 +119,19 @@ impl Master {
         };
         if whole.is_some() || steps.iter().any(changes) {
             self.writes_possible()?;
+        }
+        for (step, (table, hash)) in steps.iter().zip(&placed) {
+            match step.operation.mutation() {
+                Some(mutation) => {
+                    let moved = mutation.change.bulk_len();
+                    self.sample((table, *hash), (mutation.key, Use::Write), Some(moved));
+                    self.notice(table.id(), *hash, &mutation);
+                }
+                None => {
+                    let key = step.operation.key();
+                    self.sample((table, *hash), (key, Use::Read), None);
+                }
+            }
         }
         let at: Vec<StepAt<'_>> = steps
             .iter()

@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 
 static NOT_INTEGER: Failure = failure::NOT_INTEGER;
 static BAD_TTL: Failure = Failure::fixed("ERR Invalid TTL value, must be >= 0");
-static BAD_FOOTER: Failure = Failure::fixed("ERR DUMP payload version or checksum are wrong");
+static BAD_FOOTER: Failure = failure::BAD_FOOTER;
 static BAD_FORMAT: Failure = Failure::fixed("ERR Bad data format");
 static TOO_LONG: LazyLock<Failure> = LazyLock::new(failure::too_long);
 const BAD_IDLE_TIME: Failure = Failure::fixed("ERR Invalid IDLETIME value, must be >= 0");

@@ -14,8 +14,10 @@ mod debug;
 mod describe;
 mod dump;
 mod expiry;
+mod function;
 mod handshake;
 mod help;
+mod hot_keys;
 mod info;
 mod keys;
 mod lcs;
@@ -58,6 +60,9 @@ pub enum Now {
     Time,
     Role,
     Help,
+    HotKeysReset,
+    HotKeysStart,
+    HotKeysStop,
     Command,
     CommandCount,
     CommandDocs,
@@ -171,9 +176,11 @@ pub enum Data {
     FlushAll,
     FlushDb,
     FunctionDelete,
+    FunctionDump,
     FunctionFlush,
     FunctionList,
     FunctionLoad,
+    FunctionRestore,
     FunctionStats,
     Get,
     GetBit,
@@ -181,6 +188,7 @@ pub enum Data {
     GetEx,
     GetRange,
     GetSet,
+    HotKeysGet,
     Incr,
     IncrBy,
     IncrByFloat,
@@ -251,6 +259,9 @@ pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> C
         Now::Time => Ok(server::time(core)),
         Now::Role => Ok(server::role()),
         Now::Help => Ok(help::lines(name)),
+        Now::HotKeysReset => hot_keys::reset(core),
+        Now::HotKeysStart => hot_keys::start(core, command),
+        Now::HotKeysStop => hot_keys::stop(core),
         Now::Command => Ok(describe::all()),
         Now::CommandCount => Ok(describe::count()),
         Now::CommandDocs => Ok(describe::docs(command)),
@@ -471,11 +482,14 @@ async fn run_other(
         Data::Exists | Data::Touch => keys::exist(core, db, command).await,
         Data::FlushAll => keys::flush_all(core, command).await,
         Data::FlushDb => keys::flush_db(core, db, command).await,
-        Data::FunctionDelete => script::delete_functions(core, command).await,
-        Data::FunctionFlush => script::flush_functions(core, command).await,
-        Data::FunctionList => script::list_functions(core, command).await,
-        Data::FunctionLoad => script::load_functions(core, command).await,
-        Data::FunctionStats => script::function_stats(core).await,
+        Data::FunctionDelete => function::delete(core, command).await,
+        Data::FunctionDump => function::dump(core).await,
+        Data::FunctionFlush => function::flush(core, command).await,
+        Data::FunctionList => function::list(core, command).await,
+        Data::FunctionLoad => function::load(core, command).await,
+        Data::FunctionRestore => function::restore(core, command).await,
+        Data::FunctionStats => function::stats(core).await,
+        Data::HotKeysGet => hot_keys::get(core).await,
         Data::Info => info::info(core, command).await,
         Data::Keys => scan::keys(core, share, db, command).await,
         Data::Lcs => lcs::lcs(core, share, db, command).await,
@@ -535,6 +549,7 @@ async fn run_other(
 async fn run_reading(core: &Core, db: DatabaseId, what: Data, command: &Command) -> CommandResult {
     match what {
         Data::DbSize => keys::db_size(core, db).await,
+        Data::HotKeysGet => hot_keys::get(core).await,
         Data::Info => info::info(core, command).await,
         Data::MemoryUsage => keys::memory_usage(core, db, command).await,
         Data::ObjectEncoding => keys::encoding(core, db, command).await,

@@ -249,10 +249,13 @@ pub(crate) fn one_key<'c>(
         | Data::FlushAll
         | Data::FlushDb
         | Data::FunctionDelete
+        | Data::FunctionDump
         | Data::FunctionFlush
         | Data::FunctionList
         | Data::FunctionLoad
+        | Data::FunctionRestore
         | Data::FunctionStats
+        | Data::HotKeysGet
         | Data::Info
         | Data::Keys
         | Data::Lcs

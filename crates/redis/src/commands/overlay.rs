@@ -8,6 +8,26 @@
 //!
 //! Nothing of it is seen by others before the commit.
 //!
+//! - OVERLAY-1: commands that change nothing are committed only if their objects were read at
+//!   several moments.
+//! - OVERLAY-2: an object that was read as there is there, however far this server's clock is ahead
+//!   of its owner's.
+//!
+//! Why that is strictly serializable:
+//!
+//! 1. One read of several objects is a transaction of its own. All that it tells is true at one
+//!    moment, between its request and its answer (TX-1, TX-2, SEVERAL-1), so between command and
+//!    reply.
+//! 2. The replies follow from what was read. Beside that, the clock begins lifetimes and says what
+//!    is left of them, but ends none (OVERLAY-2). What scripts fetch elsewhere is said to be of no
+//!    certain moment.
+//! 3. So the commands take effect at the moment of their read, and there is no change whose place
+//!    in the order of all could be another one.
+//! 4. After a second read there is no such moment. An object of the first one may have changed
+//!    before the second. Then the commit compares all of them at a third moment, and it is that
+//!    one. The same holds for tables that do not exist: those of two databases are looked up one
+//!    after the other.
+//!
 //! Owned by the future of one command.
 
 use super::one_key::Scratch;
@@ -28,7 +48,7 @@ use pluvio_client::{
 };
 use pluvio_mutation::{Current, Draft, DraftChange, Now};
 use pluvio_units::{ObjectVersion, TableId, UnixMs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A value, and when it expires.
 type Held = (Bytes, Option<Deadline>);
@@ -64,6 +84,8 @@ pub(crate) struct Missing(pub(crate) Vec<ObjectAt>);
 pub(crate) struct Overlay<'c> {
     core: &'c Core,
     objects: Objects,
+    /// At how many moments objects were read.
+    moments: usize,
 }
 
 /// What a commit came to.
@@ -85,7 +107,11 @@ impl<'c> Overlay<'c> {
             is_cluster: core.options().cluster.is_some(),
             now: UnixMs(u64::try_from(now).unwrap_or(u64::MAX)).into(),
         };
-        Self { core, objects }
+        Self {
+            core,
+            objects,
+            moments: 0,
+        }
     }
 
     /// Whether a command can be run here.
@@ -147,6 +173,9 @@ impl<'c> Overlay<'c> {
             (Transacted::Committed(outcomes), tables) => (outcomes, tables),
             (Transacted::Refused { .. }, _) => return Err(failure::CONTENDED.into()),
         };
+        // Those of several databases may be the moments of their look-ups.
+        let databases: BTreeSet<DatabaseId> = new.iter().map(|(db, _)| *db).collect();
+        self.moments += databases.len();
         let mut outcomes = outcomes.into_iter();
         for place in new {
             let (value, deadline) = (outcomes.next(), outcomes.next());
@@ -162,6 +191,9 @@ impl<'c> Overlay<'c> {
                 Output::Bytes(value) => Some((value, deadline)),
                 _ => None,
             };
+            if let Some((_, Some(deadline))) = held {
+                self.objects.is_there_until(deadline);
+            }
             let is_there = version != ObjectVersion(0);
             let object = Object {
                 read: version,
@@ -179,7 +211,8 @@ impl<'c> Overlay<'c> {
         Ok(())
     }
 
-    /// Makes all changes, if the watched keys and all that was read are as they were.
+    /// Makes all changes, if the watched keys and all that was read are as they were. Where there
+    /// are neither, and one moment was read, all is done already (OVERLAY-1).
     ///
     /// # Errors
     /// Nothing was done, unless the failure says that this is not known.
@@ -193,6 +226,10 @@ impl<'c> Overlay<'c> {
             })
             .collect();
         let places = &self.objects.places;
+        let changes = places.values().any(|object| object.is_changed);
+        if !changes && watched.is_empty() && self.moments <= 1 {
+            return Ok(Committed::Done);
+        }
         for ((db, key), object) in places {
             steps.push((
                 *db,
@@ -242,6 +279,13 @@ impl Objects {
         command: &Command,
     ) -> Option<Result<Reply, Missing>> {
         Self::can_run(what, command).then(|| self.run(db, what, command))
+    }
+
+    /// An object was read that is there until then (OVERLAY-2).
+    fn is_there_until(&mut self, deadline: Deadline) {
+        if deadline.is_past(self.now.judged) {
+            self.now.judged = UnixMs(deadline.ms().saturating_sub(1));
+        }
     }
 
     /// Takes over the changes of another state of the same objects, and keeps what was read since.
@@ -501,4 +545,35 @@ fn other_database(what: Data, db: DatabaseId, command: &Command) -> Option<Datab
         _ => None,
     }?;
     database(command.get(at)).ok().filter(|other| *other != db)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // shows: OVERLAY-2
+    #[test]
+    fn an_object_that_was_read_is_there_when_this_clock_is_ahead() {
+        let place = (DatabaseId::default(), Bytes::from("k"));
+        let deadline = Deadline::new(1000).expect("it is a deadline");
+        let object = Object {
+            read: ObjectVersion(1),
+            table: TableId(1),
+            version: ObjectVersion(1),
+            held: Some((Bytes::from("v"), Some(deadline))),
+            is_changed: false,
+        };
+        let mut objects = Objects {
+            places: BTreeMap::from([(place.clone(), object)]),
+            is_cluster: false,
+            now: UnixMs(5000).into(),
+        };
+        assert_eq!(objects.held(place.0, &place.1), None);
+        objects.is_there_until(deadline);
+        assert!(objects.held(place.0, &place.1).is_some());
+        // Lifetimes begin with the clock all the same.
+        assert_eq!(objects.now.shown, UnixMs(5000));
+        objects.is_there_until(Deadline::MAX);
+        assert_eq!(objects.now.judged, UnixMs(999));
+    }
 }

@@ -6,11 +6,12 @@
 //!    interrupted. That is fetched, and it runs anew.
 //! 3. A script that takes long is interrupted, and runs anew outside the event loop.
 //! 4. Its changes are made at one moment, if nothing that it read has changed meanwhile. Else all
-//!    of it is done again. A script that fails changes nothing.
+//!    of it is done again. A script that fails changes nothing. One that changed nothing, and read
+//!    at one moment only, is done (OVERLAY-1).
 //!
 //! - EVAL-1: a script sees one state of its objects, and others see all that it does, or nothing.
-//! - EVAL-2: scripts of one process that name the same key take turns: they do not meet again and
-//!   again in their commits.
+//! - EVAL-2: scripts of one process that name the same key, and may change it, take turns: they do
+//!   not meet again and again in their commits.
 
 use super::overlay::{Missing, ObjectAt, Objects, Overlay};
 use super::{CommandResult, Data, run_now};
@@ -19,7 +20,7 @@ use crate::failure;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
-use crate::scripts::Body;
+use crate::scripts::{Body, RunningFunction};
 use crate::shared::Core;
 use crate::table::{Run, SPECS, resolve};
 use bytes::Bytes;
@@ -29,6 +30,7 @@ use pluvio_script::{
     Budget, Commands, Ended, Interpreter, Interrupted, MEMORY_MAX, Shebang, Stop, Value,
 };
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Instructions after which a script goes on outside the event loop: a millisecond or so.
 const INLINE: u64 = 200_000;
@@ -98,6 +100,11 @@ impl Call {
         };
         Some(Self { by, is_read_only })
     }
+
+    /// Whether it may change nothing.
+    pub(super) fn is_read_only(self) -> bool {
+        self.is_read_only
+    }
 }
 
 /// The number of keys, and where the arguments behind them begin.
@@ -123,6 +130,8 @@ struct Job {
     keys: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
     is_read_only: bool,
+    /// The command that runs it.
+    command: Command,
 }
 
 /// What a script wanted when it was interrupted.
@@ -234,6 +243,7 @@ async fn prepare(
         keys: (3..3 + count).map(part).collect(),
         arguments: (3 + count..command.len()).map(part).collect(),
         is_read_only: call.is_read_only || flags.no_writes,
+        command: command.clone(),
     })
 }
 
@@ -277,7 +287,12 @@ async fn elsewhere(core: &Core, job: &Job, objects: &mut Objects, fetched: &[Rep
         return attempt(job, objects, fetched, (MOST, Stop::default()));
     };
     let stop = Stop::default();
-    let _running = core.shared.scripts.enter(&stop);
+    let function = job.body.is_library.then(|| RunningFunction {
+        name: Arc::clone(&job.body.name),
+        command: job.command.clone(),
+        since: core.shared.now(),
+    });
+    let _running = core.shared.scripts.enter(&stop, function);
     let (done, result) = tokio::sync::oneshot::channel();
     let (job, mut copy, fetched) = (job.clone(), objects.clone(), fetched.to_vec());
     let until = stop.clone();
@@ -467,7 +482,7 @@ pub(super) fn named_keys(command: &Command) -> impl Iterator<Item = &[u8]> {
     (3..3 + count).map(|at| command.get(at))
 }
 
-// --- SCRIPT and FUNCTION ------------------------------------------------------------------------
+// --- SCRIPT -------------------------------------------------------------------------------------
 
 /// SCRIPT LOAD.
 pub(super) async fn load(core: &Core, command: &Command) -> CommandResult {
@@ -512,135 +527,4 @@ pub(super) fn kill(core: &Core) -> CommandResult {
         true => Ok(Reply::OK),
         false => Err(Failure::fixed("NOTBUSY No scripts in execution right now.")),
     }
-}
-
-/// FUNCTION LOAD.
-pub(super) async fn load_functions(core: &Core, command: &Command) -> CommandResult {
-    let replaces = command.len() == 4 && command.is(2, "REPLACE");
-    if command.len() != 3 && !replaces {
-        let option = String::from_utf8_lossy(command.get(2)).into_owned();
-        return Err(Failure::new(format!("ERR Unknown option given: {option}")));
-    }
-    let source = command.share(command.len() - 1);
-    let library = library(&source)?;
-    let name = library.name.clone();
-    let scripts = &core.shared.scripts;
-    let client = core.databases.client();
-    scripts
-        .load_library(client, library, source, replaces)
-        .await?;
-    Ok(Reply::copy(name.as_bytes()))
-}
-
-/// FUNCTION DELETE.
-pub(super) async fn delete_functions(core: &Core, command: &Command) -> CommandResult {
-    let client = core.databases.client();
-    core.shared
-        .scripts
-        .delete_library(client, command.get(2))
-        .await?;
-    Ok(Reply::OK)
-}
-
-/// FUNCTION FLUSH.
-pub(super) async fn flush_functions(core: &Core, command: &Command) -> CommandResult {
-    let is_mode = command.is(2, "SYNC") || command.is(2, "ASYNC");
-    if command.len() > 3 || (command.len() == 3 && !is_mode) {
-        return Err(Failure::fixed(
-            "ERR FUNCTION FLUSH only supports SYNC|ASYNC option",
-        ));
-    }
-    core.shared
-        .scripts
-        .flush_libraries(core.databases.client())
-        .await?;
-    Ok(Reply::OK)
-}
-
-/// FUNCTION LIST.
-pub(super) async fn list_functions(core: &Core, command: &Command) -> CommandResult {
-    let (mut with_code, mut pattern) = (false, None);
-    let mut at = 2;
-    while at < command.len() {
-        if command.is(at, "WITHCODE") {
-            with_code = true;
-        } else if command.is(at, "LIBRARYNAME") && at + 1 < command.len() {
-            at += 1;
-            pattern = Some(command.share(at));
-        } else {
-            let option = String::from_utf8_lossy(command.get(at)).into_owned();
-            return Err(Failure::new(format!("ERR Unknown argument {option}")));
-        }
-        at += 1;
-    }
-    let libraries = core
-        .shared
-        .scripts
-        .libraries(core.databases.client())
-        .await?;
-    let shown = libraries.iter().filter(|(library, _)| {
-        let name = library.name.as_bytes();
-        pattern
-            .as_ref()
-            .is_none_or(|pattern| crate::glob::matches_any_case(pattern, name))
-    });
-    Ok(Reply::Array(
-        shown
-            .map(|(library, source)| described(library, source, with_code))
-            .collect(),
-    ))
-}
-
-fn described(library: &pluvio_script::Library, source: &Bytes, with_code: bool) -> Reply {
-    let functions = library.functions.iter().map(|function| {
-        let flags = function.flags.names().into_iter().map(Reply::Status);
-        let description = function.description.clone().map(Bytes::from);
-        Reply::Map(vec![
-            (Reply::Text("name"), Reply::copy(function.name.as_bytes())),
-            (Reply::Text("description"), Reply::bulk_or_nil(description)),
-            (Reply::Text("flags"), Reply::Set(flags.collect())),
-        ])
-    });
-    let mut fields = vec![
-        (
-            Reply::Text("library_name"),
-            Reply::copy(library.name.as_bytes()),
-        ),
-        (Reply::Text("engine"), Reply::Text("LUA")),
-        (Reply::Text("functions"), Reply::Array(functions.collect())),
-    ];
-    if with_code {
-        fields.push((Reply::Text("library_code"), Reply::Bulk(source.clone())));
-    }
-    Reply::Map(fields)
-}
-
-/// FUNCTION STATS.
-pub(super) async fn function_stats(core: &Core) -> CommandResult {
-    let libraries = core
-        .shared
-        .scripts
-        .libraries(core.databases.client())
-        .await?;
-    let functions: usize = libraries
-        .iter()
-        .map(|(library, _)| library.functions.len())
-        .sum();
-    let lua = Reply::Map(vec![
-        (
-            Reply::Text("libraries_count"),
-            Reply::count(libraries.len() as u64),
-        ),
-        (
-            Reply::Text("functions_count"),
-            Reply::count(functions as u64),
-        ),
-    ]);
-    Ok(Reply::Map(vec![
-        (Reply::Text("running_script"), Reply::Nil),
-        (
-            Reply::Text("engines"),
-            Reply::Map(vec![(Reply::Text("LUA"), lua)]),
-        ),
-    ]))
 }

@@ -291,8 +291,10 @@ pub(super) async fn alone(
 ) -> CommandResult {
     let mut tries = Tries::new(core);
     let _turns = match script::Call::of(what) {
-        Some(_) => core.shared.scripts.turns(script::named_keys(command)).await,
-        None => Vec::new(),
+        Some(call) if !call.is_read_only() => {
+            core.shared.scripts.turns(script::named_keys(command)).await
+        }
+        Some(_) | None => Vec::new(),
     };
     loop {
         let mut overlay = Overlay::new(core);

@@ -9,6 +9,7 @@ mod docs;
 mod expiry;
 mod faults;
 mod held;
+mod hot_keys;
 mod memory;
 mod needs_redis_server;
 mod operators;

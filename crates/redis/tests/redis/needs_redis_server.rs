@@ -1,6 +1,7 @@
 //! The same commands to Pluvio and to the real redis-server: the same bytes must come back.
 
 mod dump;
+mod functions;
 
 use crate::bench::{Bench, Connection, encode};
 use crate::random::{Dice, Parts, command, in_transactions, words};

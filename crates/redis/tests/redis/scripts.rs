@@ -1,7 +1,9 @@
 //! EVAL, EVALSHA, FCALL: scripts are transactions.
 
-use crate::bench::{Bench, Connection, encode};
+use crate::bench::{Bench, Connection, encode, run_together};
 use crate::updates::converse;
+use pluvio_client::Opcode;
+use std::time::Duration;
 
 const OK: &str = "+OK\r\n";
 
@@ -227,4 +229,161 @@ fn scripts_of_known_libraries_work() {
         );
     }
     assert_eq!(c.say("TTL window"), ":60\r\n");
+}
+
+fn bulk(reply: &[u8]) -> Vec<u8> {
+    let start = reply.windows(2).position(|w| w == b"\r\n").unwrap() + 2;
+    reply[start..reply.len() - 2].to_vec()
+}
+
+fn load(c: &mut Connection, name: &str, function: &str) -> String {
+    let source = format!(
+        "#!lua name={name}\nredis.register_function('{function}', function() return '{name}' end)"
+    );
+    String::from_utf8(c.call(&["FUNCTION", "LOAD", &source])).unwrap()
+}
+
+// shows: FUNCTION-1
+#[test]
+fn libraries_are_restored_all_or_none() {
+    let mut bench = Bench::new();
+    let mut other = bench.another();
+    let (mut c, mut d) = (bench.connect(), other.connect());
+    // Nothing is made by looking, and by forgetting nothing.
+    let none = bulk(&c.call(&["FUNCTION", "DUMP"]));
+    assert_eq!(none.len(), 10);
+    assert_eq!(c.say("FUNCTION FLUSH"), OK);
+    load(&mut c, "one", "f1");
+    load(&mut d, "two", "f2");
+    let both = bulk(&c.call(&["FUNCTION", "DUMP"]));
+    assert_eq!(both, bulk(&d.call(&["FUNCTION", "DUMP"])));
+    let restore = |c: &mut Connection, policy: &str| {
+        let reply = c.call(&[&b"FUNCTION"[..], b"RESTORE", &both, policy.as_bytes()]);
+        String::from_utf8(reply).unwrap()
+    };
+    let names = |c: &mut Connection| {
+        let list = c.say("FUNCTION LIST");
+        let all = ["one", "two", "three"].into_iter();
+        all.filter(|name| list.contains(&format!("\r\n{name}\r\n")))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(c.say("FUNCTION DELETE one"), OK);
+    // One of them is there: neither is restored.
+    assert_eq!(
+        restore(&mut d, "APPEND"),
+        "-ERR Library two already exists\r\n"
+    );
+    assert_eq!(names(&mut c), ["two"]);
+    // A function of one of them is there in another library.
+    assert_eq!(c.say("FUNCTION FLUSH"), OK);
+    load(&mut c, "three", "f2");
+    for policy in ["APPEND", "REPLACE"] {
+        assert_eq!(
+            restore(&mut d, policy),
+            "-ERR Function f2 already exists\r\n"
+        );
+    }
+    assert_eq!(names(&mut c), ["three"]);
+    assert_eq!(restore(&mut d, "FLUSH"), OK);
+    assert_eq!(names(&mut c), ["one", "two"]);
+    assert_eq!(restore(&mut c, "REPLACE"), OK);
+    // An empty one forgets all.
+    let flush = [&b"FUNCTION"[..], b"RESTORE", &none, b"FLUSH"];
+    assert_eq!(d.call(&flush), OK.as_bytes());
+    assert_eq!(names(&mut c), <[&str; 0]>::default());
+}
+
+// shows: FUNCTION-1
+#[test]
+fn libraries_that_are_loaded_together_never_share_a_function() {
+    let mut bench = Bench::new();
+    let mut other = bench.another();
+    let (mut c, mut d) = (bench.connect(), other.connect());
+    load(&mut c, "zero", "f0");
+    for round in 0..5 {
+        let source = |name: &str| {
+            format!("#!lua name={name}{round}\nredis.register_function('g{round}', function() end)")
+        };
+        c.push(&encode(&["FUNCTION", "LOAD", &source("left")]));
+        d.push(&encode(&["FUNCTION", "LOAD", &source("right")]));
+        let replies = [c.replies(1), d.replies(1)].concat();
+        let failed = format!("-ERR Function g{round} already exists\r\n");
+        let failures = replies.iter().filter(|reply| **reply == failed.as_bytes());
+        assert_eq!(failures.count(), 1, "{replies:?}");
+    }
+}
+
+// shows: OVERLAY-1
+#[test]
+fn what_was_read_at_one_moment_is_not_committed() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    assert_eq!(c.say("MSET {t}a 1 {t}b 2"), OK);
+    let sum = "return redis.call('get', '{t}a') + redis.call('get', '{t}b')";
+    let both = ["{t}a", "{t}b"];
+    let named = [&["EVAL_RO", sum, "2"][..], &both].concat();
+    let transactions = |c: &mut Connection, command: &[&str], reply: &str| {
+        let before = bench.cluster.count_sent(Opcode::Transact);
+        assert_eq!(c.call(command), reply.as_bytes(), "{command:?}");
+        bench.cluster.count_sent(Opcode::Transact) - before
+    };
+    // The first time, EVAL keeps the script: a write of another kind.
+    assert_eq!(transactions(&mut c, &named, ":3\r\n"), 1);
+    let written = [&["EVAL", sum, "2"][..], &both].concat();
+    assert_eq!(transactions(&mut c, &written, ":3\r\n"), 1);
+    assert_eq!(
+        transactions(&mut c, &["COPY", "{t}no", "{t}c"], ":0\r\n"),
+        1
+    );
+    // Without an identity: its owner keeps nothing for retries.
+    let sent = bench.cluster.sent();
+    let reads = sent.iter().filter(|sent| sent.opcode == Opcode::Transact);
+    assert_eq!(
+        reads.last().map(|read| read.operation.is_some()),
+        Some(false)
+    );
+    // Two reads, and a commit that compares them.
+    assert_eq!(transactions(&mut c, &["EVAL_RO", sum, "0"], ":3\r\n"), 3);
+    // A change is committed.
+    let change = "return redis.call('incr', KEYS[1])";
+    let change = ["EVAL", change, "1", "{t}a"];
+    assert_eq!(transactions(&mut c, &change, ":2\r\n"), 2);
+    // A script that fails has changed nothing.
+    let fails = "redis.call('incr', KEYS[1]) return redis.error_reply('NO')";
+    assert_eq!(
+        transactions(&mut c, &["EVAL", fails, "1", "{t}a"], "-NO\r\n"),
+        1
+    );
+}
+
+// shows: OVERLAY-1
+#[test]
+fn readers_see_a_sum_that_never_changes() {
+    for keys in [["{t}a", "{t}b"], ["{1}a", "{2}b"]] {
+        let mut bench = Bench::new();
+        let mut other = bench.another();
+        bench.cluster.set_latency(Duration::from_millis(1));
+        let mut c = bench.connect();
+        c.call(&["SET", keys[0], "50"]);
+        c.call(&["SET", keys[1], "50"]);
+        let transfer = "redis.call('decr', KEYS[1]) redis.call('incr', KEYS[2]) return 100";
+        let named = "return redis.call('get', KEYS[1]) + redis.call('get', KEYS[2])";
+        let unnamed = "return redis.call('get', ARGV[1]) + redis.call('get', ARGV[2])";
+        let [a, b] = keys;
+        let commands = [
+            ["EVAL", transfer, "2", a, b],
+            ["EVAL_RO", named, "2", a, b],
+            ["EVAL", unnamed, "0", a, b],
+            ["EVAL", transfer, "2", b, a],
+        ];
+        let mut connections: Vec<_> = (0..4).map(|_| bench.connect()).collect();
+        connections.extend((0..4).map(|_| other.connect()));
+        for (n, connection) in connections.iter_mut().enumerate() {
+            let command = encode(&commands[n % commands.len()]);
+            (0..20).for_each(|_| connection.push(&command));
+        }
+        for replies in run_together(&bench.cluster, &mut connections, 20) {
+            assert_eq!(replies, b":100\r\n".repeat(20));
+        }
+    }
 }

@@ -517,6 +517,17 @@ impl Engine {
         found
     }
 
+    /// How many keys are locked, and since when the one that was locked first. A lock that a move or
+    /// the drop of a table took along counts until it is looked at the next time.
+    #[must_use]
+    pub fn locked_now(&self) -> (u64, Option<Duration>) {
+        let locks = self.locks.lock();
+        (
+            locks.since.len() as u64,
+            locks.since.values().min().copied(),
+        )
+    }
+
     /// Keeps votes and decisions of transactions that have locked keys since `before`, at least
     /// until `until`.
     pub fn keep_locked(&self, before: Duration, until: Duration) {

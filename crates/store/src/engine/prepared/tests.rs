@@ -366,6 +366,9 @@ fn locks_move_with_their_keys() {
         "they are too young"
     );
     assert_eq!(locked(&bench, late).len(), KEYS.len());
+    let (keys, first) = bench.engine.locked_now();
+    assert_eq!(keys, KEYS.len() as u64);
+    assert_eq!(first, Some(Duration::from_secs(5)));
     let told = Decided {
         committed: Some(true),
         shares: vec![share],
@@ -375,6 +378,9 @@ fn locks_move_with_their_keys() {
         assert!(other.release(key, true));
     }
     assert_eq!(other.read(b"new").unwrap().1, Some(b"made".to_vec()));
+    // A release goes on until it finds no more under the hash.
+    assert!(KEYS.iter().all(|key| !other.release(key, true)));
+    assert_eq!(other.engine.locked_now(), (0, None));
     assert!(locked(&other, late).is_empty());
 }
 
