@@ -106,8 +106,8 @@ struct Found<'a> {
 }
 
 /// Finds what lives in all segments that a sink kept, in any order. Takes as much memory again as
-/// the objects. What the store may have shown as expired is not among them, whatever clocks show
-/// now. So some objects expire up to 2 s early.
+/// the objects. Objects that the store may have shown as expired are left out, whatever clocks show
+/// now. So some expire up to 2 s early.
 ///
 /// # Errors
 /// See [`ReadBackError`].
