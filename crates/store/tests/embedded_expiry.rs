@@ -1,5 +1,5 @@
-//! Deadlines in an embedded store: every call sees an object as gone from its deadline on, whatever
-//! clocks show and also after a crash, and its memory comes back without reads.
+//! Deadlines in an embedded store. Every call sees an object as gone from its deadline on, whatever
+//! clocks show, and also after a crash. Its memory comes back without reads.
 
 #![allow(clippy::unwrap_used)]
 
@@ -230,8 +230,8 @@ fn a_wall_clock_that_goes_back_lets_nothing_live_again() {
     assert!(!table.contains(b"soon"));
 }
 
-/// What the first life judged by is in its log. So the second one shows none of it, even where its
-/// wall clock shows an hour less.
+/// The time that the first life judged by is in its log. So the second one shows none of what was
+/// gone, even where its wall clock shows an hour less.
 // shows: EMBED-5
 #[test]
 fn what_was_gone_stays_gone_in_the_next_life() {
@@ -274,7 +274,7 @@ fn what_was_gone_stays_gone_in_the_next_life() {
     is_absent(&next, &again, b"gone");
 }
 
-/// A sink that takes nothing keeps time from going on: what it would not remember is not judged.
+/// A sink that takes nothing keeps time from going on: no time is judged by that it does not have.
 #[test]
 fn time_stands_still_while_a_sink_takes_no_horizon() {
     let hands = Arc::<Hands>::default();

@@ -2,9 +2,12 @@
 //! reads back.
 //!
 //! A line is `{"key":…,"value":…}`; a part that is not UTF-8 stands in base64 as `key_base64` or
-//! `value_base64`. An object that expires has `"expires_at_ms":…`, too: wall-clock time, so that its
-//! deadline stays where it is however long the file lies. What has expired is in no file. A file appears under its name when it is complete. Pipes and devices are written
-//! to as they are: a rename would put a file in their place.
+//! `value_base64`. An object that expires has `"expires_at_ms":…`, too. That is wall-clock time, so
+//! its deadline stays where it is however long the file lies. Objects that have expired are left
+//! out: the owners of the keys judge that when they are read.
+//!
+//! A file appears under its name when it is complete. Pipes and devices are written to as they are:
+//! a rename would put a file in their place.
 
 use crate::cmd::lifetime::put_deadline;
 use crate::cmd::objects::put_bytes;

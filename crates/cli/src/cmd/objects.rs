@@ -319,7 +319,7 @@ fn number(text: &str) -> Result<Number, Failure> {
     }
 }
 
-/// What came of a change, unless a condition did not hold.
+/// The outcome of a change, unless a condition did not hold.
 pub fn outcome_of(outcome: Outcome) -> Result<Outcome, Failure> {
     match outcome {
         Outcome::Rejected { version, .. } => Err(rejected(ClientError::Rejected { version })),

@@ -211,8 +211,8 @@ impl Reader {
         }
     }
 
-    /// Whether a record expired before it was read. What expires on its way is dropped by the owner
-    /// of its key.
+    /// Whether a record expired before it was read. One that expires on its way is dropped by the
+    /// owner of its key.
     fn is_past(&self, record: &Record) -> bool {
         record.deadline.is_some_and(|deadline| {
             let now = u64::try_from(self.clock.unix_time().as_millis()).unwrap_or(u64::MAX);

@@ -199,7 +199,7 @@ fn deadlines_go_out_in_a_file_and_come_back() {
     let old = "{\"key\":\"0\",\"value\":\"old\"}\n";
     import("to", "export", old, &[]).ok();
     assert_eq!(deadlines(&cluster, "to")["0"], None);
-    // What is past is counted and not written; what is there stays.
+    // A record that is past is counted and not written; the object at its key stays.
     let line = |key: &str, ms: &str| {
         format!("{{\"key\":\"{key}\",\"value\":\"new\",\"expires_at_ms\":{ms}}}\n")
     };

@@ -4,25 +4,23 @@ use super::{Host, Nodes, TopologyError, Worker};
 use crate::Pace;
 use core::hash::{BuildHasher, Hasher};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use std::hash::RandomState;
 use std::path::Path;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where Linux says whether it gives huge pages.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-
-/// The moment that [`ThisMachine::monotonic`] counts from.
-static FIRST_ASKED: OnceLock<Instant> = OnceLock::new();
 
 /// The real machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThisMachine;
 
 impl Host for ThisMachine {
-    #[allow(clippy::disallowed_methods)] // this crate is the door
     fn monotonic(&self) -> Duration {
-        FIRST_ASKED.get_or_init(Instant::now).elapsed()
+        // Goes on while the machine sleeps.
+        let since_boot = clock_gettime(ClockId::Boottime);
+        Duration::try_from(since_boot).unwrap_or_default()
     }
 
     #[allow(clippy::disallowed_methods)] // this crate is the door

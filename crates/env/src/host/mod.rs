@@ -1,7 +1,7 @@
 //! The threads' half of the door: the machine under a library that has no event loops.
 //!
 //! The embedded store runs inside another program, whose threads call it. It needs a few workers,
-//! the date, and the processor that a thread runs on. The trait [`Host`] gives these, and
+//! two clocks, and the processor that a thread runs on. The trait [`Host`] gives these, and
 //! [`ThisMachine`] is the real one behind it. Tests give a host of their own.
 //!
 //! Limits: no I/O, no event loops (crate `env_os` has those), no binding of the program's threads.
@@ -19,7 +19,8 @@ use core::time::Duration;
 
 /// The machine as a library sees it.
 pub trait Host: Send + Sync {
-    /// The time since some moment that stays the same while the process lives. Never goes back.
+    /// The time since some moment that stays the same while the process lives. Never goes back, and
+    /// goes on while the machine sleeps.
     fn monotonic(&self) -> Duration;
 
     /// The time since 1970 by the wall clock. May jump; nothing correct may depend on its steps.

@@ -356,9 +356,9 @@ impl<'g> Entries<'g> {
         Some((object, total_len as u32))
     }
 
-    /// Version, value and length in the log of the object at `entry`, if it has this key, lies in
-    /// one piece and has neither graves nor a deadline. `entry` was found or appended under `guard`.
-    /// [`Self::view`] reads others.
+    /// Version, value and length in the log of the object at `entry`. It must have this key, lie in
+    /// one piece, and have neither graves nor a deadline. `entry` was found or appended under
+    /// `guard`. [`Self::view`] reads others.
     #[inline(always)]
     pub(crate) fn value_of(
         self,

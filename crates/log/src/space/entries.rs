@@ -49,8 +49,8 @@ impl LogSpace {
         self.memory().entries().object(entry, guard)
     }
 
-    /// Version, value and length in the log of the object at `entry`, if it has this key, lies in
-    /// one piece and has neither graves nor a deadline. `entry` was found or appended under
+    /// Version, value and length in the log of the object at `entry`. It must have this key, lie in
+    /// one piece, and have neither graves nor a deadline. `entry` was found or appended under
     /// `guard`. [`Self::entry`] reads anything else.
     #[must_use]
     #[inline(always)]

@@ -3,8 +3,7 @@
 //!
 //! The threads that clean drive the sweep: each does a slice of it before each of its own steps,
 //! and so does [`Store::clean_step`](crate::Store::clean_step). An idle cleaner thread looks some
-//! thirty times a second. What reads and writes see does not depend on that: they judge deadlines
-//! themselves.
+//! thirty times a second. Reads and writes do not depend on that: they judge deadlines themselves.
 
 use crate::embedded::sink::Deletions;
 use crate::engine::{Engine, EngineError, Expired, Site};

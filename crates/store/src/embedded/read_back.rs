@@ -93,10 +93,12 @@ struct Head {
 /// A value, and when it expires.
 type Value<'a> = (&'a [u8], Option<Deadline>);
 
+/// The highest version of each key, and the value unless it was deleted.
+type Newest<'a> = BTreeMap<(TableId, &'a [u8]), (ObjectVersion, Option<Value<'a>>)>;
+
 /// What was found.
 struct Found<'a> {
-    /// The highest version of each key, and the value unless it was deleted.
-    newest: BTreeMap<(TableId, &'a [u8]), (ObjectVersion, Option<Value<'a>>)>,
+    newest: Newest<'a>,
     /// Above all versions.
     next: ObjectVersion,
     /// The store judged no deadline by a later time.
@@ -104,8 +106,8 @@ struct Found<'a> {
 }
 
 /// Finds what lives in all segments that a sink kept, in any order. Takes as much memory again as
-/// the objects. What the store may have shown as expired is not among them, whatever clocks show
-/// now. So some objects expire up to 2 s early.
+/// the objects. Objects that the store may have shown as expired are left out, whatever clocks show
+/// now. So some expire up to 2 s early.
 ///
 /// # Errors
 /// See [`ReadBackError`].
@@ -125,7 +127,7 @@ pub fn read_back(segments: &[KeptSegment]) -> Result<Kept, ReadBackError> {
     }
     let logs = open.values().map(|digest| digest.logs_of_master).max();
     let mut found = Found {
-        newest: BTreeMap::new(),
+        newest: Newest::new(),
         next: ObjectVersion(1),
         horizon: UnixMs(0),
     };

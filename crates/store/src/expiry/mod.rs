@@ -20,7 +20,7 @@
 //!   owner. If this master crashes as well, the next one begins with no earlier time.
 //!
 //! Any thread. Not here: what a deadline does to an outcome (crate `mutation`), who calls this and
-//! how often (crate `master`).
+//! how often (crate `master`, and `embedded` for the library).
 
 mod clock;
 mod notes;
