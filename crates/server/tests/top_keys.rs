@@ -10,7 +10,7 @@ use pluvio_env::Address;
 use pluvio_wire::{HotKey, TopKeysOfTable};
 use rig::Rig;
 
-/// What the owner of a key says of its table.
+/// The top lists of a table at one server.
 async fn asked(client: &Client, owner: usize, table: &Table) -> (TopKeys, TopKeysOfTable) {
     let address = Address::from(&*format!("server-{owner}"));
     let request = GetTopKeys {
@@ -74,7 +74,7 @@ fn a_server_tells_which_of_its_keys_are_used_most_and_which_are_largest() {
         assert_eq!(of_table.writes[0].key, b"count");
         assert_eq!(uses(&top, &of_table.writes), 50);
 
-        // What became small, or is gone, is not large.
+        // An object that became small, or is gone, is not large.
         client.write(&of, b"key 7", Bytes::from("s")).await.unwrap();
         let (_, of_table) = asked(&client, owner, &of).await;
         let small = of_table.largest.iter().find(|large| large.key == b"key 7");

@@ -337,9 +337,9 @@ fn what_was_read_at_one_moment_is_not_committed() {
     );
     // Without an identity: its owner keeps nothing for retries.
     let sent = bench.cluster.sent();
-    let reads = sent.iter().filter(|sent| sent.opcode == Opcode::Transact);
+    let mut reads = sent.iter().filter(|sent| sent.opcode == Opcode::Transact);
     assert_eq!(
-        reads.last().map(|read| read.operation.is_some()),
+        reads.next_back().map(|read| read.operation.is_some()),
         Some(false)
     );
     // Two reads, and a commit that compares them.
