@@ -1,4 +1,4 @@
-//! What HOTKEYS asks of the server in whose process the Redis port is.
+//! The questions of HOTKEYS to the server in whose process the Redis port is.
 
 use core::time::Duration;
 use pluvio_units::TableId;
@@ -25,7 +25,7 @@ pub struct HotSession {
     pub since_start: Duration,
     /// How long it has lasted.
     pub lasted: Duration,
-    /// One in about so many operations is sampled now.
+    /// The mean distance between samples, in operations.
     pub one_in: u32,
     /// By table, of all tables of the server.
     pub tables: BTreeMap<TableId, HotTable>,
@@ -33,8 +33,8 @@ pub struct HotSession {
 
 /// Notes which keys of a server make most traffic. Called on any event loop; must not block.
 pub trait HotKeys: Send + Sync {
-    /// Begins a session whose starter wants to see so many keys, for this time or until it is
-    /// stopped. False: one is on.
+    /// Begins a session, for this time or until it is stopped. `count`: how many keys its starter
+    /// wants to see. False: one is on.
     fn start(&self, count: usize, lasts: Option<Duration>) -> bool;
     /// Ends the session. False: none is on.
     fn stop(&self) -> bool;

@@ -5,8 +5,8 @@
 //!         │ length, bytes │ or a small integer, or LZF │ little endian    │ of all before it
 //! ```
 //!
-//! FUNCTION DUMP and RESTORE: the sources of any number of libraries, each a string behind the
-//! opcode 245 instead of the type, and the same footer.
+//! FUNCTION DUMP and RESTORE have any number of libraries, and the same footer. The source of each
+//! is a string behind the opcode 245, which stands in place of the type.
 //!
 //! The two upper bits of a string's first byte say what follows:
 //!

@@ -5,8 +5,8 @@
 //! seen, up to [`KEPT_MAX`] bytes of scripts. Its knowledge of libraries is at most a second old.
 //!
 //! - FUNCTION-1: libraries change at one moment, all that a command changes or none, and no two
-//!   functions have one name. Each change compares and changes one object, the edition. So two
-//!   changes that do not know of each other never both succeed.
+//!   functions have one name. Each change compares and changes one object, the edition. So of
+//!   two changes at the same time one sees the other.
 //!
 //! Any thread; locks are held for single steps, turns over awaits.
 
@@ -56,7 +56,7 @@ pub(crate) struct Body {
 /// Libraries and their sources, by their names.
 pub(crate) type Known = Arc<BTreeMap<String, (Library, Bytes)>>;
 
-/// What becomes of libraries that are there when others are restored.
+/// The fate of libraries that are there when others are restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Existing {
     /// They stay; one of the same name is an error.
@@ -414,8 +414,8 @@ impl Scripts {
         Err(NO_FUNCTION)
     }
 
-    /// Changes libraries, at one moment (FUNCTION-1). `edit` says what is to be done, given what
-    /// there is: libraries to keep under their names, and `None` for those to forget.
+    /// Changes libraries, at one moment (FUNCTION-1). `edit` gets the libraries as they are, and
+    /// gives those to keep under their names, and `None` for those to forget.
     async fn edit(
         &self,
         client: &Client,
@@ -520,7 +520,7 @@ fn places(edition: &Option<(Table, ObjectVersion)>) -> Option<(TableId, ObjectVe
     Some((table.id(), *version))
 }
 
-/// What new libraries do to those that are there.
+/// The edits that bring new libraries among those that are there.
 ///
 /// # Errors
 /// They do not go together, in Redis's words.

@@ -30,7 +30,7 @@ pub struct TopKeys {
     pub server: ServerId,
     /// The rates are averages over about this time.
     pub seconds: f64,
-    /// One in about so many operations is sampled now.
+    /// The mean distance between samples, in operations.
     pub one_in: u32,
     /// The tables of which keys were used.
     pub tables: Vec<TopKeysOfTable>,

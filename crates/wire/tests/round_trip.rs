@@ -102,6 +102,39 @@ fn several_objects_keep_their_values_apart() {
 }
 
 #[test]
+fn keys_of_top_lists_are_any_bytes() {
+    let hot = HotKey {
+        hash: KeyHash(u64::MAX),
+        key: vec![0, 255, b'\n'],
+        key_len: 70_000,
+        per_s: 1.5,
+        less: 0.5,
+        more: f64::MAX,
+    };
+    let large = LargeKey {
+        hash: KeyHash(1),
+        key: Vec::new(),
+        key_len: 0,
+        bytes: u64::MAX,
+    };
+    let of_table = TopKeysOfTable {
+        reads: vec![hot.clone()],
+        writes: vec![hot],
+        largest: vec![large],
+        ..TopKeysOfTable::default()
+    };
+    let top = TopKeys {
+        server: ServerId(9),
+        seconds: 30.0,
+        one_in: 4,
+        tables: vec![of_table],
+    };
+    let mut meta = Vec::new();
+    let payload = top.encode(&mut meta);
+    assert_eq!(TopKeys::decode(&meta, payload), Ok(top));
+}
+
+#[test]
 fn a_payload_that_does_not_fit_its_lengths_is_refused() {
     let mut meta = Vec::new();
     objects().encode(&mut meta);
@@ -124,6 +157,8 @@ proptest! {
         let _ = decode::<Enlist>(&frame);
         let _ = decode::<WriteReplica>(&frame);
         let _ = decode::<Recover>(&frame);
+        let _ = decode::<GetTopKeys>(&frame);
+        let _ = TopKeys::decode(&frame.meta, frame.payload.clone());
     }
 
     #[test]

@@ -189,6 +189,7 @@ fn commands_keep_their_words_and_exit_codes() {
     scans(&cluster);
     who_wants_no_more_is_left_in_peace(&cluster);
     status_has_its_fields(&cluster);
+    top_keys_are_told(&cluster);
     a_redis_port_that_was_free_is_told(&cluster);
     options_come_from_file_environment_and_flags(&cluster);
 }
@@ -394,6 +395,41 @@ fn status_has_its_fields(cluster: &Cluster) {
         text.contains("2 servers up") && text.contains("things"),
         "{text}"
     );
+}
+
+fn top_keys_are_told(cluster: &Cluster) {
+    let run = |arguments: &[&str]| cluster.run(arguments);
+    let mut redis = cluster.connect(0);
+    redis.call(&[&b"SET"[..], b"\xff\n", &[7; 70_000]]);
+    for _ in 0..500 {
+        redis.call(&["GET", "hot"]);
+    }
+    let top = run(&["top", "keys", "--table", "redis:0", "--json"]).json();
+    assert_eq!((&top["by"], &top["silent"]), (&json!("reads"), &json!([])));
+    let hot = &top["keys"][0];
+    assert_eq!(
+        (&hot["table"], &hot["key"]),
+        (&json!("redis:0"), &json!("hot"))
+    );
+    assert_eq!(
+        (&hot["key_bytes"], hot["server"].is_u64()),
+        (&json!(3), true)
+    );
+    let range = hot["range"].as_array().unwrap();
+    let bounds = range[0].as_f64().unwrap()..=range[1].as_f64().unwrap();
+    assert!(bounds.contains(&hot["per_s"].as_f64().unwrap()), "{hot}");
+    assert_eq!(top["servers"].as_array().unwrap().len(), 2, "{top}");
+    let text = run(&["top", "keys"]).ok().text();
+    assert!(text.contains("reads/s") && text.contains("hot"), "{text}");
+    let text = run(&["top", "keys", "--by", "bytes", "--count", "1"])
+        .ok()
+        .text();
+    assert!(
+        text.contains("\\xff\\n") && text.contains("68.4KiB"),
+        "{text}"
+    );
+    run(&["top", "keys", "--count", "0"]).fails(2, &["--count"]);
+    run(&["top", "keys", "--table", "nosuch"]).fails(1, &["error: ", "nosuch"]);
 }
 
 fn a_redis_port_that_was_free_is_told(cluster: &Cluster) {

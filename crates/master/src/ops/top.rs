@@ -72,13 +72,15 @@ impl Master {
             ..Get::new(table.id(), key)
         };
         let outcome = self.store().get(table, hash, &get).ok()?;
-        match outcome.pending() {
-            Outcome::Unchanged { version, output } if version.0 > 0 => match output {
-                Output::Integer(value) => Some(key.len() as u64 + u64::try_from(*value).ok()?),
-                _ => None,
-            },
-            _ => None,
-        }
+        let Outcome::Unchanged {
+            version,
+            output: Output::Integer(value),
+        } = outcome.pending()
+        else {
+            return None;
+        };
+        let bytes = key.len() as u64 + u64::try_from(*value).ok()?;
+        (version.0 > 0).then_some(bytes)
     }
 
     /// Which keys of this server are used most, and which are the largest that it has noticed.
@@ -99,7 +101,7 @@ impl Master {
     }
 
     /// Begins to note which keys of this server make most traffic, for this time or until it is
-    /// stopped. The caller wants to see so many. False: that is going on.
+    /// stopped. `wanted`: how many its caller wants to see. False: that is going on.
     #[must_use]
     pub fn start_traffic(&self, wanted: usize, lasts: Option<Duration>) -> bool {
         self.samples
@@ -118,8 +120,8 @@ impl Master {
         self.samples.reset_session(self.monotonic())
     }
 
-    /// What was noted since [`Master::start_traffic`]; and one in about how many operations is
-    /// sampled now.
+    /// The traffic that was noted since [`Master::start_traffic`], and the mean distance between
+    /// samples now.
     #[must_use]
     pub fn traffic(&self) -> Option<(Traffic, u32)> {
         self.samples.session(self.monotonic())

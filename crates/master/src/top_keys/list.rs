@@ -2,11 +2,10 @@
 //! fade.
 //!
 //! A list counts a fixed number of keys. A key that it does not count takes the place of the one
-//! with the least weight, and inherits that weight: it may have been used so much before.
+//! with the least weight. It inherits that weight, because it may have been used as much before.
 //!
-//! - TOP-1: a key that was used more than the weight of all divided by the number of places is on
-//!   the list. The weight of a key on the list is too high by at most what it inherited, and never
-//!   too low.
+//! - TOP-1: a key is on the list if its uses are more than those of all keys divided by the number
+//!   of places. A weight is too high by what its key inherited at most, and never too low.
 //!
 //! Owned by [`Samples`](super::Samples), under its lock.
 
@@ -59,7 +58,7 @@ pub(super) struct TopList {
 }
 
 impl TopList {
-    /// Counts a sample that stands for so many uses of a key.
+    /// Counts a sample of a key. `weight`: the uses that it stands for.
     pub(super) fn count(&mut self, hash: KeyHash, key: &[u8], weight: f64) {
         self.total += weight;
         // Of w uses one is sampled: the estimate w has the variance w (w - 1).
@@ -92,7 +91,7 @@ impl TopList {
         self.total
     }
 
-    /// Halves all weights so many times.
+    /// Halves all weights, as often as it says.
     pub(super) fn fade(&mut self, halvings: u32) {
         let factor = 0.5_f64.powi(i32::try_from(halvings).unwrap_or(i32::MAX));
         self.total *= factor;

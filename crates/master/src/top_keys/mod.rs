@@ -9,8 +9,8 @@
 //!
 //! - TOP-2: an operation waits for no lock for the sake of this. A sample that meets another one is
 //!   dropped.
-//! - TOP-3: memory is bounded, whatever the keys are: at most [`TABLES`] tables, each with a fixed
-//!   number of keys, of which the first bytes are remembered.
+//! - TOP-3: memory is bounded, whatever the keys are. There are at most [`TABLES`] tables, each
+//!   with a fixed number of keys. Of a key the first bytes are remembered.
 //! - TOP-4: each operation is sampled with the same chance, whatever it is: the steps between two
 //!   samples are drawn at random. So operations that come in turn are not taken for one another.
 //!
@@ -335,7 +335,7 @@ impl Samples {
         !is_on
     }
 
-    /// Ends the session; what it has seen stays. False: none is on.
+    /// Ends the session, which stays to be seen. False: none is on.
     pub(crate) fn stop_session(&self, now: Duration) -> bool {
         let mut state = self.lock();
         let session = state.session.as_mut().filter(|one| one.is_active(now));
@@ -352,7 +352,7 @@ impl Samples {
         !is_on
     }
 
-    /// What the latest session has seen, and the mean distance between samples now.
+    /// The traffic of the latest session, and the mean distance between samples now.
     pub(crate) fn session(&self, now: Duration) -> Option<(Traffic, u32)> {
         let seen = self.lock().session.as_ref().map(|one| one.seen(now));
         seen.map(|seen| (seen, self.mean.load(Ordering::Relaxed)))

@@ -18,11 +18,11 @@
 //! 1. One read of several objects is a transaction of its own. All that it tells is true at one
 //!    moment, between its request and its answer (TX-1, TX-2, SEVERAL-1), so between command and
 //!    reply.
-//! 2. The replies follow from what was read. Beside that, the clock begins lifetimes and says what
-//!    is left of them, but ends none (OVERLAY-2). What scripts fetch elsewhere is said to be of no
-//!    certain moment.
-//! 3. So the commands take effect at the moment of their read, and there is no change whose place
-//!    in the order of all could be another one.
+//! 2. The replies follow from the objects that were read. Beside that, the clock begins lifetimes
+//!    and tells how much is left of them, but ends none (OVERLAY-2). Replies that scripts fetch
+//!    elsewhere are of no certain moment, and the documents say so.
+//! 3. So the commands take effect at the moment of their read. They have no change that could have
+//!    another place in the order of all.
 //! 4. After a second read there is no such moment. An object of the first one may have changed
 //!    before the second. Then the commit compares all of them at a third moment, and it is that
 //!    one. The same holds for tables that do not exist: those of two databases are looked up one

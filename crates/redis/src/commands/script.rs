@@ -10,8 +10,8 @@
 //!    at one moment only, is done (OVERLAY-1).
 //!
 //! - EVAL-1: a script sees one state of its objects, and others see all that it does, or nothing.
-//! - EVAL-2: scripts of one process that name the same key, and may change it, take turns: they do
-//!   not meet again and again in their commits.
+//! - EVAL-2: scripts of one process that name the same key, and may change it, take turns. So they
+//!   do not meet again and again in their commits.
 
 use super::overlay::{Missing, ObjectAt, Objects, Overlay};
 use super::{CommandResult, Data, run_now};

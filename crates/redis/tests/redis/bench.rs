@@ -199,6 +199,11 @@ impl Connection {
         }));
     }
 
+    /// Lets the connection work until something has happened elsewhere, or it ends.
+    pub fn work_until(&mut self, happened: impl Fn() -> bool) {
+        self.run_until(|_| happened());
+    }
+
     /// Whether the service has closed it.
     pub fn is_closed(&self) -> bool {
         self.serving.is_none()

@@ -3,7 +3,11 @@
 use crate::bench::{Bench, Connection, encode, run_together};
 use crate::updates::converse;
 use pluvio_client::Opcode;
+use pluvio_client::testing::FakeCluster;
+use pluvio_redis::{Elsewhere, RedisOptions};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 const OK: &str = "+OK\r\n";
 
@@ -337,9 +341,9 @@ fn what_was_read_at_one_moment_is_not_committed() {
     );
     // Without an identity: its owner keeps nothing for retries.
     let sent = bench.cluster.sent();
-    let reads = sent.iter().filter(|sent| sent.opcode == Opcode::Transact);
+    let mut reads = sent.iter().filter(|sent| sent.opcode == Opcode::Transact);
     assert_eq!(
-        reads.last().map(|read| read.operation.is_some()),
+        reads.next_back().map(|read| read.operation.is_some()),
         Some(false)
     );
     // Two reads, and a commit that compares them.
@@ -386,4 +390,42 @@ fn readers_see_a_sum_that_never_changes() {
             assert_eq!(replies, b":100\r\n".repeat(20));
         }
     }
+}
+
+/// Work that was handed to another thread, and the end of it.
+type Work = (Box<dyn FnOnce() + Send>, oneshot::Sender<()>);
+
+#[test]
+fn a_function_that_takes_long_is_shown_and_stopped() {
+    let held = Arc::<Mutex<Vec<Work>>>::default();
+    let place = Arc::clone(&held);
+    let mut options = RedisOptions::default();
+    options.elsewhere = Some(Elsewhere::new(move |work| {
+        let (done, end) = oneshot::channel();
+        place.lock().unwrap().push((work, done));
+        Box::pin(async move { drop(end.await) })
+    }));
+    let cluster = FakeCluster::new(1);
+    let client = cluster.client();
+    let mut bench = Bench::with(cluster, &client, options);
+    let (mut c, mut d) = (bench.connect(), bench.connect());
+    let source = "#!lua name=slow\n\
+                  redis.register_function('turns', function() while true do end end)";
+    c.call(&["FUNCTION", "LOAD", source]);
+    let nothing = "*4\r\n$14\r\nrunning_script\r\n$-1\r\n";
+    assert!(d.say("FUNCTION STATS").starts_with(nothing));
+    c.push(&encode(&["FCALL", "turns", "1", "key", "argument"]));
+    c.work_until(|| !held.lock().unwrap().is_empty());
+    let shown = d.say("FUNCTION STATS");
+    let expected = "*4\r\n$14\r\nrunning_script\r\n*6\r\n$4\r\nname\r\n$5\r\nturns\r\n\
+                    $7\r\ncommand\r\n*5\r\n$5\r\nFCALL\r\n$5\r\nturns\r\n$1\r\n1\r\n\
+                    $3\r\nkey\r\n$8\r\nargument\r\n$11\r\nduration_ms\r\n:";
+    assert!(shown.starts_with(expected), "{shown}");
+    assert_eq!(d.say("FUNCTION KILL"), OK);
+    let (work, done) = held.lock().unwrap().pop().unwrap();
+    work();
+    done.send(()).unwrap();
+    let reply = c.replies(1).concat();
+    assert!(reply.starts_with(b"-ERR Error running script: stopped"));
+    assert!(d.say("FUNCTION STATS").starts_with(nothing));
 }

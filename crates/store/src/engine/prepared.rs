@@ -517,8 +517,8 @@ impl Engine {
         found
     }
 
-    /// How many keys are locked, and since when the one that was locked first. A lock that a move or
-    /// the drop of a table took along counts until it is looked at the next time.
+    /// How many keys are locked, and since when the one that was locked first. A lock that left
+    /// with its tablet or table counts until it is looked at the next time.
     #[must_use]
     pub fn locked_now(&self) -> (u64, Option<Duration>) {
         let locks = self.locks.lock();
