@@ -19,6 +19,8 @@
 //! MONITOR tells, and `pause.rs` what CLIENT PAUSE holds up. `parameters.rs` is for CONFIG SET, and
 //! `rdb.rs` for DUMP and RESTORE.
 //!
+//! `users` keeps users, their passwords and their rights; `connection/rights.rs` asks for them.
+//!
 //! `memory.rs` bounds what all connections hold. `database.rs` turns database numbers into tables.
 //!
 //! Invariants
@@ -61,6 +63,7 @@ mod session;
 mod shared;
 mod specs;
 mod table;
+mod users;
 mod version;
 
 pub use counters::{CommandTotals, Latencies, Totals};
@@ -73,3 +76,5 @@ pub use shared::{
     ClusterPort, Elsewhere, MachineFn, MachineUse, RedisOptions, ServersFn, StatusFn,
 };
 pub use table::{Keys, SPECS, Spec};
+pub use users::Users;
+pub use users::password::{Cost, Password};

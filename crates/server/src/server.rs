@@ -10,14 +10,17 @@ use crate::service::ServerService;
 use crate::status::{Readiness, StatusSource};
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions, Doubt};
-use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle, Transport};
+use pluvio_env::{
+    Address, Clock, DiskError, Env, Listening, NetworkError, Pace, TaskHandle, Transport,
+};
 use pluvio_log::{
     Cleaner, CleanerOptions, Corruption, Durability, Geometry, LogOptions, LogSpace, LogStats,
     MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{
-    ClientMemory, ClusterPort, Elsewhere, Latencies, RedisOptions, RedisService, Totals,
+    ClientMemory, ClusterPort, Cost, Elsewhere, Latencies, RedisOptions, RedisService, Totals,
+    Users,
 };
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
@@ -62,6 +65,8 @@ const EXPIRE_NEXT: Duration = Duration::from_millis(1);
 /// How long a Redis client waits while servers say only that memory is full. The cleaner gets its
 /// chance. The answer comes before the two seconds after which several client libraries give up.
 const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
+/// How often changes of Redis users are looked for: so that they are known within a second.
+const USERS_PERIOD: Duration = Duration::from_millis(750);
 
 /// Why a server cannot start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -221,6 +226,13 @@ impl Server {
             }
         }
         all
+    }
+
+    /// Logins, commands and keys that its ports for Redis clients have refused to users.
+    #[must_use]
+    pub fn redis_denied(&self) -> [u64; 3] {
+        let port = self.redis.as_ref().or(self.redis_cluster.as_ref());
+        port.map_or([0; 3], |port| port.service.denied())
     }
 
     /// The memory that the connections of its ports for Redis clients hold, if it has any such
@@ -403,6 +415,24 @@ fn cleaners(cores: u16) -> u16 {
     (cores / 4).clamp(1, 4)
 }
 
+/// Keeps up with changes of Redis users, as long as it is not dropped.
+async fn follow_users(clock: Arc<dyn Clock>, services: Vec<RedisService>) {
+    let mut was_unused = false;
+    loop {
+        for service in &services {
+            service.refresh_users().await;
+        }
+        let is_unused = services.iter().any(RedisService::password_is_unused);
+        if is_unused && !was_unused {
+            tracing::info!(
+                "the password of --redis-password-file is not used: the cluster keeps a user default"
+            );
+        }
+        was_unused = is_unused;
+        clock.sleep(USERS_PERIOD).await;
+    }
+}
+
 impl Starting {
     async fn run(self, former: Option<Identity>) -> Result<Server, ServerError> {
         let status = Arc::new(StatusSource {
@@ -440,7 +470,14 @@ impl Starting {
             server: reply.server,
         };
         identity.store(&*self.env.disk).await?;
-        let tasks = self.serve(&reply).await?;
+        let mut tasks = self.serve(&reply).await?;
+        let services = [&redis, &redis_cluster].into_iter().flatten();
+        let services: Vec<_> = services.map(|port| port.service.clone()).collect();
+        if !services.is_empty() {
+            let follow = follow_users(Arc::clone(&self.env.clock), services);
+            let spawner = &self.env.tasks;
+            tasks.push(spawner.spawn(CoreId(0), "follow Redis users", Box::pin(follow)));
+        }
         Ok(Server {
             membership: self.membership,
             local: self.local,
@@ -467,6 +504,9 @@ impl Starting {
         options.connections_max = self.options.redis_connections_max;
         let tasks = Arc::clone(&self.env.tasks);
         options.elsewhere = Some(Elsewhere::new(move |work| tasks.run_blocking(work)));
+        let password = self.options.redis_password.clone();
+        options.users = Arc::new(Users::new(password, true, Cost::USUAL));
+        options = options.with_protected_mode(self.options.redis_protected);
         let redis = match &self.options.redis {
             Some(at) => Some(
                 self.open_redis_port(at, options.clone(), status, ports)
