@@ -377,7 +377,11 @@ where
         let mut keys: SmallVec<[KnownHash; PREFETCH_MAX]> = SmallVec::new();
         // What follows a login may be larger than what came before it.
         self.parser.set_stranger(!self.session.is_in());
-        self.read_on(if self.session.is_in() { PREFETCH_MAX } else { 1 });
+        self.read_on(if self.session.is_in() {
+            PREFETCH_MAX
+        } else {
+            1
+        });
         for step in &mut self.ahead {
             if let Step::Run(resolved) = step
                 && is_of_one_key(&SPECS[usize::from(resolved.spec)])
@@ -601,7 +605,8 @@ where
         let mut refused = Vec::new();
         if !self.is_free() {
             let queued = taken.queued.iter();
-            refused.extend(queued.map(|queued| self.permit_still(queued.spec, &queued.command).err()));
+            refused
+                .extend(queued.map(|queued| self.permit_still(queued.spec, &queued.command).err()));
         }
         let (core, block, session) = (self.core, self.block, &mut self.session);
         let own = |what, command: &Command| run_own(core, session, block, what, command).into();

@@ -141,9 +141,7 @@ pub(crate) fn reason(denied: Denied, user: &[u8], spec: &Spec, key: Option<&[u8]
             let name = spec.name.as_bytes();
             [&user, b"run the '".as_slice(), name, b"' command"].concat()
         }
-        (Denied::Key(_), Some(key)) => {
-            [&user, b"access the '".as_slice(), key, b"' key"].concat()
-        }
+        (Denied::Key(_), Some(key)) => [&user, b"access the '".as_slice(), key, b"' key"].concat(),
         (Denied::Key(_), None) => b"No permissions to access a key".to_vec(),
     }
 }

@@ -99,11 +99,7 @@ pub(super) async fn set(core: &Core, share: &Share, command: &Command) -> Comman
     let name = command.get(2);
     let (users, entry) = (&core.options().users, share.entry());
     let is_new = users.change(core.tools(), name, rules).await?;
-    let what = if is_new {
-        "user made"
-    } else {
-        "user changed"
-    };
+    let what = if is_new { "user made" } else { "user changed" };
     trace_done(what, name, &entry.user().0, entry);
     core.shared.close_gone(None);
     Ok(Reply::OK)

@@ -65,6 +65,8 @@ type Versions = BTreeMap<Vec<u8>, ObjectVersion>;
 struct Known {
     /// When the table was asked; `None`: not yet.
     asked: Option<Moment>,
+    /// The number of that reading.
+    done: u64,
     all: Arc<All>,
     seen: Option<(TableId, Versions)>,
     table: Option<Table>,
@@ -90,6 +92,8 @@ pub struct Users {
     known: Mutex<Known>,
     generation: AtomicU64,
     reading: tokio::sync::Mutex<()>,
+    /// How many readings have begun.
+    begun: AtomicU64,
     turn: Arc<Semaphore>,
     waiting: Mutex<BTreeMap<String, usize>>,
     /// When the next password may be checked.
@@ -150,6 +154,7 @@ impl Users {
             secrets: OnceLock::new(),
             known: Mutex::new(Known {
                 asked: None,
+                done: 0,
                 all: Arc::new(BTreeMap::from([(DEFAULT.into(), first)])),
                 seen: None,
                 table: None,
@@ -157,6 +162,7 @@ impl Users {
             }),
             generation: AtomicU64::new(0),
             reading: tokio::sync::Mutex::default(),
+            begun: AtomicU64::new(0),
             turn: Arc::new(Semaphore::new(1)),
             waiting: Mutex::default(),
             next: Arc::default(),
@@ -267,13 +273,13 @@ impl Users {
     /// # Errors
     /// It cannot be read; what was known stays.
     pub(crate) async fn read(&self, client: &Client, clock: &dyn Clock) -> Result<(), Failure> {
-        let began = clock.now();
+        let begun = self.begun.load(Ordering::Acquire);
         let _one = self.reading.lock().await;
         // Somebody else began to read after that, and has read.
-        if lock(&self.known).asked.is_some_and(|asked| asked >= began) {
+        if lock(&self.known).done > begun {
             return Ok(());
         }
-        let now = clock.now();
+        let (now, number) = (clock.now(), self.begun.fetch_add(1, Ordering::AcqRel) + 1);
         let mut read = BTreeMap::new();
         let table = self.existing(client).await?;
         if let Some(table) = &table {
@@ -295,6 +301,7 @@ impl Users {
         let seen = table.map(|table| (table.id(), versions));
         let mut known = lock(&self.known);
         known.asked = Some(now);
+        known.done = number;
         if known.seen == seen {
             return Ok(());
         }
@@ -354,7 +361,9 @@ impl Users {
         rules: Vec<Vec<u8>>,
     ) -> Result<bool, Failure> {
         check_name(name)?;
-        let Tools { client, clock, rng, .. } = tools;
+        let Tools {
+            client, clock, rng, ..
+        } = tools;
         let rules = Arc::new(rules);
         // Nothing is kept of rules that make no sense: not even an empty table.
         let mut table = self.existing(client).await?;

@@ -447,7 +447,9 @@ mod tests {
     // shows: RIGHTS-1
     #[test]
     fn a_command_needs_its_row_and_all_of_its_keys() {
-        let some = rights("~a* %R~r* %W~w* +@read +set +rename +bitfield +copy +config|get -mget +select|1");
+        let some = rights(
+            "~a* %R~r* %W~w* +@read +set +rename +bitfield +copy +config|get -mget +select|1",
+        );
         for command in [
             "get a1",
             "get r1",
@@ -458,7 +460,7 @@ mod tests {
             "bitfield r1 get u8 0",
             "config get x",
             "select 1",
-            "strlen zzz",
+            "strlen w1",
             "auth x",
             "hello",
         ] {
@@ -488,7 +490,10 @@ mod tests {
             ("+get +@all", "resetchannels +@all"),
             ("+@all -get +get", "resetchannels +@all +get"),
             ("+config|get +config", "resetchannels -@all +config"),
-            ("+config -config|set", "resetchannels -@all +config -config|set"),
+            (
+                "+config -config|set",
+                "resetchannels -@all +config -config|set",
+            ),
             ("+GET -GET", "resetchannels -@all -get"),
             ("+SELECT|0 ~x %R~x", "~x resetchannels -@all +select|0"),
             ("%r~x %W~y ~* &*", "~* &* -@all"),

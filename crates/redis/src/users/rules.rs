@@ -59,9 +59,7 @@ impl fmt::Display for RuleError {
                 "The password hash must be exactly 64 characters and contain only lowercase \
                  hexadecimal characters"
             }
-            Self::TooMany => {
-                "A user has at most 16 passwords, 64 selectors and 64 KiB of rules"
-            }
+            Self::TooMany => "A user has at most 16 passwords, 64 selectors and 64 KiB of rules",
         })
     }
 }
@@ -176,7 +174,10 @@ impl User {
         } else if is("clearselectors") {
             self.selectors.clear();
         } else if is("reset") {
-            *self = Self::new(&self.name, self.life);
+            *self = Self {
+                sanitizes: Some(true),
+                ..Self::new(&self.name, self.life)
+            };
         } else {
             return match rule {
                 [b'>', password @ ..] => self.add(Sha::of(password), recipe),
@@ -437,7 +438,7 @@ mod tests {
         }
         assert_eq!(made.apply(b">more", RECIPE), Err(RuleError::TooMany));
         made.apply(b"reset", RECIPE).unwrap();
-        assert_eq!(made.text(), b"off resetchannels -@all");
+        assert_eq!(made.text(), b"off sanitize-payload resetchannels -@all");
     }
 
     #[test]

@@ -20,3 +20,4 @@ mod scripts;
 mod session;
 mod transactions;
 mod updates;
+mod users;
