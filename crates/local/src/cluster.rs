@@ -681,7 +681,7 @@ impl LocalCluster {
         if let Some(memory) = options.redis_memory {
             add("--redis-memory", memory.bytes().to_string());
         }
-        // Who starts a cluster of such a host wants it to be reached from others.
+        // A cluster is started on such a host so that others reach it.
         if host.parse::<IpAddr>().is_ok_and(|host| !host.is_loopback()) {
             add("--redis-protected-mode", "no".to_owned());
         }

@@ -191,12 +191,12 @@ impl Block {
         self.inner().ends = true;
     }
 
-    /// Says who runs commands from now on, if that is somebody who may not do everything.
+    /// Sets the caller of commands from now on, if there is something that it may not do.
     pub(crate) fn set_caller(&self, caller: Option<Arc<Caller>>) {
         self.inner().caller = caller;
     }
 
-    /// Who runs commands, if that is somebody who may not do everything.
+    /// The caller of commands, if there is something that it may not do.
     pub(crate) fn caller(&self) -> Option<Arc<Caller>> {
         self.inner().caller.clone()
     }

@@ -375,7 +375,7 @@ where
     fn read_ahead(&mut self) {
         let database = self.session.database();
         let mut keys: SmallVec<[KnownHash; PREFETCH_MAX]> = SmallVec::new();
-        // What follows a login may be larger than what came before it.
+        // Commands behind a login may be larger than those before it.
         self.parser.set_stranger(!self.session.is_in());
         self.read_on(if self.session.is_in() {
             PREFETCH_MAX

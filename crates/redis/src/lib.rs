@@ -31,6 +31,8 @@
 //! - REDIS-4: input of a peer costs memory only as it arrives, and within bounds, and so do the
 //!   replies. There are bounds of one connection (PARSE-2, CONN-3, QUEUE-3), and one of all
 //!   connections of a server together (CLIMEM-1).
+//! - REDIS-5: a command is run only if the connection's user may run it (RIGHTS-1), also inside
+//!   transactions and scripts.
 //!
 //! Threads: a connection stays on the core that accepted it. Cores share the list of connections,
 //! and counters that are only added up to be shown.

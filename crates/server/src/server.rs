@@ -1,5 +1,7 @@
 //! Starting a server, and what holds it together.
 
+mod redis;
+
 use crate::identity::{FORMAT_VERSION, Identity, IdentityError};
 use crate::lease::Lease;
 use crate::limits::Limits;
@@ -10,18 +12,13 @@ use crate::service::ServerService;
 use crate::status::{Readiness, StatusSource};
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions, Doubt};
-use pluvio_env::{
-    Address, Clock, DiskError, Env, Listening, NetworkError, Pace, TaskHandle, Transport,
-};
+use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle, Transport};
 use pluvio_log::{
     Cleaner, CleanerOptions, Corruption, Durability, Geometry, LogOptions, LogSpace, LogStats,
     MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
-use pluvio_redis::{
-    ClientMemory, ClusterPort, Cost, Elsewhere, Latencies, RedisOptions, RedisService, Totals,
-    Users,
-};
+use pluvio_redis::{ClientMemory, Latencies, RedisService, Totals};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{
@@ -63,10 +60,6 @@ const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
 const EXPIRE_SLICE: usize = 256;
 const EXPIRE_NEXT: Duration = Duration::from_millis(1);
 /// How long a Redis client waits while servers say only that memory is full. The cleaner gets its
-/// chance. The answer comes before the two seconds after which several client libraries give up.
-const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
-/// How often changes of Redis users are looked for: so that they are known within a second.
-const USERS_PERIOD: Duration = Duration::from_millis(750);
 
 /// Why a server cannot start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -403,34 +396,10 @@ fn another_at(list: &ServerList, address: &str, former: Option<ServerId>) -> Opt
     Some(there.id).filter(|id| Some(*id) != former)
 }
 
-/// 0 when there is none.
-fn port_of(address: &Address) -> u16 {
-    let port = address.0.rsplit(':').next();
-    port.and_then(|p| p.parse().ok()).unwrap_or(0)
-}
-
 /// Cleaner threads of a server with this many cores. They share the cores with the event loops, and
 /// each keeps a segment's worth of memory for itself.
 fn cleaners(cores: u16) -> u16 {
     (cores / 4).clamp(1, 4)
-}
-
-/// Keeps up with changes of Redis users, as long as it is not dropped.
-async fn follow_users(clock: Arc<dyn Clock>, services: Vec<RedisService>) {
-    let mut was_unused = false;
-    loop {
-        for service in &services {
-            service.refresh_users().await;
-        }
-        let is_unused = services.iter().any(RedisService::password_is_unused);
-        if is_unused && !was_unused {
-            tracing::info!(
-                "the password of --redis-password-file is not used: the cluster keeps a user default"
-            );
-        }
-        was_unused = is_unused;
-        clock.sleep(USERS_PERIOD).await;
-    }
 }
 
 impl Starting {
@@ -471,13 +440,7 @@ impl Starting {
         };
         identity.store(&*self.env.disk).await?;
         let mut tasks = self.serve(&reply).await?;
-        let services = [&redis, &redis_cluster].into_iter().flatten();
-        let services: Vec<_> = services.map(|port| port.service.clone()).collect();
-        if !services.is_empty() {
-            let follow = follow_users(Arc::clone(&self.env.clock), services);
-            let spawner = &self.env.tasks;
-            tasks.push(spawner.spawn(CoreId(0), "follow Redis users", Box::pin(follow)));
-        }
+        tasks.extend(self.follow_redis_users([&redis, &redis_cluster]));
         Ok(Server {
             membership: self.membership,
             local: self.local,
@@ -486,79 +449,6 @@ impl Starting {
             redis_cluster,
             ports,
             tasks: Arc::new(Mutex::new(tasks)),
-        })
-    }
-
-    /// The ordinary port and the one for cluster clients.
-    async fn open_redis(
-        &self,
-        status: &Arc<StatusSource>,
-        ports: &mut Vec<Listening>,
-    ) -> Result<(Option<RedisPort>, Option<RedisPort>), ServerError> {
-        let membership = Arc::clone(&self.membership);
-        let servers = move || (membership.id(), membership.list());
-        let cluster = ClusterPort::new(Arc::new(servers));
-        // Both ports share the limit of connections, and that of what these hold.
-        let bound = usize::try_from(self.options.redis_memory().bytes()).unwrap_or(usize::MAX);
-        let mut options = RedisOptions::default().with_memory(ClientMemory::new(bound));
-        options.connections_max = self.options.redis_connections_max;
-        let tasks = Arc::clone(&self.env.tasks);
-        options.elsewhere = Some(Elsewhere::new(move |work| tasks.run_blocking(work)));
-        let password = self.options.redis_password.clone();
-        options.users = Arc::new(Users::new(password, true, Cost::USUAL));
-        options = options.with_protected_mode(self.options.redis_protected);
-        let redis = match &self.options.redis {
-            Some(at) => Some(
-                self.open_redis_port(at, options.clone(), status, ports)
-                    .await?,
-            ),
-            None => None,
-        };
-        options.cluster = Some(cluster);
-        let redis_cluster = match &self.options.redis_cluster {
-            Some(at) => Some(self.open_redis_port(at, options, status, ports).await?),
-            None => None,
-        };
-        Ok((redis, redis_cluster))
-    }
-
-    async fn open_redis_port(
-        &self,
-        address: &Address,
-        mut options: RedisOptions,
-        status: &Arc<StatusSource>,
-        ports: &mut Vec<Listening>,
-    ) -> Result<RedisPort, ServerError> {
-        let mut client_options = ClientOptions::new(self.options.coordinators.clone());
-        client_options.timeout = self.options.redis_timeout;
-        client_options.full_timeout = REDIS_FULL_PATIENCE;
-        let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
-        options.port = port_of(address);
-        options.process_id = self.options.pid;
-        options.synced = self.options.synced;
-        options.machine.clone_from(&self.options.machine);
-        let source = Arc::clone(status);
-        let cores = self.env.tasks.cores();
-        let redis = RedisService::new(
-            &self.env,
-            &client,
-            cores,
-            options,
-            Arc::new(move || source.read()),
-        );
-        let most = self.options.redis_connections_max;
-        let service = Arc::new(redis.clone());
-        let port = self
-            .env
-            .network
-            .listen_streams(address, most, RedisService::REFUSAL, service);
-        let port = port.await?;
-        redis.bound(port_of(&port.address));
-        let address = port.address.clone();
-        ports.push(port);
-        Ok(RedisPort {
-            service: redis,
-            address,
         })
     }
 

@@ -5,8 +5,8 @@ pub trait Rng: Send + Sync {
     /// 64 random bits.
     fn next_u64(&self) -> u64;
 
-    /// Fills `bytes` with what strangers cannot guess: for salts, keys and passwords. What
-    /// [`Rng::next_u64`] gives may be guessed from other numbers of it; in a simulation this is no
+    /// Fills `bytes` with random ones that strangers cannot guess: for salts, keys and passwords.
+    /// Numbers of [`Rng::next_u64`] may be guessed from others of them. In a simulation these are no
     /// better.
     fn fill_secret(&self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {

@@ -218,8 +218,8 @@ pub(super) fn categories_or_commands(command: &Command) -> CommandResult {
         2 => Ok(Reply::Array(CATEGORIES.map(Reply::Text).to_vec())),
         3 => {
             let name = command.get(2);
-            let is = |word: &&str| word.as_bytes().eq_ignore_ascii_case(name);
-            if !CATEGORIES.iter().any(|word| is(word)) {
+            let is = |word: &&&str| word.as_bytes().eq_ignore_ascii_case(name);
+            if !CATEGORIES.iter().any(|word| is(&word)) {
                 let text = [b"ERR Unknown category '", name, b"'"].concat();
                 return Err(Failure::new(text));
             }

@@ -1,7 +1,7 @@
 //! What clients send when they connect: HELLO, AUTH, SELECT.
 //!
-//! A password that was right lately is known at once. Another one takes time: then AUTH and HELLO
-//! are a run like those of commands on the database, and no other command begins before its end.
+//! A password that was right lately is known at once. Another one takes time. AUTH and HELLO are
+//! then a run, like commands on the database, and no other command begins before its end.
 
 use super::{CommandResult, Own, client};
 use crate::block::{Block, Login};

@@ -2,10 +2,10 @@
 //!
 //! Users belong to the cluster. They lie in the table `redis:users`: the name is the key, the rules
 //! that make the user are the value. A server reads the table again and again, so its knowledge is
-//! about a second old at most; what it changes itself, it knows at once.
+//! about a second old at most. Its own changes it knows at once.
 //!
-//! - USERS-1: a change of a user is computed on what is kept, and made only if that is still kept.
-//!   So of two changes at a time each is there afterwards.
+//! - USERS-1: a change of a user is computed on the rules that are kept, and made only if those are
+//!   still kept. So of two changes at a time each is there afterwards.
 //! - USERS-2: nobody is let in before the users are known. While they cannot be read, those read
 //!   last count.
 //! - USERS-3: at most one password is checked at a time, [`WAITING_MAX`] wait, and
@@ -251,10 +251,10 @@ impl Users {
         }
     }
 
-    /// Reads what is kept, unless that was done a moment ago.
+    /// Reads the table, unless that was done a moment ago.
     ///
     /// # Errors
-    /// It cannot be read; what was known stays.
+    /// It cannot be read; the users stay as they were known.
     pub(crate) async fn read_if_old(
         &self,
         client: &Client,
@@ -268,10 +268,10 @@ impl Users {
         }
     }
 
-    /// Reads what is kept.
+    /// Reads the table.
     ///
     /// # Errors
-    /// It cannot be read; what was known stays.
+    /// It cannot be read; the users stay as they were known.
     pub(crate) async fn read(&self, client: &Client, clock: &dyn Clock) -> Result<(), Failure> {
         let begun = self.begun.load(Ordering::Acquire);
         let _one = self.reading.lock().await;
@@ -309,7 +309,7 @@ impl Users {
         for (name, (_, record)) in read {
             match User::of_record(&name, &record) {
                 Some(user) => drop(all.insert(name.into(), Arc::new(user))),
-                // Nobody is let in by rules that are not understood.
+                // Rules that are not understood let nobody in.
                 None => drop(all.insert(name[..].into(), Arc::new(User::new(&name, u64::MAX)))),
             }
         }
@@ -365,7 +365,7 @@ impl Users {
             client, clock, rng, ..
         } = tools;
         let rules = Arc::new(rules);
-        // Nothing is kept of rules that make no sense: not even an empty table.
+        // The table is made once the rules have made sense.
         let mut table = self.existing(client).await?;
         for _ in 0..TRIES_MAX {
             let found = match &table {

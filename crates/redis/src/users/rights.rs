@@ -1,8 +1,8 @@
 //! What a user may do: one set of commands, keys and channels. A user has one, and perhaps more
 //! (*selectors*); a command is allowed if one of them allows all of it.
 //!
-//! - RIGHTS-1: a command is allowed only if its row of the table is, or its first argument is, and
-//!   each of its keys matches a pattern that allows what the command does with it.
+//! - RIGHTS-1: a command is allowed only if its row of the table is, or its first argument. Each of
+//!   its keys has to match a pattern that allows this use of the key.
 
 use super::rules::RuleError;
 use crate::glob;

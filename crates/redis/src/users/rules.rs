@@ -17,7 +17,7 @@ const SELECTORS_MAX: usize = 64;
 const TEXT_MAX: usize = 64 << 10;
 /// Longest name.
 const NAME_MAX: usize = 256;
-/// What stands before the number of a user's life in its text.
+/// The beginning of a record, before the number of the user's life.
 const LIFE: &[u8] = b"life=";
 
 /// The user that connections have at first.

@@ -308,7 +308,7 @@ fn users_belong_to_the_cluster_and_last() {
         ],
     );
     cluster.run(there.service.refresh_users());
-    // What it read a moment ago is new enough, until half a second later.
+    // Its knowledge of a moment ago is new enough, until half a second later.
     cluster.run(cluster.at(cluster.now() + Duration::from_secs(1), |_| {}));
     cluster.run(there.service.refresh_users());
     assert_eq!(other.say("AUTH bob pw"), "+OK\r\n");
@@ -522,7 +522,7 @@ fn a_login_comes_before_what_follows_it() {
         assert_eq!(replies[3], b"+OK\r\n");
         assert_eq!(String::from_utf8_lossy(&replies[4]), expected);
     }
-    // Who hangs up during a login leaves nothing behind.
+    // A client that hangs up during a login leaves nothing behind.
     for _ in 0..100 {
         let mut c = bench.connect();
         c.push(&encode(&["AUTH", "bob", "wrong"]));
