@@ -34,3 +34,4 @@ mod rings;
 mod stock_clients;
 mod support;
 mod transactions;
+mod users;

@@ -73,6 +73,7 @@ where
         let Some(caller) = self.block.caller() else {
             return Ok(());
         };
+        self.session.entry().set_command(resolved.spec);
         let checked = caller.check(context, resolved.spec, &resolved.command);
         checked.map_err(|denied| not_permitted(denied, &caller.user.name, row))
     }
