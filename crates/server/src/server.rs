@@ -59,7 +59,6 @@ const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
 /// pause is [`EXPIRE_NEXT`]: some hundred thousand keys a second and core.
 const EXPIRE_SLICE: usize = 256;
 const EXPIRE_NEXT: Duration = Duration::from_millis(1);
-/// How long a Redis client waits while servers say only that memory is full. The cleaner gets its
 
 /// Why a server cannot start, or stopped.
 #[derive(Debug, thiserror::Error)]

@@ -42,7 +42,9 @@ fn query<T: redis::FromRedisValue>(
 ) -> Result<T, String> {
     let mut words = words.split(' ');
     let mut command = redis::cmd(words.next().unwrap());
-    words.for_each(|word| drop(command.arg(word)));
+    for word in words {
+        command.arg(word);
+    }
     command.query(connection).map_err(|error| error.to_string())
 }
 

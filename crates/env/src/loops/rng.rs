@@ -6,8 +6,8 @@ pub trait Rng: Send + Sync {
     fn next_u64(&self) -> u64;
 
     /// Fills `bytes` with random ones that strangers cannot guess: for salts, keys and passwords.
-    /// Numbers of [`Rng::next_u64`] may be guessed from others of them. In a simulation these are no
-    /// better.
+    /// Numbers of [`Rng::next_u64`] may be guessed from others of them. In a simulation these are
+    /// no better.
     fn fill_secret(&self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.next_u64().to_le_bytes();

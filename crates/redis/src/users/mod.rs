@@ -309,7 +309,7 @@ impl Users {
         for (name, (_, record)) in read {
             match User::of_record(&name, &record) {
                 Some(user) => drop(all.insert(name.into(), Arc::new(user))),
-                // Rules that are not understood let nobody in.
+                // It cannot log in.
                 None => drop(all.insert(name[..].into(), Arc::new(User::new(&name, u64::MAX)))),
             }
         }

@@ -9,6 +9,7 @@ use pluvio_units::CoreId;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long a Redis client waits while servers say only that memory is full. The cleaner gets its
 /// chance. The answer comes before the two seconds after which several client libraries give up.
 const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
 
