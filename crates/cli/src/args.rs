@@ -96,6 +96,15 @@ pub enum HugePages {
     IfPossible,
 }
 
+/// Whether something is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Switch {
+    /// It is on
+    Yes,
+    /// It is off
+    No,
+}
+
 /// How a write replaces an object that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Update {
@@ -145,6 +154,9 @@ pub struct Dev {
     /// quarter of --memory, at least 512MiB]
     #[arg(long, value_name = "SIZE", env = "PLUVIO_REDIS_MEMORY", value_parser = redis_memory)]
     pub redis_memory: Option<Size>,
+    /// File with the password of the Redis user default; see `pluvio server` [default: none]
+    #[arg(long, value_name = "FILE", env = "PLUVIO_REDIS_PASSWORD_FILE")]
+    pub redis_password_file: Option<PathBuf>,
     /// Port for metrics and health of the coordinator; the servers' follow [default: any free ones]
     #[arg(long, value_name = "P", env = "PLUVIO_ADMIN_PORT")]
     pub admin_port: Option<u16>,
@@ -244,6 +256,19 @@ pub struct Server {
     /// 512MiB]
     #[arg(long, value_name = "SIZE", env = "PLUVIO_REDIS_MEMORY", value_parser = redis_memory)]
     pub redis_memory: Option<Size>,
+    /// File with the password of the Redis user default, as long as the cluster keeps no such user.
+    /// Or the environment variable PLUVIO_REDIS_PASSWORD holds the password [default: none]
+    #[arg(long, value_name = "FILE", env = "PLUVIO_REDIS_PASSWORD_FILE")]
+    pub redis_password_file: Option<PathBuf>,
+    /// Whether Redis clients of other machines are refused while user default needs no password
+    #[arg(
+        long,
+        value_name = "YES|NO",
+        env = "PLUVIO_REDIS_PROTECTED_MODE",
+        value_enum,
+        default_value_t = Switch::Yes
+    )]
+    pub redis_protected_mode: Switch,
     /// Note the times of requests, and write them into the data directory at the end: for
     /// experiments
     #[arg(long, hide = true)]

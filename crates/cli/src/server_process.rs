@@ -2,7 +2,7 @@
 
 use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
-use crate::args::{HugePages, Server as Arguments, Update};
+use crate::args::{HugePages, Server as Arguments, Switch, Update};
 use crate::heap;
 use crate::machine;
 use crate::process::{self, Parts};
@@ -12,9 +12,9 @@ use pluvio_console::output::number_of;
 use pluvio_console::ports;
 use pluvio_env::{Address, BoxFuture, Transport};
 use pluvio_local::stamps::{Notes, Stamped};
-use pluvio_local::{Announcement, Durability, Role};
+use pluvio_local::{Announcement, Durability, REDIS_PASSWORD, Role};
 use pluvio_net::{OsNetwork, Tls};
-use pluvio_server::{MachineFn, Server, ServerError, ServerOptions};
+use pluvio_server::{MachineFn, Password, Server, ServerError, ServerOptions};
 use pluvio_units::{CoreId, Size};
 use std::path::Path;
 use std::process::ExitCode;
@@ -119,6 +119,8 @@ async fn serve(
     };
     let admin_address = admin.as_ref().map(|a| a.address.clone());
     let mut options = options(&coordinator, &arguments, admin_address.clone(), timeout);
+    options.redis_password = redis_password(&arguments)?;
+    options.redis_protected = arguments.redis_protected_mode == Switch::Yes;
     options.redis_connections_max = connections.redis;
     let started = tokio::select! {
         biased;
@@ -193,6 +195,26 @@ fn options(
     options.pid = std::process::id();
     options.machine = Some(MachineFn(Arc::new(machine::read)));
     options
+}
+
+/// The password of the Redis user `default`: of a file, or of the environment.
+fn redis_password(arguments: &Arguments) -> Result<Option<Password>, Failure> {
+    let text = match &arguments.redis_password_file {
+        Some(file) => std::fs::read(file).map_err(|error| Failure::file(file, &error))?,
+        None => match std::env::var_os(REDIS_PASSWORD) {
+            Some(text) => text.into_encoded_bytes(),
+            None => return Ok(None),
+        },
+    };
+    let from = match &arguments.redis_password_file {
+        Some(file) => format!("--redis-password-file {}", file.display()),
+        None => REDIS_PASSWORD.to_owned(),
+    };
+    // Not as if there were none: that would open the port.
+    match Password::of_text(&text) {
+        Some(password) => Ok(Some(password)),
+        None => Err(Failure::usage(format!("{from}: the password is empty"))),
+    }
 }
 
 fn failure(error: ServerError, arguments: &Arguments) -> Failure {
@@ -272,6 +294,7 @@ impl Subject for Pages {
                     memory_max: memory.bound,
                     evicted: memory.evicted,
                     waited: memory.waited,
+                    denied: server.redis_denied(),
                     commands_unknown: t.commands_unknown,
                     connections_open: t.connections_open(),
                     connections: t.connections,

@@ -1,5 +1,5 @@
 //! Random numbers: xoshiro256++ (Blackman and Vigna, public domain), one state per thread, each
-//! seeded by the kernel. No lock, no sharing; not for secrets.
+//! seeded by the kernel. No lock, no sharing. Secrets come from the kernel itself.
 
 use core::cell::Cell;
 use pluvio_env::Rng;
@@ -9,9 +9,8 @@ thread_local! {
     static STATE: Cell<[u64; 4]> = Cell::new(seed());
 }
 
-/// 256 bits from the kernel. All zero would be a fixed point of the generator, so it is avoided.
-fn seed() -> [u64; 4] {
-    let mut bytes = [0u8; 32];
+/// Fills `bytes` with random ones of the kernel.
+fn fill(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {
         match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
@@ -20,6 +19,12 @@ fn seed() -> [u64; 4] {
             Err(error) => panic!("the kernel gives no random bytes: {error}"),
         }
     }
+}
+
+/// 256 bits from the kernel. All zero would be a fixed point of the generator, so it is avoided.
+fn seed() -> [u64; 4] {
+    let mut bytes = [0u8; 32];
+    fill(&mut bytes);
     let mut state = [0u64; 4];
     for (word, bytes) in state.iter_mut().zip(bytes.chunks_exact(8)) {
         *word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes"));
@@ -47,6 +52,10 @@ impl Rng for OsRng {
             cell.set(s);
             result
         })
+    }
+
+    fn fill_secret(&self, bytes: &mut [u8]) {
+        fill(bytes);
     }
 }
 

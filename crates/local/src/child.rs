@@ -1,7 +1,7 @@
 //! One child process that announces itself when it is ready.
 
 use crate::announcement::Announcement;
-use crate::options::METADATA_PASSWORD;
+use crate::options::{METADATA_PASSWORD, REDIS_PASSWORD};
 use crate::program::Program;
 use pluvio_console::failure::Failure;
 use pluvio_console::output::say;
@@ -74,7 +74,8 @@ impl Child {
         // Its options are those it is given, not those meant for this process; but a password is
         // never given as an option.
         for (variable, _) in std::env::vars_os() {
-            if variable.to_string_lossy().starts_with("PLUVIO_") && variable != METADATA_PASSWORD {
+            let is_password = variable == METADATA_PASSWORD || variable == REDIS_PASSWORD;
+            if variable.to_string_lossy().starts_with("PLUVIO_") && !is_password {
                 command.env_remove(variable);
             }
         }

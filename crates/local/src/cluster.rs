@@ -22,7 +22,7 @@ use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitStatus;
@@ -72,6 +72,8 @@ pub struct LocalOptions {
     pub redis_memory: Option<Size>,
     /// How long the Redis ports mask failures; as they do by themselves when `None`.
     pub redis_timeout: Option<Duration>,
+    /// File with the password of the Redis user `default`.
+    pub redis_password_file: Option<PathBuf>,
     /// HTTP port of the coordinator; any when `None`.
     pub admin_port: Option<u16>,
     /// Port of the coordinator; the usual one, or any when that is taken, when `None`.
@@ -128,6 +130,7 @@ impl LocalOptions {
             redis_cluster_port: 0,
             redis_memory: None,
             redis_timeout: None,
+            redis_password_file: None,
             admin_port: None,
             coordinator_port: Some(0),
             coordinators: 1,
@@ -683,11 +686,18 @@ impl LocalCluster {
         if let Some(memory) = options.redis_memory {
             add("--redis-memory", memory.bytes().to_string());
         }
+        // A cluster is started on such a host so that others reach it.
+        if host.parse::<IpAddr>().is_ok_and(|host| !host.is_loopback()) {
+            add("--redis-protected-mode", "no".to_owned());
+        }
         if let Some(timeout) = options.redis_timeout {
             add("--timeout", format!("{}ms", timeout.as_millis()));
         }
         if let Some(least) = options.min_replicas {
             add("--min-replicas", least.to_string());
+        }
+        if let Some(file) = &options.redis_password_file {
+            arguments.extend(["--redis-password-file".into(), file.into()]);
         }
         if options.stamps {
             arguments.push("--stamps".into());

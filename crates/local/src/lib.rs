@@ -21,7 +21,7 @@ pub mod temporary;
 
 pub use announcement::{Announcement, Role};
 pub use cluster::{Change, Home, LocalCluster, LocalOptions, Which};
-pub use options::{Durability, METADATA_PASSWORD, MetadataLogin, SERVERS_MAX};
+pub use options::{Durability, METADATA_PASSWORD, MetadataLogin, REDIS_PASSWORD, SERVERS_MAX};
 pub use program::Program;
 
 use std::time::Duration;

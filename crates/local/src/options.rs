@@ -29,6 +29,9 @@ impl Durability {
 /// The environment variable with the password of `--metadata-user`, unless that is in a file.
 pub const METADATA_PASSWORD: &str = "PLUVIO_METADATA_PASSWORD";
 
+/// The environment variable that may hold the password of the Redis user `default`.
+pub const REDIS_PASSWORD: &str = "PLUVIO_REDIS_PASSWORD";
+
 /// Who coordinators are for etcd or ZooKeeper. Passwords are no arguments: everybody on a machine
 /// sees those.
 #[derive(Args, Clone, Debug, Default)]

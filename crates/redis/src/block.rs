@@ -15,11 +15,13 @@ use crate::failure::{
     DISCARD_WITHOUT_MULTI, EXEC_ABORT, EXEC_WITHOUT_MULTI, NESTED_MULTI, TOO_MANY_WATCHED,
 };
 use crate::parser::Command;
-use crate::reply::Failure;
+use crate::reply::{Failure, Protocol};
+use crate::users::caller::Caller;
+use crate::users::rules::User;
 use bytes::Bytes;
 use pluvio_client::TRANSACTION_STEPS_MAX;
 use pluvio_units::{ObjectVersion, TableId};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A key that must be as it was.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,6 +38,13 @@ pub(crate) struct Watched {
 pub(crate) struct Queued {
     pub(crate) spec: u16,
     pub(crate) command: Command,
+}
+
+/// What a login changes of a connection.
+pub(crate) struct Login {
+    pub(crate) user: Arc<User>,
+    /// By HELLO.
+    pub(crate) protocol: Option<Protocol>,
 }
 
 /// What EXEC has to do.
@@ -55,6 +64,11 @@ struct Inner {
     prepared: Option<Prepared>,
     /// The database that the last EXEC has chosen, until the connection has it.
     chosen: Option<DatabaseId>,
+    /// A login that was done, until the connection has it.
+    login: Option<Login>,
+    /// The connection is to end behind the next reply.
+    ends: bool,
+    caller: Option<Arc<Caller>>,
 }
 
 /// See the module.
@@ -160,9 +174,31 @@ impl Block {
         self.inner().chosen = Some(database);
     }
 
-    /// The database that EXEC has chosen.
-    pub(crate) fn take_chosen(&self) -> Option<DatabaseId> {
-        self.inner().chosen.take()
+    /// What a run has left for the connection: the database that EXEC has chosen, a login, and
+    /// whether it is to end.
+    pub(crate) fn take_news(&self) -> (Option<DatabaseId>, Option<Login>, bool) {
+        let mut inner = self.inner();
+        (inner.chosen.take(), inner.login.take(), inner.ends)
+    }
+
+    /// A password was right.
+    pub(crate) fn log_in(&self, login: Login) {
+        self.inner().login = Some(login);
+    }
+
+    /// The connection is to end.
+    pub(crate) fn end(&self) {
+        self.inner().ends = true;
+    }
+
+    /// Sets the caller of commands from now on, if there is something that it may not do.
+    pub(crate) fn set_caller(&self, caller: Option<Arc<Caller>>) {
+        self.inner().caller = caller;
+    }
+
+    /// The caller of commands, if there is something that it may not do.
+    pub(crate) fn caller(&self) -> Option<Arc<Caller>> {
+        self.inner().caller.clone()
     }
 
     /// DISCARD.
@@ -174,7 +210,11 @@ impl Block {
         if inner.queued.is_none() {
             return Err(DISCARD_WITHOUT_MULTI);
         }
-        *inner = Inner::default();
+        let caller = inner.caller.take();
+        *inner = Inner {
+            caller,
+            ..Inner::default()
+        };
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 use crate::database::DatabaseId;
 use crate::reply::Protocol;
 use crate::table::SPECS;
+use crate::users::rules::DEFAULT;
 use core::task::Waker;
 use core::time::Duration;
 use futures_util::task::AtomicWaker;
@@ -38,6 +39,8 @@ pub(crate) struct ClientEntry {
     /// Bytes of replies of commands behind one that is under way.
     pub(crate) waiting_bytes: AtomicUsize,
     texts: Mutex<Texts>,
+    /// The name and the life of its user.
+    user: Mutex<(Box<[u8]>, u64)>,
 }
 
 /// What a connection says of itself.
@@ -56,6 +59,16 @@ impl ClientEntry {
 
     pub(crate) fn change_texts(&self, change: impl FnOnce(&mut Texts)) {
         change(&mut self.texts.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The name and the life of its user.
+    pub(crate) fn user(&self) -> (Box<[u8]>, u64) {
+        let user = self.user.lock();
+        user.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_user(&self, name: &[u8], life: u64) {
+        *self.user.lock().unwrap_or_else(PoisonError::into_inner) = (name.into(), life);
     }
 
     pub(crate) fn set_active(&self, now: Moment) {
@@ -79,6 +92,14 @@ impl ClientEntry {
             .store(u16::from(database.number()), Ordering::Relaxed);
         self.resp3
             .store(protocol == Protocol::Resp3, Ordering::Relaxed);
+    }
+
+    /// The version of the protocol that it speaks.
+    pub(crate) fn protocol(&self) -> Protocol {
+        match self.resp3.load(Ordering::Relaxed) {
+            true => Protocol::Resp3,
+            false => Protocol::Resp2,
+        }
     }
 
     /// Notes that it is told what others run, or no more.
@@ -155,7 +176,7 @@ impl ClientEntry {
         format!(
             "id={} addr={} laddr={} fd=-1 name={} age={} idle={idle} flags={} db={} sub=0 psub=0 ssub=0 \
              multi={} qbuf={input} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl={output} oll=0 \
-             omem={output} tot-mem={} events=r cmd={command} user=default redir=-1 resp={} \
+             omem={output} tot-mem={} events=r cmd={command} user={} redir=-1 resp={} \
              lib-name={} lib-ver={}",
             self.id,
             self.address,
@@ -166,6 +187,7 @@ impl ClientEntry {
             self.database.load(Ordering::Relaxed),
             self.queued.load(Ordering::Relaxed),
             input + output,
+            String::from_utf8_lossy(&self.user().0),
             if self.resp3.load(Ordering::Relaxed) {
                 3
             } else {
@@ -206,6 +228,7 @@ impl Clients {
             output_bytes: AtomicUsize::new(0),
             waiting_bytes: AtomicUsize::new(0),
             texts: Mutex::default(),
+            user: Mutex::new((DEFAULT.into(), 0)),
         });
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.insert(id, entry.clone());

@@ -124,12 +124,10 @@ pub(crate) fn is_large(parameters: &Parameters, limit: Number, bytes: usize) -> 
 
 /// The parts of a command that are kept (CMDLOG-1). Passwords are left out.
 pub(crate) fn kept_parts(spec: &Spec, command: &Command) -> Vec<Vec<u8>> {
-    if hides_arguments(spec) {
-        let rest = command
-            .from(1)
-            .take(PARTS_MAX - 1)
-            .map(|_| b"(redacted)".to_vec());
-        return [command.get(0).to_vec()].into_iter().chain(rest).collect();
+    if let Some(first) = first_hidden(spec, command) {
+        let parts = command.from(0).take(PARTS_MAX).enumerate();
+        let shown = parts.map(|(at, part)| if at < first { part } else { HIDDEN });
+        return shown.map(<[u8]>::to_vec).collect();
     }
     let is_long = command.len() > PARTS_MAX;
     let whole = if is_long { PARTS_MAX - 1 } else { PARTS_MAX };
@@ -152,9 +150,18 @@ fn kept_part(part: &[u8]) -> Vec<u8> {
     [start, more.as_bytes()].concat()
 }
 
-/// Whether a command has passwords among its arguments.
-pub(crate) fn hides_arguments(spec: &Spec) -> bool {
-    matches!(spec.name, "auth" | "hello")
+/// In place of what is not shown, as in Redis.
+pub(crate) const HIDDEN: &[u8] = b"(redacted)";
+
+/// From where on the parts of a command are not shown, because passwords may be among them.
+pub(crate) fn first_hidden(spec: &Spec, command: &Command) -> Option<usize> {
+    let is_password = |name: &[u8]| name.eq_ignore_ascii_case(b"requirepass");
+    match spec.name {
+        "auth" | "hello" => Some(1),
+        "acl|setuser" => Some(2),
+        "config|set" if command.from(2).any(is_password) => Some(2),
+        _ => None,
+    }
 }
 
 /// The parts that stand for commands of a pipeline that were slow together.
@@ -223,5 +230,13 @@ mod tests {
         assert!(parts[1].ends_with(b"xx... (72 more bytes)"));
         let auth = Command::from_parts(&["auth", "secret"]);
         assert_eq!(kept_parts(spec(b"auth"), &auth)[1], b"(redacted)");
+        let set = Command::from_parts(&["acl", "setuser", "u", ">secret"]);
+        let parts = kept_parts(spec(b"acl|setuser"), &set);
+        let hidden = b"(redacted)".as_slice();
+        assert_eq!(parts, [b"acl", b"setuser".as_slice(), hidden, hidden]);
+        let config = Command::from_parts(&["config", "set", "RequirePass", "secret"]);
+        assert_eq!(kept_parts(spec(b"config|set"), &config)[3], hidden);
+        let config = Command::from_parts(&["config", "set", "timeout", "3"]);
+        assert_eq!(kept_parts(spec(b"config|set"), &config)[3], b"3");
     }
 }

@@ -30,6 +30,7 @@
 //!   when its taker is gone.
 
 mod noting;
+mod rights;
 mod waiting;
 
 use crate::block::{Block, Queued};
@@ -94,7 +95,7 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         share: &share,
         block: &block,
         stream,
-        session: Session::new(Arc::clone(&entry)),
+        session: Session::new(Arc::clone(&entry), &options.users),
         parser: Parser::new(options.limits),
         input: BytesMut::new(),
         output: Output::default(),
@@ -112,10 +113,12 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         paused_until: None,
         pause_alarm: None,
         ended: false,
+        is_logging_in: false,
         running_bytes: 0,
         spent: 0,
         run_data: run,
     };
+    connection.tell_caller();
     // An error means that the peer is gone: nobody is left to tell.
     let ended = connection.run().await;
     if ended.is_ok() && share.is_evicted() {
@@ -216,6 +219,8 @@ struct Connection<'a, M, F> {
     pause_alarm: Alarm,
     /// Whether the peer sends nothing more.
     ended: bool,
+    /// Whether the run under way is a login: nothing else begins before its end.
+    is_logging_in: bool,
     /// Bytes of the commands of the run under way.
     running_bytes: usize,
     /// Bytes read and written since others had their turn.
@@ -310,9 +315,8 @@ where
     /// Starts all commands that have arrived and may start, and collects replies that may leave.
     fn start_all(&mut self, context: &mut Context<'_>) -> Pause {
         let _ended = self.queue.poll(context);
-        if let Some(database) = self.block.take_chosen() {
-            self.session.set_database(database);
-        }
+        self.take_news();
+        self.is_logging_in &= self.queue.is_running();
         self.held_until = None;
         self.stamp = None;
         loop {
@@ -326,6 +330,9 @@ where
                 self.let_go(leaving);
             }
             if self.output.len() + self.queue.bytes_waiting() >= limit {
+                return Pause::Blocked;
+            }
+            if self.is_logging_in {
                 return Pause::Blocked;
             }
             let next = if self.session.is_closing() {
@@ -368,7 +375,13 @@ where
     fn read_ahead(&mut self) {
         let database = self.session.database();
         let mut keys: SmallVec<[KnownHash; PREFETCH_MAX]> = SmallVec::new();
-        self.read_on(PREFETCH_MAX);
+        // Commands behind a login may be larger than those before it.
+        self.parser.set_stranger(!self.session.is_in());
+        self.read_on(if self.session.is_in() {
+            PREFETCH_MAX
+        } else {
+            1
+        });
         for step in &mut self.ahead {
             if let Step::Run(resolved) = step
                 && is_of_one_key(&SPECS[usize::from(resolved.spec)])
@@ -479,6 +492,21 @@ where
         };
         let spec = resolved.spec;
         let row = &SPECS[usize::from(spec)];
+        if !self.follow_user() {
+            return Err(Wait::Forever);
+        }
+        if !self.is_free() {
+            if !self.queue.has_place() {
+                return Err(Wait::For(Step::Run(resolved)));
+            }
+            if let Err(failure) = self.permit(&resolved) {
+                self.block.spoil();
+                self.core.counters.rejected(spec);
+                let answered = self.session.is_answered();
+                self.answer(Reply::Error(failure), answered);
+                return Ok(());
+            }
+        }
         if self.block.is_open() && is_put_into_blocks(row.run) {
             return self.put_into_block(resolved);
         }
@@ -497,6 +525,9 @@ where
             Run::Own(what) => {
                 if !self.queue.is_empty() {
                     return Err(Wait::For(Step::Run(resolved)));
+                }
+                if self.starts_login(what, &resolved, context) {
+                    return Ok(());
                 }
                 self.begin(&resolved);
                 let started = self.start_alone();
@@ -571,9 +602,15 @@ where
             }
         };
         let database = self.session.database();
+        let mut refused = Vec::new();
+        if !self.is_free() {
+            let queued = taken.queued.iter();
+            refused
+                .extend(queued.map(|queued| self.permit_still(queued.spec, &queued.command).err()));
+        }
         let (core, block, session) = (self.core, self.block, &mut self.session);
         let own = |what, command: &Command| run_own(core, session, block, what, command).into();
-        block.prepare(Prepared::of(core, taken, database, own));
+        block.prepare(Prepared::of(core, (taken, refused), database, own));
         true
     }
 
@@ -667,7 +704,7 @@ where
             && self
                 .ahead
                 .front()
-                .is_some_and(|step| self.pauses(step).is_none())
+                .is_some_and(|step| self.pauses(step).is_none() && self.is_permitted(step))
             && let Some((what, next)) = self.ahead.front().and_then(Step::data)
             && kind.is_some()
             && kind_of(what, next) == kind

@@ -4,6 +4,8 @@
 //! and what to do.
 
 use crate::reply::Failure;
+use crate::table::Spec;
+use crate::users::rights::Denied;
 use core::time::Duration;
 use pluvio_client::{ClientError, ErrorKind, FatalKind, RetryReason, Unfit};
 use pluvio_units::VALUE_MAX;
@@ -83,10 +85,68 @@ pub(crate) const BAD_FIELD: Failure = Failure::fixed(
 pub(crate) const BAD_OVERFLOW: Failure = Failure::fixed("ERR Invalid OVERFLOW type specified");
 pub(crate) const GET_ONLY: Failure =
     Failure::fixed("ERR BITFIELD_RO only supports the GET subcommand");
+pub(crate) const WRONG_PASSWORD: Failure =
+    Failure::fixed("WRONGPASS invalid username-password pair or user is disabled.");
+pub(crate) const NO_AUTH: Failure = Failure::fixed("NOAUTH Authentication required.");
+pub(crate) const NO_AUTH_HELLO: Failure = Failure::fixed(
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+     <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP \
+     protocol version at the same time",
+);
+pub(crate) const NO_AUTH_IN_MULTI: Failure =
+    Failure::fixed("ERR AUTH is not allowed inside a transaction: a password takes time");
+/// More logins wait than may.
+pub(crate) const TOO_MANY_LOGINS: Failure =
+    Failure::fixed("ERR too many passwords wait to be checked: try again later");
+pub(crate) const TOO_MANY_USERS: Failure = Failure::fixed("ERR there are at most 1000 users");
+/// The first words are those that programs look at.
+pub(crate) const DENIED: Failure = Failure::fixed(
+    "DENIED Redis is running in protected mode because protected mode is enabled and no password \
+     is set for the default user. This server answers only connections of its own machine. To let \
+     others in: 1) start it with --redis-password-file; or 2) set a password from this machine: \
+     ACL SETUSER default resetpass >password; or 3) if nobody but you can reach this port, start \
+     it with --redis-protected-mode no, or send CONFIG SET protected-mode no from this machine.",
+);
 pub(crate) const OUT_OF_MEMORY: Failure =
     Failure::fixed("OOM command not allowed when used memory > 'maxmemory'.");
 pub(crate) const TOO_FEW_REPLICAS: Failure =
     Failure::fixed("NOREPLICAS Not enough good replicas to write.");
+
+/// A command that the user may not run.
+pub(crate) fn not_permitted(denied: Denied, user: &[u8], spec: &Spec) -> Failure {
+    Failure::new([b"NOPERM ", &reason(denied, user, spec, None)[..]].concat())
+}
+
+/// The same of a command of a script.
+pub(crate) fn not_permitted_in_script(denied: Denied, user: &[u8], spec: &Spec) -> Failure {
+    let reason = reason(denied, user, spec, None);
+    Failure::new([b"ERR ACL failure in script: ", &reason[..]].concat())
+}
+
+/// The same of a command that was put into a transaction when the user had other rights.
+pub(crate) fn no_longer_permitted(denied: Denied) -> Failure {
+    let reason = match denied {
+        Denied::Command => "no permission to execute the command or subcommand",
+        Denied::Key(_) => "no permission to touch the specified keys",
+    };
+    Failure::new(format!(
+        "NOPERM ACLs rules changed between the moment the transaction was accumulated and the \
+         EXEC call. This command is no longer allowed for the following reason: {reason}"
+    ))
+}
+
+/// Why a user may not run a command. With the key, where it is given.
+pub(crate) fn reason(denied: Denied, user: &[u8], spec: &Spec, key: Option<&[u8]>) -> Vec<u8> {
+    let user = [b"User ", user, b" has no permissions to "].concat();
+    match (denied, key) {
+        (Denied::Command, _) => {
+            let name = spec.name.as_bytes();
+            [&user, b"run the '".as_slice(), name, b"' command"].concat()
+        }
+        (Denied::Key(_), Some(key)) => [&user, b"access the '".as_slice(), key, b"' key"].concat(),
+        (Denied::Key(_), None) => b"No permissions to access a key".to_vec(),
+    }
+}
 
 /// A value that would be longer than objects may be.
 pub(crate) fn too_long() -> Failure {

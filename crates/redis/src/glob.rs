@@ -29,6 +29,12 @@ pub fn matches_any_case(pattern: &[u8], text: &[u8]) -> bool {
     search(pattern, text, true)
 }
 
+/// [`matches_any_case`], but for the case of letters.
+#[must_use]
+pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    search(pattern, text, false)
+}
+
 /// A part of a pattern between two stars.
 #[derive(Debug)]
 struct Part<'a> {

@@ -19,6 +19,8 @@
 //! MONITOR tells, and `pause.rs` what CLIENT PAUSE holds up. `parameters.rs` is for CONFIG SET, and
 //! `rdb.rs` for DUMP and RESTORE.
 //!
+//! `users` keeps users, their passwords and their rights; `connection/rights.rs` asks for them.
+//!
 //! `memory.rs` bounds what all connections hold. `database.rs` turns database numbers into tables.
 //!
 //! Invariants
@@ -29,6 +31,8 @@
 //! - REDIS-4: input of a peer costs memory only as it arrives, and within bounds, and so do the
 //!   replies. There are bounds of one connection (PARSE-2, CONN-3, QUEUE-3), and one of all
 //!   connections of a server together (CLIMEM-1).
+//! - REDIS-5: a command is run only if the connection's user may run it (RIGHTS-1), also inside
+//!   transactions and scripts.
 //!
 //! Threads: a connection stays on the core that accepted it. Cores share the list of connections,
 //! and counters that are only added up to be shown.
@@ -62,6 +66,7 @@ mod session;
 mod shared;
 mod specs;
 mod table;
+mod users;
 mod version;
 
 pub use counters::{CommandTotals, Latencies, Totals};
@@ -75,3 +80,5 @@ pub use shared::{
     ClusterPort, Elsewhere, MachineFn, MachineUse, RedisOptions, ServersFn, StatusFn,
 };
 pub use table::{Keys, SPECS, Spec};
+pub use users::Users;
+pub use users::password::{Cost, Password};

@@ -11,7 +11,7 @@
 //! MONITOR, a command looks at one number that hardly ever changes.
 
 use crate::clients::ClientEntry;
-use crate::command_log::hides_arguments;
+use crate::command_log::{HIDDEN, first_hidden};
 use crate::parser::Command;
 use crate::session::Session;
 use crate::table::Spec;
@@ -100,11 +100,9 @@ impl Monitors {
         }
         let (database, address) = (session.database().number(), &session.entry().address);
         let mut line = format!("+{seconds}.{micros:06} [{database} {address}]");
+        let hidden = first_hidden(spec, command).unwrap_or(usize::MAX);
         for (at, part) in command.from(0).enumerate() {
-            let part = match at > 0 && hides_arguments(spec) {
-                true => b"(redacted)",
-                false => part,
-            };
+            let part = if at < hidden { part } else { HIDDEN };
             // Writing to a string cannot fail.
             let _ = write!(line, " \"{}\"", Quoted(part));
         }

@@ -26,6 +26,8 @@ pub(crate) enum Number {
     ReplyLength,
     /// 1: times go into histograms.
     KeepsTimes,
+    /// 1: only connections of this machine are answered while there is no password.
+    IsProtected,
     /// Changes nothing: idle connections are kept.
     IdleSeconds,
     /// Changes nothing: the network asks silent peers by its own times.
@@ -35,7 +37,7 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    const DEFAULTS: [(Self, i64); 10] = [
+    const DEFAULTS: [(Self, i64); 11] = [
         (Self::SlowMicros, 10_000),
         (Self::SlowLength, 128),
         (Self::RequestBytes, 1 << 20),
@@ -43,6 +45,7 @@ impl Number {
         (Self::ReplyBytes, 1 << 20),
         (Self::ReplyLength, 128),
         (Self::KeepsTimes, 1),
+        (Self::IsProtected, 0),
         (Self::IdleSeconds, 0),
         (Self::KeepAliveSeconds, 300),
         (Self::EventMillis, 0),

@@ -13,6 +13,7 @@
 //! - PARSE-3: any bytes give commands, a wish for more bytes, or a [`ProtocolError`]; never a
 //!   panic. After a protocol error nothing more can be read from the stream.
 //! - PARSE-4: looking for the end of a line never looks at a byte twice.
+//! - PARSE-5: before its login, a peer's commands have at most 10 arguments of 16 KiB.
 
 use crate::number::integer;
 use bytes::{Buf, Bytes, BytesMut};
@@ -192,6 +193,10 @@ pub enum ProtocolError {
     Quotes,
     /// An argument does not begin with `$` but with this.
     Expected(u8),
+    /// More arguments than a command may have before a login.
+    StrangerCount,
+    /// A longer argument than a command may have before a login.
+    StrangerLength,
 }
 
 impl ProtocolError {
@@ -204,6 +209,8 @@ impl ProtocolError {
             Self::LongLength => b"too big bulk count string",
             Self::BadCount => b"invalid multibulk length",
             Self::BadLength => b"invalid bulk length",
+            Self::StrangerCount => b"unauthenticated multibulk length",
+            Self::StrangerLength => b"unauthenticated bulk length",
             Self::Quotes => b"unbalanced quotes in request",
             Self::Expected(got) => {
                 return [
@@ -228,10 +235,17 @@ struct Skip {
     left: usize,
 }
 
+/// Most arguments of a command before a login, as in Redis.
+const STRANGER_ARGUMENTS_MAX: usize = 10;
+/// Longest argument before a login, as in Redis.
+const STRANGER_BULK_MAX: usize = 16 << 10;
+
 /// The state between two reads.
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
+    /// Whether the peer has to log in first.
+    is_of_stranger: bool,
     /// Where in the input the next header or argument of the current command begins.
     at: usize,
     /// Bytes after `at` that are known not to end the line.
@@ -250,6 +264,7 @@ impl Parser {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
+            is_of_stranger: false,
             at: 0,
             scanned: 0,
             left: 0,
@@ -257,6 +272,11 @@ impl Parser {
             spans: Spans::new(),
             skip: None,
         }
+    }
+
+    /// Says whether the peer has to log in first: its commands have to be small then (PARSE-5).
+    pub fn set_stranger(&mut self, is_of_stranger: bool) {
+        self.is_of_stranger = is_of_stranger;
     }
 
     /// Whether the stream is between two commands.
@@ -400,6 +420,9 @@ impl Parser {
         self.at = next;
         match usize::try_from(count) {
             Ok(count) if count > self.limits.arguments_max => Err(ProtocolError::BadCount),
+            Ok(count) if self.is_of_stranger && count > STRANGER_ARGUMENTS_MAX => {
+                Err(ProtocolError::StrangerCount)
+            }
             Ok(count) => Ok(Some(count)),
             // Redis takes a negative count for an empty command.
             Err(_) => Ok(Some(0)),
@@ -418,6 +441,9 @@ impl Parser {
             .and_then(|n| usize::try_from(n).ok())
             .filter(|n| *n <= self.limits.bulk_bytes_max)
             .ok_or(ProtocolError::BadLength)?;
+        if self.is_of_stranger && length > STRANGER_BULK_MAX {
+            return Err(ProtocolError::StrangerLength);
+        }
         self.at = next;
         if self.skip.is_none() {
             let held = self.at + length + (self.spans.len() + 1) * size_of::<Span>();

@@ -2,12 +2,17 @@
 
 use crate::connection::serve;
 use crate::counters::{Latencies, Totals, add};
+use crate::failure::DENIED;
 use crate::memory::ClientMemory;
+use crate::parameters::Number;
+use crate::reply::{Failure, Protocol, Reply};
 use crate::shared::{Core, RedisOptions, Shared, StatusFn};
+use crate::users::Tools;
 use bytes::Bytes;
 use pluvio_client::{Client, Parts};
-use pluvio_env::{BoxFuture, ByteStream, StreamService};
+use pluvio_env::{Address, BoxFuture, ByteStream, StreamService};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,6 +37,7 @@ impl RedisService {
         status: StatusFn,
     ) -> Self {
         let parts = parts.into();
+        options.users.prepare(&*parts.rng);
         let cores = cores.max(1);
         let shared = Arc::new(Shared::new(options, parts.clock.clone(), status, cores));
         let core = |n| Arc::new(Core::new(&shared, client, &parts, n));
@@ -44,6 +50,32 @@ impl RedisService {
     /// Tells it the port that it has, where any free one was asked for.
     pub fn bound(&self, port: u16) {
         self.shared.port.store(port, Ordering::Relaxed);
+    }
+
+    /// Looks for users that have changed, and closes the connections of those that are no more. To
+    /// be called about once a second.
+    pub async fn refresh_users(&self) {
+        let core = &self.cores[0];
+        let Tools { client, clock, .. } = core.tools();
+        let users = &core.options().users;
+        if let Err(failure) = users.read_if_old(client, &**clock).await {
+            let why = String::from_utf8_lossy(failure.text()).into_owned();
+            tracing::debug!(why, "users cannot be read");
+        }
+        self.shared.close_gone(None);
+    }
+
+    /// Whether the password of the configuration counts no more, because the cluster keeps a user
+    /// `default`.
+    #[must_use]
+    pub fn password_is_unused(&self) -> bool {
+        self.shared.options.users.password_is_unused()
+    }
+
+    /// Logins, commands and keys that were refused, of all ports that share the users.
+    #[must_use]
+    pub fn denied(&self) -> [u64; 3] {
+        self.shared.options.users.denials.counts()
     }
 
     /// The memory that the connections hold, of all ports that share its bound.
@@ -72,7 +104,14 @@ impl StreamService for RedisService {
         Box::pin(async move {
             let mut stream = stream;
             match Place::take(core.options()) {
-                Some(_place) => serve(&core, stream).await,
+                Some(_place) => match admit(&core, &stream.peer().address).await {
+                    Ok(()) => serve(&core, stream).await,
+                    Err(failure) => {
+                        let mut words = Vec::new();
+                        Reply::Error(failure).write(Protocol::default(), &mut words);
+                        drop(stream.write_all(&words).await);
+                    }
+                },
                 // An error means that the peer is gone: nobody is left to tell.
                 None => {
                     add(&core.counters.connections_refused, 1);
@@ -81,6 +120,27 @@ impl StreamService for RedisService {
             }
         })
     }
+}
+
+/// Whether a connection is answered at all.
+///
+/// # Errors
+/// It is not, in words for the peer.
+async fn admit(core: &Core, peer: &Address) -> Result<(), Failure> {
+    let Tools { client, clock, .. } = core.tools();
+    let users = &core.options().users;
+    users.ready(client, &**clock).await?;
+    let is_protected = core.options().parameters.number(Number::IsProtected) != 0;
+    if is_protected && users.default_user().needs_none && !is_of_this_machine(peer) {
+        tracing::info!(target: "audit", %peer, "refused: protected mode");
+        return Err(DENIED);
+    }
+    Ok(())
+}
+
+fn is_of_this_machine(peer: &Address) -> bool {
+    let peer = peer.0.parse::<SocketAddr>();
+    peer.is_ok_and(|peer| peer.ip().to_canonical().is_loopback())
 }
 
 /// A connection that counts in the limit of its ports. The network has the same limit for each of

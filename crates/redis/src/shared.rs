@@ -12,9 +12,11 @@ use crate::monitor::Monitors;
 use crate::parameters::{Number, Parameters};
 use crate::parser::{Command, Limits};
 use crate::pause::Pause;
-use crate::reply::Reply;
+use crate::reply::{Failure, Reply};
 use crate::scripts::Scripts;
 use crate::table::SPECS;
+use crate::users::rules::{DEFAULT, User};
+use crate::users::{Tools, Users};
 use core::time::Duration;
 use pluvio_client::{Client, Parts, ServerList, ServerStatus};
 use pluvio_env::{BoxFuture, Clock, Moment};
@@ -84,6 +86,8 @@ pub struct RedisOptions {
     /// The parameters that CONFIG SET changes, and the logs of slow and large commands. Ports of
     /// one server share this.
     pub parameters: Arc<Parameters>,
+    /// Users, and their passwords and rights. Ports of one server share this.
+    pub users: Arc<Users>,
     /// Whether DEBUG is allowed.
     pub debug: bool,
     /// Tells what the process uses of the machine; `None` where nobody knows.
@@ -132,6 +136,7 @@ impl Default for RedisOptions {
             memory: Arc::new(ClientMemory::new(512 << 20)),
             elsewhere: None,
             parameters: Arc::default(),
+            users: Arc::default(),
             debug: false,
             machine: None,
             hot_keys: None,
@@ -149,6 +154,15 @@ impl RedisOptions {
         *command = (*command).min(bound / 4);
         self.reply_bytes_max = self.reply_bytes_max.min(bound / 2);
         self.memory = Arc::new(memory);
+        self
+    }
+
+    /// In protected mode: only connections of this machine are answered as long as `default` needs
+    /// no password. CONFIG SET may change it.
+    #[must_use]
+    pub fn with_protected_mode(self, is_on: bool) -> Self {
+        self.parameters
+            .set_number(Number::IsProtected, i64::from(is_on));
         self
     }
 
@@ -248,6 +262,8 @@ pub(crate) struct Shared {
     /// What was counted when CONFIG RESETSTAT came last.
     before: Mutex<Before>,
     counters: Vec<Arc<Counters>>,
+    /// The users of this generation have their connections, and no others.
+    users_seen: AtomicU64,
 }
 
 /// What had been counted at some moment.
@@ -280,6 +296,23 @@ impl Shared {
             memory_peak: AtomicU64::new(0),
             before: Mutex::default(),
             counters: (0..cores.max(1)).map(|_| Arc::default()).collect(),
+            users_seen: AtomicU64::new(0),
+        }
+    }
+
+    /// Closes the connections of users that are no more, but for one.
+    pub(crate) fn close_gone(&self, spared: Option<u64>) {
+        let users = &self.options.users;
+        let generation = users.generation();
+        if self.users_seen.swap(generation, Ordering::Relaxed) == generation {
+            return;
+        }
+        for entry in self.clients.all() {
+            let (name, life) = entry.user();
+            let is_there = |user: Arc<User>| user.life == life || &*name == DEFAULT;
+            if Some(entry.id) != spared && !users.get(&name).is_some_and(is_there) {
+                entry.kill();
+            }
         }
     }
 
@@ -413,6 +446,26 @@ impl Core {
         };
         let hasty = of(client.with_full_timeout(Duration::ZERO), None);
         of(client, Some(Box::new(hasty)))
+    }
+
+    /// What the work on users needs.
+    pub(crate) fn tools(&self) -> Tools<'_> {
+        let parts = self.databases.parts();
+        Tools {
+            client: self.databases.client(),
+            clock: &parts.clock,
+            rng: &*parts.rng,
+            elsewhere: self.options().elsewhere.as_ref(),
+        }
+    }
+
+    /// Reads the users anew.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) async fn read_users(&self) -> Result<(), Failure> {
+        let Tools { client, clock, .. } = self.tools();
+        self.options().users.read(client, &**clock).await
     }
 
     /// The same core for commands that do not wait while memory is full.

@@ -30,19 +30,33 @@ macro_rules! rows {
 
 rows! {
     "acl" -2 BOX, "", "slow", NONE "",
-        "server" "6.0.0" "Commands about users: there is one";
+        "server" "6.0.0" "Commands about users";
     "acl|cat" -2 now(Now::AclCat), "noscript loading stale", "slow", NONE "",
         "server" "6.0.0" "Lists the categories of commands, or the commands of one";
-    "acl|getuser" 3 now(Now::AclGetUser), "admin noscript loading stale", "admin slow dangerous", NONE "",
+    "acl|deluser" -3 data(Data::AclDelUser), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "6.0.0" "Deletes users and closes their connections";
+    "acl|dryrun" -4 data(Data::AclDryRun), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "7.0.0" "Tells whether a user may run a command";
+    "acl|genpass" -2 now(Now::AclGenPass), "noscript loading stale", "slow", NONE "",
+        "server" "6.0.0" "Draws a password";
+    "acl|getuser" 3 data(Data::AclGetUser), "admin noscript loading stale", "admin slow dangerous", NONE "",
         "server" "6.0.0" "Gives the rules of a user";
     "acl|help" 2 now(Now::Help), "loading stale", "slow", NONE "",
         "server" "6.0.0" "Lists the subcommands";
-    "acl|list" 2 now(Now::AclList), "admin noscript loading stale", "admin slow dangerous", NONE "",
+    "acl|list" 2 data(Data::AclList), "admin noscript loading stale", "admin slow dangerous", NONE "",
         "server" "6.0.0" "Gives the rules of all users";
-    "acl|users" 2 now(Now::AclUsers), "admin noscript loading stale", "admin slow dangerous", NONE "",
-        "server" "6.0.0" "Lists the users: default";
-    "acl|whoami" 2 now(Now::AclWhoAmI), "noscript loading stale", "slow", NONE "",
-        "server" "6.0.0" "Names the user of this connection: default";
+    "acl|load" 2 now(Now::AclFile), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "6.0.0" "Refused: there is no file of users";
+    "acl|log" -2 now(Now::AclLog), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "6.0.0" "Gives what this server has refused to users";
+    "acl|save" 2 now(Now::AclFile), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "6.0.0" "Refused: there is no file of users";
+    "acl|setuser" -3 data(Data::AclSetUser), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "6.0.0" "Makes or changes a user";
+    "acl|users" 2 data(Data::AclUsers), "admin noscript loading stale", "admin slow dangerous", NONE "",
+        "server" "6.0.0" "Lists the users";
+    "acl|whoami" 2 own(Own::AclWhoAmI), "noscript loading stale", "slow", NONE "",
+        "server" "6.0.0" "Names the user of this connection";
     "append" 3 data(Data::Append), "write denyoom fast", "write string fast", ONE "RW insert",
         "string" "2.0.0" "Adds bytes to the end of a value";
     "asking" 1 now(Now::ClusterFlag), "fast", "fast connection", NONE "",

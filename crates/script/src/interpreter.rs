@@ -376,8 +376,7 @@ impl Interpreter {
         let yes = lua.create_function(|_, _: MultiValue| Ok(true))?;
         let no = lua.create_function(|_, _: MultiValue| Ok(false))?;
         let nothing = lua.create_function(|_, _: MultiValue| Ok(()))?;
-        redis.raw_set("replicate_commands", yes.clone())?;
-        redis.raw_set("acl_check_cmd", yes)?;
+        redis.raw_set("replicate_commands", yes)?;
         redis.raw_set("breakpoint", no)?;
         redis.raw_set("debug", nothing.clone())?;
         redis.raw_set("set_repl", nothing)?;
@@ -460,6 +459,26 @@ impl Interpreter {
             let pcall =
                 scope.create_function(|lua, arguments: MultiValue| Ok(run(lua, &arguments)?.0))?;
             redis.raw_set("pcall", pcall)?;
+            let may_call = scope.create_function(|_, arguments: MultiValue| {
+                let raise = |text: &str| Err(mlua::Error::external(Raised(text.into())));
+                if arguments.is_empty() {
+                    return raise(
+                        "ERR Please specify at least one argument for this redis.acl_check_cmd() \
+                         call",
+                    );
+                }
+                let parts: Option<Vec<_>> = arguments.iter().map(argument).collect();
+                let Some(parts) = parts else {
+                    return raise(
+                        "ERR redis.acl_check_cmd() command arguments must be strings or integers",
+                    );
+                };
+                match commands.borrow_mut().may_call(parts) {
+                    Some(may) => Ok(may),
+                    None => raise("ERR Invalid command passed to redis.acl_check_cmd()"),
+                }
+            })?;
+            redis.raw_set("acl_check_cmd", may_call)?;
             let log = scope.create_function(|_, arguments: MultiValue| {
                 let mut parts = arguments.iter();
                 let level = match parts.next() {

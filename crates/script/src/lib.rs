@@ -75,6 +75,8 @@ pub trait Commands {
     /// # Errors
     /// The script is to be interrupted.
     fn call(&mut self, arguments: Vec<Vec<u8>>) -> Result<Value, Interrupted>;
+    /// Whether the user of the script may run a command; `None`: there is no such command.
+    fn may_call(&mut self, arguments: Vec<Vec<u8>>) -> Option<bool>;
     /// Writes a line to the server's log; `level` is 0 (debug) to 3 (warning).
     fn log(&mut self, level: u8, text: &[u8]);
     /// The script wants replies in this version of the protocol: 2 or 3.

@@ -30,6 +30,6 @@ pub use lease::LEASE;
 pub use membership::{Membership, PingOptions, Standing};
 pub use options::{OnCorruption, ServerOptions};
 pub use pluvio_log::Tombstones;
-pub use pluvio_redis::{ClientMemory, Latencies, MachineFn, MachineUse};
+pub use pluvio_redis::{ClientMemory, Latencies, MachineFn, MachineUse, Password};
 pub use server::{Server, ServerError};
 pub use status::Readiness;

@@ -4,7 +4,7 @@ use crate::membership::PingOptions;
 use core::time::Duration;
 use pluvio_env::Address;
 use pluvio_log::{Corruption, Tombstones};
-use pluvio_redis::{ClientMemory, MachineFn};
+use pluvio_redis::{ClientMemory, MachineFn, Password};
 use pluvio_units::Size;
 use std::sync::Arc;
 
@@ -54,6 +54,12 @@ pub struct ServerOptions {
     /// Memory that all connections of Redis clients may hold together, on both ports. `None`: a
     /// quarter of the log memory, at least 512 MiB.
     pub redis_memory: Option<Size>,
+    /// The password of the Redis user `default`, as long as the cluster keeps no such user. `None`:
+    /// it needs none.
+    pub redis_password: Option<Password>,
+    /// Whether the Redis ports answer only connections of this machine while `default` needs no
+    /// password.
+    pub redis_protected: bool,
     /// How long the Redis ports mask failures before they answer with an error.
     pub redis_timeout: Duration,
     /// How this server looks after others.
@@ -113,6 +119,8 @@ impl ServerOptions {
             rack: None,
             redis_connections_max: 10_000,
             redis_memory: None,
+            redis_password: None,
+            redis_protected: false,
             redis_timeout: REDIS_PATIENCE,
             pings: PingOptions::default(),
             pid: 0,

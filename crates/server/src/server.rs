@@ -1,5 +1,7 @@
 //! Starting a server, and what holds it together.
 
+mod redis;
+
 use crate::identity::{FORMAT_VERSION, Identity, IdentityError};
 use crate::lease::Lease;
 use crate::limits::Limits;
@@ -16,9 +18,7 @@ use pluvio_log::{
     MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
-use pluvio_redis::{
-    ClientMemory, ClusterPort, Elsewhere, HotKeysOf, Latencies, RedisOptions, RedisService, Totals,
-};
+use pluvio_redis::{ClientMemory, Latencies, RedisService, Totals};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{
@@ -59,9 +59,6 @@ const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
 /// pause is [`EXPIRE_NEXT`]: some hundred thousand keys a second and core.
 const EXPIRE_SLICE: usize = 256;
 const EXPIRE_NEXT: Duration = Duration::from_millis(1);
-/// How long a Redis client waits while servers say only that memory is full. The cleaner gets its
-/// chance. The answer comes before the two seconds after which several client libraries give up.
-const REDIS_FULL_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Why a server cannot start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -221,6 +218,13 @@ impl Server {
             }
         }
         all
+    }
+
+    /// Logins, commands and keys that its ports for Redis clients have refused to users.
+    #[must_use]
+    pub fn redis_denied(&self) -> [u64; 3] {
+        let port = self.redis.as_ref().or(self.redis_cluster.as_ref());
+        port.map_or([0; 3], |port| port.service.denied())
     }
 
     /// The memory that the connections of its ports for Redis clients hold, if it has any such
@@ -391,12 +395,6 @@ fn another_at(list: &ServerList, address: &str, former: Option<ServerId>) -> Opt
     Some(there.id).filter(|id| Some(*id) != former)
 }
 
-/// 0 when there is none.
-fn port_of(address: &Address) -> u16 {
-    let port = address.0.rsplit(':').next();
-    port.and_then(|p| p.parse().ok()).unwrap_or(0)
-}
-
 /// Cleaner threads of a server with this many cores. They share the cores with the event loops, and
 /// each keeps a segment's worth of memory for itself.
 fn cleaners(cores: u16) -> u16 {
@@ -440,7 +438,8 @@ impl Starting {
             server: reply.server,
         };
         identity.store(&*self.env.disk).await?;
-        let tasks = self.serve(&reply).await?;
+        let mut tasks = self.serve(&reply).await?;
+        tasks.extend(self.follow_redis_users([&redis, &redis_cluster]));
         Ok(Server {
             membership: self.membership,
             local: self.local,
@@ -449,77 +448,6 @@ impl Starting {
             redis_cluster,
             ports,
             tasks: Arc::new(Mutex::new(tasks)),
-        })
-    }
-
-    /// The ordinary port and the one for cluster clients.
-    async fn open_redis(
-        &self,
-        status: &Arc<StatusSource>,
-        ports: &mut Vec<Listening>,
-    ) -> Result<(Option<RedisPort>, Option<RedisPort>), ServerError> {
-        let membership = Arc::clone(&self.membership);
-        let servers = move || (membership.id(), membership.list());
-        let cluster = ClusterPort::new(Arc::new(servers));
-        // Both ports share the limit of connections, and that of what these hold.
-        let bound = usize::try_from(self.options.redis_memory().bytes()).unwrap_or(usize::MAX);
-        let mut options = RedisOptions::default().with_memory(ClientMemory::new(bound));
-        options.connections_max = self.options.redis_connections_max;
-        let tasks = Arc::clone(&self.env.tasks);
-        options.elsewhere = Some(Elsewhere::new(move |work| tasks.run_blocking(work)));
-        options.hot_keys = Some(HotKeysOf::new(Arc::new(self.local.clone())));
-        let redis = match &self.options.redis {
-            Some(at) => Some(
-                self.open_redis_port(at, options.clone(), status, ports)
-                    .await?,
-            ),
-            None => None,
-        };
-        options.cluster = Some(cluster);
-        let redis_cluster = match &self.options.redis_cluster {
-            Some(at) => Some(self.open_redis_port(at, options, status, ports).await?),
-            None => None,
-        };
-        Ok((redis, redis_cluster))
-    }
-
-    async fn open_redis_port(
-        &self,
-        address: &Address,
-        mut options: RedisOptions,
-        status: &Arc<StatusSource>,
-        ports: &mut Vec<Listening>,
-    ) -> Result<RedisPort, ServerError> {
-        let mut client_options = ClientOptions::new(self.options.coordinators.clone());
-        client_options.timeout = self.options.redis_timeout;
-        client_options.full_timeout = REDIS_FULL_PATIENCE;
-        let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
-        options.port = port_of(address);
-        options.process_id = self.options.pid;
-        options.synced = self.options.synced;
-        options.machine.clone_from(&self.options.machine);
-        let source = Arc::clone(status);
-        let cores = self.env.tasks.cores();
-        let redis = RedisService::new(
-            &self.env,
-            &client,
-            cores,
-            options,
-            Arc::new(move || source.read()),
-        );
-        let most = self.options.redis_connections_max;
-        let service = Arc::new(redis.clone());
-        let port = self
-            .env
-            .network
-            .listen_streams(address, most, RedisService::REFUSAL, service);
-        let port = port.await?;
-        redis.bound(port_of(&port.address));
-        let address = port.address.clone();
-        ports.push(port);
-        Ok(RedisPort {
-            service: redis,
-            address,
         })
     }
 

@@ -107,6 +107,8 @@ pub struct RedisNumbers {
     pub evicted: u64,
     /// Times that a command waited for room for its reply.
     pub waited: u64,
+    /// Logins, commands and keys that were refused to users.
+    pub denied: [u64; 3],
 }
 
 /// All numbers of a process.
@@ -350,6 +352,17 @@ impl Metrics {
             "redis_connections_evicted",
             "Connections closed because they held most of that memory.",
             n.evicted,
+        );
+        let [logins, commands, keys] = n.denied;
+        self.counter(
+            "redis_logins_failed",
+            "Logins with a wrong password, or of users that are not there.",
+            logins,
+        );
+        self.counter(
+            "redis_commands_denied",
+            "Commands that users may not run, or not on these keys.",
+            commands + keys,
         );
         self.counter(
             "redis_large_replies_waited",

@@ -79,6 +79,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         redis_cluster_port: dev.redis_cluster_port.unwrap_or(0),
         redis_memory: dev.redis_memory,
         redis_timeout: Some(global.timeout),
+        redis_password_file: dev.redis_password_file.clone(),
         admin_port: dev.admin_port,
         coordinator_port: dev.coordinator_port,
         coordinators: dev.coordinators,

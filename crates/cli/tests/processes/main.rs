@@ -35,3 +35,4 @@ mod rings;
 mod stock_clients;
 mod support;
 mod transactions;
+mod users;

@@ -5,6 +5,16 @@ pub trait Rng: Send + Sync {
     /// 64 random bits.
     fn next_u64(&self) -> u64;
 
+    /// Fills `bytes` with random ones that strangers cannot guess: for salts, keys and passwords.
+    /// Numbers of [`Rng::next_u64`] may be guessed from others of them. In a simulation these are
+    /// no better.
+    fn fill_secret(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let word = self.next_u64().to_le_bytes();
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
+    }
+
     /// A number in `0..bound`, every one equally likely up to 2^-32 for small bounds.
     ///
     /// # Panics

@@ -10,6 +10,7 @@ use crate::reply::{Failure, Reply};
 use crate::session::{Answers, Session};
 use crate::shared::Core;
 use crate::table::wrong_subcommand;
+use crate::users::Users;
 use core::time::Duration;
 
 const BAD_NAME: Failure =
@@ -38,11 +39,9 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), Failure> {
     }
 }
 
-pub(super) fn set_name(session: &Session, name: &[u8]) -> CommandResult {
+pub(super) fn set_name(entry: &ClientEntry, name: &[u8]) -> CommandResult {
     check_name(name)?;
-    session
-        .entry()
-        .change_texts(|texts| texts.name = text(name));
+    entry.change_texts(|texts| texts.name = text(name));
     Ok(Reply::OK)
 }
 
@@ -201,17 +200,19 @@ struct Victims<'a> {
     id: Option<u64>,
     address: Option<&'a [u8]>,
     local: Option<&'a [u8]>,
+    user: Option<&'a [u8]>,
     of_type: bool,
     /// Seconds that they have been open at least.
     age: u64,
     skip_me: bool,
 }
 
-fn victims(command: &Command) -> Result<Victims<'_>, Failure> {
+fn victims<'c>(users: &Users, command: &'c Command) -> Result<Victims<'c>, Failure> {
     let mut victims = Victims {
         id: None,
         address: None,
         local: None,
+        user: None,
         of_type: true,
         age: 0,
         skip_me: true,
@@ -231,10 +232,11 @@ fn victims(command: &Command) -> Result<Victims<'_>, Failure> {
         } else if command.is(at, "LADDR") {
             victims.local = Some(value);
         } else if command.is(at, "USER") {
-            if value != b"default" {
+            if users.get(value).is_none() {
                 let text = [b"ERR No such user '", value, b"'"].concat();
                 return Err(Failure::new(text));
             }
+            victims.user = Some(value);
         } else if command.is(at, "MAXAGE") {
             let age = integer(value).ok_or(failure::NOT_INTEGER)?;
             victims.age = u64::try_from(age)
@@ -260,12 +262,13 @@ pub(super) fn kill(core: &Core, session: &mut Session, command: &Command) -> Com
             id: None,
             address: Some(command.get(2)),
             local: None,
+            user: None,
             of_type: true,
             age: 0,
             skip_me: false,
         }
     } else {
-        victims(command)?
+        victims(&core.options().users, command)?
     };
     let mut killed = 0;
     let now = core.shared.now();
@@ -274,6 +277,7 @@ pub(super) fn kill(core: &Core, session: &mut Session, command: &Command) -> Com
             && victims
                 .address
                 .is_none_or(|a| a == entry.address.0.as_bytes())
+            && victims.user.is_none_or(|user| *entry.user().0 == *user)
             && victims.local.is_none_or(|a| a == entry.local.0.as_bytes())
             && entry.age(now).as_secs() >= victims.age
             && victims.of_type;

@@ -10,6 +10,7 @@ use crate::parameters::{Number, Parameters};
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
+use crate::users::denials::ENTRIES_MAX as DENIALS_MAX;
 use std::collections::BTreeMap;
 
 pub(super) const NO_FILE: Failure =
@@ -31,6 +32,10 @@ fn parameters(core: &Core) -> BTreeMap<&'static str, String> {
     let shared = &options.parameters;
     let number = |number| shared.number(number).to_string();
     let text = |name, default: &str| shared.text(name).unwrap_or_else(|| default.to_owned());
+    let protected = match shared.number(Number::IsProtected) {
+        0 => "no",
+        _ => "yes",
+    };
     let keeps_times = match shared.number(Number::KeepsTimes) {
         0 => "no",
         _ => "yes",
@@ -57,7 +62,16 @@ fn parameters(core: &Core) -> BTreeMap<&'static str, String> {
             "proto-max-bulk-len",
             options.limits.bulk_bytes_max.to_string(),
         ),
-        ("requirepass", String::new()),
+        ("acllog-max-len", DENIALS_MAX.to_string()),
+        ("protected-mode", protected.to_owned()),
+        // The password itself is kept nowhere.
+        (
+            "requirepass",
+            match options.users.default_user().needs_none {
+                true => String::new(),
+                false => "(redacted)".to_owned(),
+            },
+        ),
         ("save", String::new()),
         (
             "commandlog-execution-slower-than",
@@ -128,7 +142,7 @@ enum Takes {
 }
 
 /// What can be set. Redis's ranges and texts.
-const SETTABLE: [(&str, Takes); 18] = [
+const SETTABLE: [(&str, Takes); 19] = [
     ("appendonly", Takes::Nothing(yes_or_no)),
     ("commandlog-execution-slower-than", SLOWER_THAN),
     (
@@ -158,6 +172,7 @@ const SETTABLE: [(&str, Takes); 18] = [
         Takes::Text(percentiles),
     ),
     ("notify-keyspace-events", Takes::Text(events)),
+    ("protected-mode", Takes::Switch(Number::IsProtected)),
     ("rdbcompression", Takes::Nothing(yes_or_no)),
     ("save", Takes::Nothing(save_points)),
     ("slowlog-log-slower-than", SLOWER_THAN),

@@ -296,6 +296,7 @@ fn stats(core: &Core, text: &mut String) {
     let (totals, expired) = core.shared.totals_shown();
     let errors: u64 = totals.errors.values().sum();
     let memory = core.options().memory.stats();
+    let [logins, commands, keys] = core.options().users.denials.counts();
     let rates = core.shared.rates();
     let monitors = u64::from(!core.shared.monitors.is_empty());
     let pairs = [
@@ -305,6 +306,10 @@ fn stats(core: &Core, text: &mut String) {
         ("total_net_input_bytes", totals.bytes_in),
         ("total_net_output_bytes", totals.bytes_out),
         ("rejected_connections", totals.connections_refused),
+        ("acl_access_denied_auth", logins),
+        ("acl_access_denied_cmd", commands),
+        ("acl_access_denied_key", keys),
+        ("acl_access_denied_channel", 0),
         ("sync_full", 0),
         ("sync_partial_ok", 0),
         ("sync_partial_err", 0),

@@ -33,6 +33,7 @@ mod strings;
 mod transaction;
 
 pub use cluster::Query;
+pub(crate) use handshake::takes_time;
 pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
 pub(crate) use script::library;
 pub(crate) use transaction::Prepared;
@@ -77,10 +78,10 @@ pub enum Now {
     ScriptKill,
     ConfigResetStat,
     AclCat,
-    AclGetUser,
-    AclList,
-    AclUsers,
-    AclWhoAmI,
+    /// ACL LOAD and ACL SAVE.
+    AclFile,
+    AclGenPass,
+    AclLog,
     BgRewriteAof,
     BgSave,
     ClientPause,
@@ -118,6 +119,7 @@ pub enum Now {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // they are named after their commands
 pub enum Own {
+    AclWhoAmI,
     Auth,
     Hello,
     Quit,
@@ -147,6 +149,12 @@ pub enum Own {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // they are named after their commands
 pub enum Data {
+    AclDelUser,
+    AclDryRun,
+    AclGetUser,
+    AclList,
+    AclSetUser,
+    AclUsers,
     Append,
     BitCount,
     BitField,
@@ -195,6 +203,8 @@ pub enum Data {
     Info,
     Keys,
     Lcs,
+    /// AUTH or HELLO with a password that takes time.
+    LogIn,
     MGet,
     MSet,
     MSetEx,
@@ -278,10 +288,9 @@ pub(crate) fn run_now(core: &Core, what: Now, spec: u16, command: &Command) -> C
         Now::ConfigRewrite => Err(config::NO_FILE),
         Now::ScriptKill => script::kill(core),
         Now::AclCat => acl::categories_or_commands(command),
-        Now::AclGetUser => Ok(acl::user(command)),
-        Now::AclList => Ok(acl::list()),
-        Now::AclUsers => Ok(acl::users()),
-        Now::AclWhoAmI => Ok(acl::who_am_i()),
+        Now::AclFile => Err(acl::no_file()),
+        Now::AclGenPass => acl::password(core, command),
+        Now::AclLog => acl::log(core, command),
         Now::BgRewriteAof => Ok(server::rewrite_in_background()),
         Now::BgSave => server::save_in_background(command),
         Now::ClientPause => client::pause(core, command),
@@ -321,7 +330,8 @@ pub(crate) fn run_own(
     command: &Command,
 ) -> CommandResult {
     match what {
-        Own::Auth => handshake::auth(command),
+        Own::AclWhoAmI => Ok(acl::who_am_i(session)),
+        Own::Auth => handshake::auth(core, session, block, command),
         Own::Discard => block.discard().map(|()| Reply::OK),
         Own::Multi => block.begin().map(|()| Reply::OK),
         Own::Monitor => {
@@ -332,14 +342,15 @@ pub(crate) fn run_own(
             block.unwatch();
             Ok(Reply::OK)
         }
-        Own::Hello => handshake::hello(core, session, command),
+        Own::Hello => handshake::hello(core, session, block, command),
         Own::Quit => {
             session.close();
             Ok(Reply::OK)
         }
         Own::Reset => {
-            session.reset(&core.shared.monitors);
+            session.reset(&core.shared.monitors, &core.options().users);
             block.reset();
+            block.set_caller(session.caller(&core.shared));
             Ok(Reply::Status("RESET"))
         }
         Own::Select => handshake::select(core, session, command),
@@ -354,7 +365,7 @@ pub(crate) fn run_own(
         Own::ClientNoEvict | Own::ClientNoTouch => client::on_or_off(command),
         Own::ClientReply => client::reply(session, command),
         Own::ClientSetInfo => client::set_info(session, command),
-        Own::ClientSetName => client::set_name(session, command.get(2)),
+        Own::ClientSetName => client::set_name(session.entry(), command.get(2)),
         Own::ClientUnblock => client::unblock(command),
     }
 }
@@ -473,7 +484,13 @@ async fn run_other(
         | Data::MSetEx
         | Data::MSetNx
         | Data::Rename
-        | Data::RenameNx => transaction::alone(core, db, what, command).await,
+        | Data::RenameNx => transaction::alone(core, block.caller(), db, what, command).await,
+        Data::AclDelUser => acl::delete(core, (share, block), command).await,
+        Data::AclDryRun => acl::dry_run(core, command).await,
+        Data::AclGetUser => acl::user(core, command).await,
+        Data::AclList => acl::list(core).await,
+        Data::AclSetUser => acl::set(core, share, command).await,
+        Data::AclUsers => acl::users(core).await,
         Data::Cluster(query) => cluster::query(core, query, command).await,
         Data::DbSize => keys::db_size(core, db).await,
         Data::Debug => debug::debug(core, db, command).await,
@@ -493,6 +510,7 @@ async fn run_other(
         Data::Info => info::info(core, command).await,
         Data::Keys => scan::keys(core, share, db, command).await,
         Data::Lcs => lcs::lcs(core, share, db, command).await,
+        Data::LogIn => handshake::log_in(core, (share, block), command).await,
         Data::MGet => keys::get_all(core, share, db, command).await,
         Data::MSet => keys::set_all(core, db, command).await,
         Data::MemoryUsage => keys::memory_usage(core, db, command).await,

@@ -232,7 +232,13 @@ pub(crate) fn one_key<'c>(
             Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::IsThere))
         }
         Data::Type => Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::Type)),
-        Data::BitOp
+        Data::AclDelUser
+        | Data::AclDryRun
+        | Data::AclGetUser
+        | Data::AclList
+        | Data::AclSetUser
+        | Data::AclUsers
+        | Data::BitOp
         | Data::Cluster(_)
         | Data::Copy
         | Data::DbSize
@@ -259,6 +265,7 @@ pub(crate) fn one_key<'c>(
         | Data::Info
         | Data::Keys
         | Data::Lcs
+        | Data::LogIn
         | Data::MGet
         | Data::MSet
         | Data::MSetEx

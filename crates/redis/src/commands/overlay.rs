@@ -41,6 +41,7 @@ use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use crate::table::{SPECS, resolve, wrong_arity};
+use crate::users::caller::Caller;
 use bytes::Bytes;
 use pluvio_client::{
     Change, Deadline, Lifetime, Mutation, Operation, Outcome, Output, Projection, Transacted,
@@ -49,6 +50,7 @@ use pluvio_client::{
 use pluvio_mutation::{Current, Draft, DraftChange, Now};
 use pluvio_units::{ObjectVersion, TableId, UnixMs};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A value, and when it expires.
 type Held = (Bytes, Option<Deadline>);
@@ -83,6 +85,8 @@ pub(crate) struct Missing(pub(crate) Vec<ObjectAt>);
 /// See the module.
 pub(crate) struct Overlay<'c> {
     core: &'c Core,
+    /// The user, if there is something that it may not do.
+    caller: Option<Arc<Caller>>,
     objects: Objects,
     /// At how many moments objects were read.
     moments: usize,
@@ -100,7 +104,7 @@ pub(crate) enum Committed {
 }
 
 impl<'c> Overlay<'c> {
-    pub(crate) fn new(core: &'c Core) -> Self {
+    pub(crate) fn new(core: &'c Core, caller: Option<Arc<Caller>>) -> Self {
         let now = core.databases.parts().clock.unix_time().as_millis();
         let objects = Objects {
             places: BTreeMap::new(),
@@ -109,9 +113,15 @@ impl<'c> Overlay<'c> {
         };
         Self {
             core,
+            caller,
             objects,
             moments: 0,
         }
+    }
+
+    /// The user, if there is something that it may not do.
+    pub(super) fn caller(&self) -> Option<Arc<Caller>> {
+        self.caller.clone()
     }
 
     /// Whether a command can be run here.

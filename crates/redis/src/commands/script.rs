@@ -23,6 +23,8 @@ use crate::reply::{Failure, Reply};
 use crate::scripts::{Body, RunningFunction};
 use crate::shared::Core;
 use crate::table::{Run, SPECS, resolve};
+use crate::users::caller::Caller;
+use crate::users::denials::Context;
 use bytes::Bytes;
 use core::cell::RefCell;
 use pluvio_env::timeout;
@@ -132,6 +134,8 @@ struct Job {
     is_read_only: bool,
     /// The command that runs it.
     command: Command,
+    /// The user, if there is something that it may not do.
+    caller: Option<Arc<Caller>>,
 }
 
 /// What a script wanted when it was interrupted.
@@ -160,7 +164,10 @@ pub(super) async fn run(
 ) -> Result<Reply, NotTransacted> {
     let core = overlay.core();
     let job = match prepare(core, db, call, command).await {
-        Ok(job) => job,
+        Ok(job) => Job {
+            caller: overlay.caller(),
+            ..job
+        },
         Err(failure) => return Ok(Reply::Error(failure)),
     };
     let keys = job.keys.iter().map(|key| (db, Bytes::copy_from_slice(key)));
@@ -244,6 +251,7 @@ async fn prepare(
         arguments: (3 + count..command.len()).map(part).collect(),
         is_read_only: call.is_read_only || flags.no_writes,
         command: command.clone(),
+        caller: None,
     })
 }
 
@@ -259,6 +267,7 @@ fn attempt(
         objects,
         db: job.db,
         is_read_only: job.is_read_only,
+        caller: job.caller.as_deref(),
         protocol: 2,
         fetched,
         used: 0,
@@ -338,6 +347,7 @@ struct Server<'s> {
     objects: &'s mut Objects,
     db: DatabaseId,
     is_read_only: bool,
+    caller: Option<&'s Caller>,
     protocol: u8,
     /// The replies of commands on no key, in the order in which the script wants them.
     fetched: &'s [Reply],
@@ -358,6 +368,13 @@ impl Server<'_> {
         let row = &SPECS[usize::from(found)];
         if row.has_flag("noscript") {
             return Ok(Reply::Error(NOT_ALLOWED));
+        }
+        if let Some(caller) = self.caller
+            && let Err(denied) = caller.check(Context::Script, found, command)
+        {
+            let name = &caller.user.name;
+            let failure = failure::not_permitted_in_script(denied, name, row);
+            return Ok(Reply::Error(failure));
         }
         if self.is_read_only && row.has_flag("write") {
             return refuse("ERR Write commands are not allowed from read-only scripts.");
@@ -403,6 +420,13 @@ impl Commands for Server<'_> {
     fn call(&mut self, arguments: Vec<Vec<u8>>) -> Result<Value, Interrupted> {
         let reply = self.run(&Command::from_parts(&arguments))?;
         Ok(value_of(reply, self.protocol))
+    }
+
+    fn may_call(&mut self, arguments: Vec<Vec<u8>>) -> Option<bool> {
+        let command = Command::from_parts(&arguments);
+        let spec = resolve(&command, command.len()).ok()?;
+        let may = |caller: &Caller| caller.user.check(spec, &command).is_ok();
+        Some(self.caller.is_none_or(may))
     }
 
     fn log(&mut self, level: u8, text: &[u8]) {

@@ -20,10 +20,12 @@ use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use crate::table::{Run, SPECS};
+use crate::users::caller::Caller;
 use core::ops::Range;
 use core::time::Duration;
 use pluvio_client::{Outcome, Projection, Transacted, TransactionStep};
 use pluvio_units::{ObjectVersion, TableId};
+use std::sync::Arc;
 
 /// Longest pause before a transaction is computed anew.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
@@ -79,16 +81,22 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Of what EXEC closed. `own` runs a command on the connection.
+    /// Of what EXEC closed. Commands in the places of failures of `refused` are not run. `own` runs
+    /// a command on the connection.
     pub(crate) fn of(
         core: &Core,
-        taken: Taken,
+        (taken, refused): (Taken, Vec<Option<Failure>>),
         mut database: DatabaseId,
         mut own: impl FnMut(Own, &Command) -> Reply,
     ) -> Self {
         let mut entries = Vec::with_capacity(taken.queued.len());
         let specs = taken.queued.iter().map(|queued| queued.spec).collect();
-        for Queued { spec, command } in taken.queued {
+        let refused = refused.into_iter().chain(core::iter::repeat(None));
+        for (Queued { spec, command }, refused) in taken.queued.into_iter().zip(refused) {
+            if let Some(failure) = refused {
+                entries.push(Entry::Done(Reply::Error(failure)));
+                continue;
+            }
             entries.push(match SPECS[usize::from(spec)].run {
                 Run::Data(what) => Entry::Data(database, what, command),
                 Run::Now(what) => Entry::Done(run_now(core, what, spec, &command).into()),
@@ -132,7 +140,8 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
     while from < entries.len() || !watched.is_empty() {
         let part = from..part_end(&entries, from);
         if !part.is_empty() || !watched.is_empty() {
-            match run_part(core, &entries[part.clone()], watched).await {
+            let caller = block.caller();
+            match run_part(core, caller, &entries[part.clone()], watched).await {
                 Ok(Some(replies)) => {
                     for (entry, reply) in entries[part.clone()].iter_mut().zip(replies) {
                         if matches!(entry, Entry::Data(..)) {
@@ -187,6 +196,7 @@ fn part_end(entries: &[Entry], from: usize) -> usize {
 /// Runs commands as one transaction. `None`: a watched key has changed.
 async fn run_part(
     core: &Core,
+    caller: Option<Arc<Caller>>,
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
@@ -207,7 +217,7 @@ async fn run_part(
         let (gather, failure) = match entry {
             Entry::Done(_) => (None, None),
             Entry::Data(db, what, command) => match plan(*what, command, scratch) {
-                None => return run_on_overlay(core, entries, watched).await,
+                None => return run_on_overlay(core, caller, entries, watched).await,
                 Some(Err(failure)) => (None, Some(failure)),
                 Some(Ok(plan)) => {
                     let operations = plan.operations.into_iter();
@@ -238,12 +248,13 @@ async fn run_part(
 /// Computes commands as often as others change their objects meanwhile, until the time is over.
 async fn run_on_overlay(
     core: &Core,
+    caller: Option<Arc<Caller>>,
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
     let mut tries = Tries::new(core);
     loop {
-        let mut overlay = Overlay::new(core);
+        let mut overlay = Overlay::new(core, caller.clone());
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
             replies.push(match entry {
@@ -285,6 +296,7 @@ pub(super) async fn at_one_moment(
 /// Runs one command that reads first and then decides.
 pub(super) async fn alone(
     core: &Core,
+    caller: Option<Arc<Caller>>,
     db: DatabaseId,
     what: Data,
     command: &Command,
@@ -297,7 +309,7 @@ pub(super) async fn alone(
         Some(_) | None => Vec::new(),
     };
     loop {
-        let mut overlay = Overlay::new(core);
+        let mut overlay = Overlay::new(core, caller.clone());
         let reply = overlay.run(db, what, command).await?;
         match overlay.commit(&[]).await? {
             Committed::Done => return Ok(reply),

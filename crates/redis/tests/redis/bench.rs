@@ -41,7 +41,7 @@ fn wake(pipe: &mut Pipe) {
     }
 }
 
-struct ServerEnd(Wire, u64);
+struct ServerEnd(Wire, String);
 
 impl ByteStream for ServerEnd {
     fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>> {
@@ -102,7 +102,7 @@ impl ByteStream for ServerEnd {
 
     fn peer(&self) -> Peer {
         Peer {
-            address: Address::from(format!("127.0.0.1:{}", 40_000 + self.1).as_str()),
+            address: Address::from(self.1.as_str()),
             core: CoreId(0),
         }
     }
@@ -168,8 +168,14 @@ impl Bench {
 
     pub fn connect(&mut self) -> Connection {
         self.connections += 1;
+        let peer = format!("127.0.0.1:{}", 40_000 + self.connections);
+        self.connect_from(&peer)
+    }
+
+    /// A connection from this address.
+    pub fn connect_from(&mut self, peer: &str) -> Connection {
         let wire = Wire::default();
-        let end = ServerEnd(wire.clone(), self.connections);
+        let end = ServerEnd(wire.clone(), peer.to_owned());
         Connection {
             cluster: self.cluster.clone(),
             wire,

@@ -21,3 +21,4 @@ mod scripts;
 mod session;
 mod transactions;
 mod updates;
+mod users;

@@ -2,6 +2,7 @@
 
 mod dump;
 mod functions;
+mod users;
 
 use crate::bench::{Bench, Connection, encode};
 use crate::random::{Dice, Parts, command, in_transactions, words};

@@ -41,6 +41,14 @@ impl Commands for Server {
         })
     }
 
+    fn may_call(&mut self, arguments: Vec<Vec<u8>>) -> Option<bool> {
+        match &arguments[0][..] {
+            b"get" => Some(true),
+            b"set" => Some(false),
+            _ => None,
+        }
+    }
+
     fn log(&mut self, level: u8, text: &[u8]) {
         self.log.push((level, text.to_vec()));
     }

@@ -1,0 +1,46 @@
+//! Who runs commands that check rights by themselves: scripts and transactions.
+
+use super::denials::{Context, Denial, Reason};
+use super::rights::Denied;
+use super::rules::User;
+use crate::clients::ClientEntry;
+use crate::parser::Command;
+use crate::shared::Shared;
+use crate::table::SPECS;
+use std::sync::Arc;
+
+/// A user that may not do everything, and its connection.
+pub(crate) struct Caller {
+    pub(crate) user: Arc<User>,
+    pub(crate) client: Arc<ClientEntry>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Caller {
+    /// Whether a command may be run.
+    ///
+    /// # Errors
+    /// It may not; that was noted.
+    pub(crate) fn check(
+        &self,
+        context: Context,
+        spec: u16,
+        command: &Command,
+    ) -> Result<(), Denied> {
+        self.user.check(spec, command).inspect_err(|denied| {
+            let (reason, object) = match denied {
+                Denied::Command => (Reason::Command, SPECS[usize::from(spec)].name.as_bytes()),
+                Denied::Key(at) => (Reason::Key, command.get(*at)),
+            };
+            self.shared.options.users.denials.push(&Denial {
+                reason,
+                context,
+                object,
+                user: Some(&self.user.name),
+                client: &self.client,
+                now: self.shared.now(),
+                wall: self.shared.wall_clock(),
+            });
+        })
+    }
+}
