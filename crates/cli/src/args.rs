@@ -108,7 +108,7 @@ pub struct Dev {
     /// Replicas of every write on other servers' disks; 0 keeps none
     #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
     pub replicas: u32,
-    /// Replicas without which writes wait [default: one less than --replicas, at least 1]
+    /// Replicas without which writes wait [default: 1]
     #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
     pub min_replicas: Option<u32>,
     /// Log memory of each server
@@ -215,7 +215,7 @@ pub struct Server {
     /// Replicas of every write on other servers' disks; 0 keeps none
     #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
     pub replicas: u32,
-    /// Replicas without which writes wait [default: one less than --replicas, at least 1]
+    /// Replicas without which writes wait [default: 1]
     #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
     pub min_replicas: Option<u32>,
     /// When a write is acknowledged

@@ -28,7 +28,7 @@ mod status;
 pub use identity::{FORMAT_VERSION, Identity, IdentityError};
 pub use lease::LEASE;
 pub use membership::{Membership, PingOptions, Standing};
-pub use options::{OnCorruption, ServerOptions};
+pub use options::{MIN_REPLICAS, OnCorruption, ServerOptions};
 pub use pluvio_log::Tombstones;
 pub use pluvio_redis::{ClientMemory, Latencies, MachineFn, MachineUse};
 pub use server::{Server, ServerError};
