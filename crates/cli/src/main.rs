@@ -61,6 +61,7 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Coordinator(coordinator) => coordinator_process::run(global, &coordinator),
         Command::Status(status) => cmd::status::run(global, &status),
         Command::Table(table) => cmd::table::run(global, &table),
+        Command::Drain(drain) => cmd::drain::run(global, &drain),
         Command::Get(get) => cmd::objects::get(global, &get),
         Command::Put(put) => cmd::objects::put(global, &put),
         Command::Delete(delete) => cmd::objects::delete(global, &delete),

@@ -230,6 +230,7 @@ mod tests {
             pid: 0,
             cores: 1,
             volatile: false,
+            draining: false,
             disk_mb_per_s: speed(id),
             state: ServerState::Up,
         };

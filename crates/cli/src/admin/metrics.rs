@@ -486,6 +486,7 @@ mod tests {
             tables: Vec::new(),
             recoveries: Vec::new(),
             migrations: Vec::new(),
+            drains: Vec::new(),
             metadata_trouble: None,
         });
         all.redis(&RedisNumbers {
