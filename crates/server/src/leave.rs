@@ -6,6 +6,7 @@
 use crate::membership::{Membership, Standing};
 use core::time::Duration;
 use pluvio_env::{Env, Moment};
+use pluvio_redis::RedisService;
 use pluvio_wire::{
     Coordinators, DrainServer, DrainStatus, DrainWish, GetDrain, LeaveCluster, Refusal, Request,
     RpcError,
@@ -14,6 +15,10 @@ use std::sync::Arc;
 
 /// The pause between two questions how far it is.
 const ASK: Duration = Duration::from_millis(50);
+/// How long Redis clients have to take the last replies.
+const CLIENTS_MAX: Duration = Duration::from_secs(1);
+/// Between two looks whether they have.
+const CLIENTS_LOOK: Duration = Duration::from_millis(10);
 /// How long the coordinator has for an answer.
 const ANSWER: Duration = Duration::from_secs(1);
 /// How long a server goes on without any coordinator's answer: longer than another one takes to
@@ -58,6 +63,8 @@ pub(crate) struct Leaving {
     pub(crate) env: Env,
     pub(crate) membership: Arc<Membership>,
     pub(crate) coordinators: Arc<Coordinators>,
+    /// Its ports for Redis clients.
+    pub(crate) redis: Vec<RedisService>,
 }
 
 impl Leaving {
@@ -69,8 +76,12 @@ impl Leaving {
         let began = self.env.clock.now();
         let mut answered = began;
         let mut status = self.begin(began, limit).await?;
+        let mut retired = false;
         loop {
             if status.is_empty() {
+                if !std::mem::replace(&mut retired, true) {
+                    self.retire_clients().await;
+                }
                 match self.say_goodbye().await {
                     Ok(()) => return Ok(()),
                     Err(error) => self.check_answered(&mut answered, &error)?,
@@ -133,6 +144,23 @@ impl Leaving {
     async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, RpcError> {
         let network = &*self.env.network;
         self.coordinators.call(network, request, ANSWER).await
+    }
+
+    /// Lets the connections of Redis clients end between two commands. Those that do not are closed
+    /// with the server.
+    async fn retire_clients(&self) {
+        for port in &self.redis {
+            port.retire();
+        }
+        let open = || {
+            self.redis
+                .iter()
+                .map(|port| port.totals().connections_open())
+        };
+        let until = self.env.clock.now() + CLIENTS_MAX;
+        while open().sum::<u64>() > 0 && self.env.clock.now() < until {
+            self.env.clock.sleep(CLIENTS_LOOK).await;
+        }
     }
 
     /// LEFT-1. An answer may be lost, and the next list say it.

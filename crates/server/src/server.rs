@@ -285,6 +285,11 @@ impl Server {
             env: self.env.clone(),
             membership: Arc::clone(&self.membership),
             coordinators: Arc::clone(&self.coordinators),
+            redis: [&self.redis, &self.redis_cluster]
+                .into_iter()
+                .flatten()
+                .map(|port| port.service.clone())
+                .collect(),
         };
         leaving.leave(limit).await
     }

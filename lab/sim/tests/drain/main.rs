@@ -163,6 +163,7 @@ fn the_coordinator_is_killed_at_every_message() {
 
 #[test]
 fn the_receiver_is_killed_at_every_message() {
+    let _marks = pluvio_units::Marks::to_reach(&["drain-move-failed"]);
     let all = [Message::Receive, Message::Data, Message::Received];
     strike_at_every_message(&all, Victim::Receiver);
 }
@@ -206,6 +207,31 @@ fn a_drained_server_gets_nothing_until_the_drain_is_taken_back() {
     assert!(!back.draining);
     assert!(loaded.migrate(server), "it may have tablets again");
     loaded.check("taken back");
+}
+
+/// What the others have no room for stays, and the reason is said.
+#[test]
+fn a_server_whose_data_fits_nowhere_is_not_drained() {
+    let mut loaded: Loaded<Message> = loaded(12, 3);
+    let client = loaded.client.clone();
+    loaded.cluster.block_on(async move {
+        let table = client.create_table("large", None).await.unwrap();
+        for number in 0..85 {
+            let value = bytes::Bytes::from(vec![number as u8; 900_000]);
+            let key = format!("large {number}");
+            client.write(&table, key.as_bytes(), value).await.unwrap();
+        }
+    });
+    let server = loaded.owner();
+    let client = loaded.client.clone();
+    let refused = loaded.cluster.block_on(async move {
+        let refused = client.drain_server(server, DrainWish::Drain).await;
+        refused.unwrap_err().to_string()
+    });
+    assert!(refused.contains("the others have room for"), "{refused}");
+    let list = loaded.cluster.status(&loaded.client).list;
+    assert!(!list.get(server).unwrap().draining);
+    loaded.check("no room");
 }
 
 /// Nobody can have what the last server has; and two that are drained at once leave the third one

@@ -426,7 +426,6 @@ impl Drains {
             }
             let can_cut = state.tables[&table].tablets.len() + 1 < TABLETS_MAX;
             let Some(deal) = plan.deal(tablet.range, bytes, can_cut, has_failed) else {
-                pluvio_units::mark("drain-no-room");
                 why = Some(format!(
                     "the other servers have no room for a tablet of {} MiB: delete objects, or start another server",
                     bytes >> 20
