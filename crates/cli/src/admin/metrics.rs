@@ -361,6 +361,11 @@ impl Metrics {
             "Servers declared dead and not recovered yet.",
             servers(ServerState::Crashed),
         );
+        self.gauge(
+            "cluster_servers_drained",
+            "Servers whose tablets move, or have moved, away.",
+            status.drains.len() as u64,
+        );
         self.gauge("cluster_tables", "Tables.", status.tables.len() as u64);
         self.gauge(
             "cluster_tablets_served",

@@ -423,16 +423,30 @@ mod tests {
         let text = as_text(&without_store);
         assert!(text.contains("can change nothing: metadata store full"));
         let found = troubles(&cluster());
-        assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found[0].contains("writes wait: too few backups"));
-        assert!(found[1].contains("2 of 4 segments"));
-        assert!(found[1].contains("(3 servers are needed for 2 replicas)"));
-        assert!(found[2].contains("server 3 does not answer"));
+        assert_eq!(found.len(), 4, "{found:?}");
+        let drained = "server 2 is being drained: 3 tablets left; waits: no room";
+        assert_eq!(found[0], drained);
+        assert!(found[1].contains("writes wait: too few backups"));
+        assert!(found[2].contains("2 of 4 segments"));
+        assert!(found[2].contains("(3 servers are needed for 2 replicas)"));
+        assert!(found[3].contains("server 3 does not answer"));
         let text = as_text(&cluster());
         assert!(
             text.contains("crashed") && text.contains("no answer"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_server_without_replicas_among_others_is_told() {
+        let mut mixed = cluster();
+        assert_eq!(mixed_text(&mixed), None);
+        mixed.list.servers[2].volatile = true;
+        let text = mixed_text(&mixed).unwrap();
+        assert!(text.starts_with("server 3 with --replicas 0"), "{text}");
+        mixed.list.servers[1].volatile = true;
+        // One that has crashed does not count.
+        assert_eq!(mixed_text(&mixed), None);
     }
 
     #[test]
