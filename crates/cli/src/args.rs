@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cmd::{bench, demo, export, import, lifetime, objects, scan, status, table, top};
+use crate::cmd::{bench, demo, drain, export, import, lifetime, objects, scan, status, table, top};
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
 #[derive(Parser, Debug)]
@@ -52,6 +52,8 @@ pub enum Command {
     Top(top::Top),
     /// Create, drop, list and split tables, and move their tablets
     Table(table::Table),
+    /// Move all tablets of a server away, so that it can be stopped
+    Drain(drain::Drain),
     /// Read one object
     Get(objects::Get),
     /// Write one object
@@ -123,7 +125,7 @@ pub struct Dev {
     /// Replicas of every write on other servers' disks; 0 keeps none
     #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
     pub replicas: u32,
-    /// Replicas without which writes wait [default: one less than --replicas, at least 1]
+    /// Replicas without which writes wait [default: 1]
     #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
     pub min_replicas: Option<u32>,
     /// Log memory of each server
@@ -233,9 +235,13 @@ pub struct Server {
     /// Replicas of every write on other servers' disks; 0 keeps none
     #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
     pub replicas: u32,
-    /// Replicas without which writes wait [default: one less than --replicas, at least 1]
+    /// Replicas without which writes wait [default: 1]
     #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
     pub min_replicas: Option<u32>,
+    /// After SIGTERM, how long the tablets may take to move to other servers before this one ends.
+    /// Those that are left are recovered; with 0s all are
+    #[arg(long, value_name = "TIME", env = "PLUVIO_DRAIN_TIMEOUT", default_value = "25s", value_parser = duration)]
+    pub drain_timeout: Duration,
     /// When a write is acknowledged
     #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
     pub durability: Durability,

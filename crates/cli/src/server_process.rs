@@ -11,6 +11,7 @@ use pluvio_console::options::Global;
 use pluvio_console::output::number_of;
 use pluvio_console::ports;
 use pluvio_env::{Address, BoxFuture, Transport};
+use pluvio_env_os::{StopSignal, StopSignals};
 use pluvio_local::stamps::{Notes, Stamped};
 use pluvio_local::{Announcement, Durability, REDIS_PASSWORD, Role};
 use pluvio_net::{OsNetwork, Tls};
@@ -153,6 +154,9 @@ async fn serve(
         biased;
         signal = signals.next() => {
             tracing::info!(%signal, "stopping");
+            if signal == StopSignal::Terminate && !arguments.drain_timeout.is_zero() {
+                leave(&server, &mut signals, arguments.drain_timeout).await;
+            }
             Ok(())
         }
         why = server.expelled() => Err(Failure::new(format!(
@@ -169,6 +173,22 @@ async fn serve(
         written.map_err(|error| Failure::file(&arguments.data, &error))?;
     }
     result
+}
+
+/// Has the tablets moved away, until that is done or the time is over. Another signal ends it.
+async fn leave(server: &Server, signals: &mut StopSignals, limit: Duration) {
+    tokio::select! {
+        biased;
+        signal = signals.next() => {
+            tracing::warn!(%signal, "stopping before all tablets have moved; those that are left are recovered");
+        }
+        left = server.leave(limit) => match left {
+            Ok(()) => tracing::info!("left the cluster; nothing has to be recovered"),
+            Err(why) => {
+                tracing::warn!(%why, "stopping without having left the cluster; tablets that are left are recovered");
+            }
+        },
+    }
 }
 
 fn options(

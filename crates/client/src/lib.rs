@@ -55,6 +55,7 @@ mod batch;
 pub mod blocking;
 mod client;
 mod control;
+mod drain;
 mod early;
 mod enumerate;
 mod error;

@@ -44,6 +44,11 @@
 //!   or gives up, it is the crashed server's again.
 //! - COORD-15: one server answers. A crashed server may have answered reads of such a tablet. Then
 //!   backups have fenced it, and its lease has ended, before the tablet is given away again.
+//! - COORD-16: a server that is drained gets no new tablet, moved tablet or recovered tablet while
+//!   another server can have it.
+//! - COORD-17: a server leaves in order only when it owns no tablet and none moves from it or to
+//!   it. Nobody is recovered at that moment, so no recovery loses its replicas. The same stored
+//!   change takes it out of the list.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!

@@ -15,12 +15,12 @@ use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service};
 use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
-    Answer, CoordinatorOp, CreateTable, DropTable, Enlist, FatalKind, GetClusterStatus, GetLeader,
-    GetLeaderReply, GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable,
-    HintServerCrashed, ListTables, ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping,
-    PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp,
-    ServerStatus, SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, decode,
-    handled, reply,
+    Answer, CoordinatorOp, CreateTable, DrainServer, DropTable, Enlist, FatalKind,
+    GetClusterStatus, GetDrain, GetLeader, GetLeaderReply, GetMigration, GetServerList,
+    GetServerListReply, GetServerStatus, GetTable, HintServerCrashed, LeaveCluster, ListTables,
+    ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping, PingReply,
+    RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp, ServerStatus,
+    SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, decode, handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -425,6 +425,17 @@ impl Coordinator {
             CoordinatorOp::GetMigration => Self::now::<GetMigration>(request, |get| {
                 Ok(self.office.works.migrations.get(get.migration))
             }),
+            CoordinatorOp::DrainServer => self
+                .later::<DrainServer, _>(request, |office, drain| async move {
+                    office.works.drains.drain_server(drain).await
+                }),
+            CoordinatorOp::GetDrain => {
+                Self::now::<GetDrain>(request, |get| self.office.works.drains.status(get.server))
+            }
+            CoordinatorOp::LeaveCluster => self
+                .later::<LeaveCluster, _>(request, |office, leave| async move {
+                    office.works.drains.leave(leave).await
+                }),
             CoordinatorOp::TabletReceived => self
                 .later::<TabletReceived, _>(request, |office, report| async move {
                     office.works.migrations.tablet_received(report).await

@@ -30,6 +30,7 @@ pub(crate) async fn cluster_status(
         tables: state.infos(),
         recoveries: works.recoveries.list(),
         migrations: works.migrations.list(),
+        drains: works.drains.list(),
         metadata_trouble: context.ledger.tenure().trouble(),
     })
 }

@@ -16,6 +16,7 @@ pub(crate) fn server(id: u64, address: impl Into<String>) -> ServerInfo {
         pid: 0,
         cores: 1,
         volatile: false,
+        draining: false,
         disk_mb_per_s: 0,
         state: ServerState::Up,
     }

@@ -9,6 +9,7 @@ use pluvio_wire::{
     CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed, Ping, RecoveryStage,
     Refusal, RetryReason, RpcError, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
 };
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -413,10 +414,13 @@ fn living_owners_are_asked_while_a_crashed_one_is_replaced() {
 // shows: LEASE-4
 #[test]
 fn tablets_without_replicas_start_anew_after_a_crash() {
-    let mut cluster = cluster(1);
-    let index = cluster.add_machine();
-    cluster.server(index).behaviour.volatile = true;
-    cluster.until("it is enlisted", |c| c.id(index) != ServerId(0));
+    let mut cluster = cluster(0);
+    for _ in 0..2 {
+        let index = cluster.add_machine();
+        cluster.server(index).behaviour.volatile = true;
+        cluster.until("it is enlisted", |c| c.id(index) != ServerId(0));
+    }
+    let index = 1;
     cluster.create_table("t");
     let crashed = cluster.id(index);
     cluster.crash(index);
@@ -430,6 +434,18 @@ fn tablets_without_replicas_start_anew_after_a_crash() {
         warnings.iter().any(|w| w.contains("ARE LOST")),
         "{warnings:?}"
     );
+}
+
+/// One server that was started with `--replicas 0` by mistake makes no new table unsafe.
+#[test]
+fn new_tables_go_to_servers_that_keep_replicas_if_there_are_any() {
+    let mut cluster = cluster(2);
+    let index = cluster.add_machine();
+    cluster.server(index).behaviour.volatile = true;
+    cluster.until("it is enlisted", |c| c.id(index) != ServerId(0));
+    let table = cluster.create_table("t");
+    let owners: BTreeSet<ServerId> = table.tablets.iter().map(|t| t.owner).collect();
+    assert_eq!(owners, BTreeSet::from([cluster.id(0), cluster.id(1)]));
 }
 
 #[test]

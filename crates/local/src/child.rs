@@ -169,10 +169,11 @@ impl Child {
         }
     }
 
-    /// Asks it to end, and kills it when it has not after `limit`.
+    /// Asks it to end at once, and kills it when it has not after `limit`. A server moves nothing to
+    /// others first, as it would after SIGTERM: they are stopped, too.
     pub async fn stop(&mut self, clock: &dyn Clock, limit: Duration) {
         // It may have ended by itself; then there is nothing to do.
-        self.signal(Signal::TERM);
+        self.signal(Signal::INT);
         if timeout(clock, limit, self.ended()).await.is_err() {
             say(format_args!(
                 "{} did not stop within {limit:?} and is killed",

@@ -26,6 +26,7 @@ pub(crate) struct ClientEntry {
     since: Moment,
     active_ms: AtomicU64,
     killed: AtomicBool,
+    retired: AtomicBool,
     wake: AtomicWaker,
     database: AtomicU16,
     resp3: AtomicBool,
@@ -151,6 +152,18 @@ impl ClientEntry {
         self.wake.wake();
     }
 
+    /// Tells the connection to end as soon as all that arrived is answered.
+    fn retire(&self) {
+        // As in `kill`.
+        self.retired.store(true, Ordering::Release);
+        self.wake.wake();
+    }
+
+    /// Whether the connection ends when all that arrived is answered.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
     /// Whether the connection has to end; if not, `waker` is woken once it has.
     pub(crate) fn is_killed(&self, waker: &Waker) -> bool {
         self.wake.register(waker);
@@ -203,10 +216,20 @@ impl ClientEntry {
 #[derive(Default)]
 pub(crate) struct Clients {
     last: AtomicU64,
+    retired: AtomicBool,
     open: Mutex<BTreeMap<u64, Arc<ClientEntry>>>,
 }
 
 impl Clients {
+    /// Tells all connections, and those that come, to end as soon as all that arrived is answered.
+    pub(crate) fn retire(&self) {
+        // Before the look at those that are open: see `enter`.
+        self.retired.store(true, Ordering::Release);
+        for entry in self.all() {
+            entry.retire();
+        }
+    }
+
     /// A new connection; its entry goes away with [`Clients::leave`].
     pub(crate) fn enter(&self, address: Address, local: Address, now: Moment) -> Arc<ClientEntry> {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
@@ -217,6 +240,7 @@ impl Clients {
             since: now,
             active_ms: AtomicU64::new(0),
             killed: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             wake: AtomicWaker::new(),
             database: AtomicU16::new(0),
             resp3: AtomicBool::new(false),
@@ -232,6 +256,10 @@ impl Clients {
         });
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.insert(id, entry.clone());
+        // Under the lock: `retire` sees this entry, or this sees what it has set.
+        if self.retired.load(Ordering::Acquire) {
+            entry.retired.store(true, Ordering::Release);
+        }
         entry
     }
 

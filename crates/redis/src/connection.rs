@@ -347,7 +347,8 @@ where
                 if self.queue.is_empty() {
                     self.queue.all_answered();
                 }
-                let over = self.ended || self.session.is_closing();
+                let is_retired = self.session.entry().is_retired();
+                let over = self.ended || self.session.is_closing() || is_retired;
                 return match (over, self.queue.is_empty()) {
                     (true, true) => Pause::Over,
                     (true, false) => Pause::Blocked,

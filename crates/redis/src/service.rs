@@ -90,6 +90,12 @@ impl RedisService {
         self.shared.totals()
     }
 
+    /// Lets every connection end as soon as all that it sent is answered, also those that come from
+    /// now on. [`Totals::connections_open`] tells how many are left.
+    pub fn retire(&self) {
+        self.shared.clients.retire();
+    }
+
     /// How long commands took since the start, by command.
     #[must_use]
     pub fn times(&self) -> BTreeMap<&'static str, Latencies> {

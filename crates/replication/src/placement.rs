@@ -39,6 +39,11 @@ impl View {
         self.list.is_up(server) && (server != self.me || !self.list.grown)
     }
 
+    /// Whether a server is about to be stopped.
+    pub(crate) fn is_drained(&self, server: ServerId) -> bool {
+        self.list.get(server).is_some_and(|info| info.draining)
+    }
+
     /// Servers that may hold replicas.
     pub(crate) fn usable(&self) -> impl Iterator<Item = &ServerInfo> {
         self.list
@@ -230,6 +235,7 @@ mod tests {
             pid: 0,
             cores: 1,
             volatile: false,
+            draining: false,
             disk_mb_per_s: speed(id),
             state: ServerState::Up,
         };

@@ -10,6 +10,7 @@
 //! 4. Write the new identity. It is durable before anything is served, so that the next life can
 //!    say whose place it takes.
 //! 5. Make log, replication and master, and serve.
+//! 6. In a planned stop: have the tablets moved away, and leave the cluster in order.
 //!
 //! - SRV-1: a server that the cluster has declared dead never serves again in this life (MEM-2).
 //! - SRV-2: nothing is served or stored under an id that is not in the identity file. (Pings are
@@ -17,6 +18,7 @@
 
 mod identity;
 mod lease;
+mod leave;
 mod limits;
 mod local;
 mod membership;
@@ -27,8 +29,9 @@ mod status;
 
 pub use identity::{FORMAT_VERSION, Identity, IdentityError};
 pub use lease::LEASE;
+pub use leave::NotLeft;
 pub use membership::{Membership, PingOptions, Standing};
-pub use options::{OnCorruption, ServerOptions};
+pub use options::{MIN_REPLICAS, OnCorruption, ServerOptions};
 pub use pluvio_log::Tombstones;
 pub use pluvio_redis::{ClientMemory, Latencies, MachineFn, MachineUse, Password};
 pub use server::{Server, ServerError};

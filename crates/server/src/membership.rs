@@ -68,6 +68,8 @@ pub enum Standing {
     Member,
     /// Declared dead; holds the reason. Final.
     Expelled(String),
+    /// It left in order. Final.
+    Left,
 }
 
 /// See the module's text.
@@ -77,6 +79,8 @@ pub struct Membership {
     /// The highest id that any list has shown (MEM-4).
     newest: AtomicU64,
     standing: watch::Sender<Standing>,
+    /// It has asked to leave: a list without it says that it has (LEFT-1).
+    leaving: AtomicBool,
     /// Whether the coordinator that answered last leads another cluster (MEM-6).
     foreign: AtomicBool,
 }
@@ -90,6 +94,7 @@ impl Membership {
             list: watch::Sender::new(Arc::default()),
             newest: AtomicU64::new(0),
             standing: watch::Sender::new(Standing::Joining),
+            leaving: AtomicBool::new(false),
             foreign: AtomicBool::new(false),
         })
     }
@@ -179,10 +184,37 @@ impl Membership {
         self.standing.send_if_modified(|standing| {
             let first = *standing == Standing::Member;
             if first {
-                *standing = Standing::Expelled(why);
+                // Relaxed: set by the task that leaves, long before a list can say so.
+                *standing = match self.leaving.load(Ordering::Relaxed) {
+                    true => Standing::Left,
+                    false => Standing::Expelled(why),
+                };
             }
             first
         });
+    }
+
+    /// This server is about to ask whether it may leave, or was told that it may not yet.
+    pub(crate) fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Relaxed);
+    }
+
+    /// This server has left (LEFT-1).
+    pub(crate) fn left(&self) {
+        self.standing.send_if_modified(|standing| {
+            let first = *standing == Standing::Member;
+            if first {
+                *standing = Standing::Left;
+            }
+            first
+        });
+    }
+
+    /// Whether this server is drained, as far as it knows.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        let list = self.list.borrow();
+        list.get(self.id()).is_some_and(|info| info.draining)
     }
 
     /// MEM-6: whether a coordinator that names this cluster is the own one. Another one's first
@@ -396,6 +428,7 @@ mod tests {
             pid: 0,
             cores: 1,
             volatile: false,
+            draining: false,
             disk_mb_per_s: 0,
             state,
         };

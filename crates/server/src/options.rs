@@ -12,6 +12,10 @@ use std::sync::Arc;
 /// takes. Clients with a shorter time-out (many have 2 to 5 s) give up earlier, and do not hear
 /// whether their command was executed.
 const REDIS_PATIENCE: Duration = Duration::from_secs(10);
+/// Replicas without which writes wait, unless told otherwise. With the master's own memory a write
+/// is in two places then, as in a majority of three. With more, three servers would stop at the
+/// loss of one, and a lone server when a second one joins.
+pub const MIN_REPLICAS: u32 = 1;
 /// The least memory of the connections of Redis clients, unless told otherwise: two of the longest
 /// replies.
 const REDIS_MEMORY: Size = Size::mib(512);
@@ -38,7 +42,7 @@ pub struct ServerOptions {
     pub huge_pages: bool,
     /// Replicas of every segment on other servers' disks; 0 keeps none: a crash loses the data.
     pub replicas: u32,
-    /// Replicas without which writes wait; one less than `replicas`, at least 1, when `None`.
+    /// Replicas without which writes wait; [`MIN_REPLICAS`] when `None`.
     pub min_replicas: Option<u32>,
     /// Acknowledge when replicas are on their devices, instead of with the operating system.
     pub synced: bool,
@@ -132,8 +136,7 @@ impl ServerOptions {
     /// Replicas without which writes wait.
     #[must_use]
     pub fn needed(&self) -> u32 {
-        self.min_replicas
-            .unwrap_or_else(|| self.replicas.saturating_sub(1).max(1))
+        self.min_replicas.unwrap_or(MIN_REPLICAS)
     }
 
     /// Memory that all connections of Redis clients may hold together.

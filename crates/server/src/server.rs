@@ -4,6 +4,7 @@ mod redis;
 
 use crate::identity::{FORMAT_VERSION, Identity, IdentityError};
 use crate::lease::Lease;
+use crate::leave::{Leaving, NotLeft};
 use crate::limits::Limits;
 use crate::local::Local;
 use crate::membership::{Membership, Standing, Watcher};
@@ -97,6 +98,8 @@ pub enum ServerError {
 
 /// A running server. Stops when dropped.
 pub struct Server {
+    env: Env,
+    coordinators: Arc<Coordinators>,
     membership: Arc<Membership>,
     local: Local,
     status: Arc<StatusSource>,
@@ -276,11 +279,32 @@ impl Server {
         }
     }
 
+    /// Has all tablets moved to other servers and leaves the cluster, so that the end of this server
+    /// is no crash. It serves meanwhile, and nothing more in this life afterwards. Shut it down then.
+    ///
+    /// # Errors
+    /// See [`NotLeft`]. It serves on; what it has then is recovered when it ends.
+    pub async fn leave(&self, limit: Duration) -> Result<(), NotLeft> {
+        let leaving = Leaving {
+            env: self.env.clone(),
+            membership: Arc::clone(&self.membership),
+            coordinators: Arc::clone(&self.coordinators),
+            redis: [&self.redis, &self.redis_cluster]
+                .into_iter()
+                .flatten()
+                .map(|port| port.service.clone())
+                .collect(),
+        };
+        leaving.leave(limit).await
+    }
+
     async fn declared_dead(&self) -> String {
         let mut standing = self.membership.watch_standing();
         loop {
-            if let Standing::Expelled(why) = &*standing.borrow_and_update() {
-                return why.clone();
+            match &*standing.borrow_and_update() {
+                Standing::Expelled(why) => return why.clone(),
+                Standing::Left => return "it left the cluster".into(),
+                Standing::Joining | Standing::Member => {}
             }
             if standing.changed().await.is_err() {
                 return "the server was stopped".into();
@@ -441,6 +465,8 @@ impl Starting {
         let mut tasks = self.serve(&reply).await?;
         tasks.extend(self.follow_redis_users([&redis, &redis_cluster]));
         Ok(Server {
+            env: self.env,
+            coordinators: self.coordinators,
             membership: self.membership,
             local: self.local,
             status,
@@ -478,6 +504,7 @@ impl Starting {
                 pid: self.options.pid,
                 cores: self.env.tasks.cores(),
                 volatile: self.options.replicas == 0,
+                draining: false,
                 disk_mb_per_s: self.backup.disk_mb_per_s(),
                 state: ServerState::Up,
             },
@@ -632,12 +659,19 @@ impl Starting {
         let mut standing = self.membership.watch_standing();
         self.env.tasks.spawn(CoreId(0), "standing", async move {
             while standing.changed().await.is_ok() {
-                if let Standing::Expelled(why) = &*standing.borrow_and_update() {
-                    pluvio_units::mark("server-expelled");
-                    tracing::warn!(why, "this server was declared dead and stops serving");
-                    master.stop();
-                    return;
+                match &*standing.borrow_and_update() {
+                    Standing::Joining | Standing::Member => continue,
+                    Standing::Expelled(why) => {
+                        pluvio_units::mark("server-expelled");
+                        tracing::warn!(why, "this server was declared dead and stops serving");
+                    }
+                    Standing::Left => {
+                        pluvio_units::mark("server-left");
+                        tracing::info!("this server has left the cluster");
+                    }
                 }
+                master.stop();
+                return;
             }
         })
     }
@@ -765,6 +799,7 @@ mod tests {
             pid: 0,
             cores: 1,
             volatile: false,
+            draining: false,
             disk_mb_per_s: 100,
             state,
         };

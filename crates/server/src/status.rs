@@ -45,6 +45,7 @@ impl StatusSource {
         status.memory_total = log.memory_bytes;
         status.memory_log = log.log_bytes;
         status.memory_live = log.live_bytes;
+        status.memory_live_max = log.live_bytes_max;
         status.memory_index = store.index_bytes + log.table_bytes;
         status.index_bytes = store.index_bytes;
         status.index_entries = store.index_entries;
@@ -81,10 +82,14 @@ impl StatusSource {
         match &*self.membership.watch_standing().borrow() {
             Standing::Joining => return not("joining the cluster".into()),
             Standing::Expelled(why) => return not(format!("declared dead: {why}")),
+            Standing::Left => return not("left the cluster".into()),
             Standing::Member => {}
         }
         match self.local.0.get() {
             None => not("joining the cluster".into()),
+            Some(_) if self.membership.is_draining() => {
+                not("drained: its tablets move to other servers".into())
+            }
             Some(master) if !master.may_serve() => not(NOT_CONFIRMED.into()),
             Some(master) => match master.replication().status().writes_wait {
                 Some(why) => not(why),

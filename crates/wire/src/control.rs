@@ -2,6 +2,7 @@
 
 use crate::codec::{Fields, Request, is_default};
 use crate::data::request;
+use crate::drain::DrainStatus;
 use crate::migration::MigrationStatus;
 use crate::opcode::Opcode;
 use crate::recovery::ReplayStats;
@@ -47,6 +48,9 @@ pub struct ServerInfo {
     /// Whether its objects have no replicas (`--replicas 0`): a crash loses them.
     #[serde(default)]
     pub volatile: bool,
+    /// Whether its tablets move away, so that it can be stopped.
+    #[serde(default)]
+    pub draining: bool,
     /// How fast its disk reads frames, in MB/s; 0 if not measured.
     pub disk_mb_per_s: u32,
     /// The state.
@@ -473,6 +477,8 @@ pub struct ServerStatus {
     pub memory_log: u64,
     /// Log memory of live entries.
     pub memory_live: u64,
+    /// Live entries that its log takes at most; 0 from servers that do not say so.
+    pub memory_live_max: u64,
     /// Memory of the indexes and of the log's tables.
     pub memory_index: u64,
     /// Memory of the indexes alone.
@@ -544,6 +550,9 @@ pub struct ClusterStatus {
     /// Migrations under way, and the latest that ended, oldest first.
     #[serde(default)]
     pub migrations: Vec<MigrationStatus>,
+    /// Servers that are drained, by ascending id.
+    #[serde(default)]
+    pub drains: Vec<DrainStatus>,
     /// Why the metadata store takes no changes, if it takes none; for people. What the cluster
     /// serves it serves on.
     #[serde(default)]

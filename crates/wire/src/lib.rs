@@ -19,6 +19,7 @@ mod codec;
 mod control;
 mod coordinators;
 mod data;
+mod drain;
 mod header;
 mod limits;
 mod migration;
@@ -36,6 +37,7 @@ pub use codec::{
 pub use control::*;
 pub use coordinators::Coordinators;
 pub use data::*;
+pub use drain::*;
 pub use header::Header;
 pub use limits::{check_key, check_table_name, check_value};
 pub use migration::*;

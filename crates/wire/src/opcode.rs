@@ -216,6 +216,12 @@ opcodes! {
         MigrateTablet = 71, Control, true;
         /// How a migration goes.
         GetMigration = 72, Control, true;
+        /// Move all tablets of a server away, or let it have tablets again.
+        DrainServer = 73, Control, true;
+        /// How far a drain is.
+        GetDrain = 74, Control, true;
+        /// A server without tablets leaves the cluster.
+        LeaveCluster = 75, Control, true;
     }
 
     /// Operations that every process answers.

@@ -155,6 +155,8 @@ proptest! {
         let _ = decode::<Enumerate>(&frame);
         let _ = EnumerateReply::decode(&frame.meta, frame.payload.clone());
         let _ = decode::<Enlist>(&frame);
+        let _ = decode::<DrainServer>(&frame);
+        let _ = decode::<LeaveCluster>(&frame);
         let _ = decode::<WriteReplica>(&frame);
         let _ = decode::<Recover>(&frame);
         let _ = decode::<GetTopKeys>(&frame);

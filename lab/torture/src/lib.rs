@@ -281,11 +281,13 @@ async fn torment(
     let rings = has_rings(run.seed);
     let options = LocalOptions {
         coordinators: COORDINATORS,
-        // Where bits flip, one replica of every segment may be damaged: a write needs another one.
-        min_replicas: torture
-            .faults
-            .has(Fault::Flip)
-            .then(|| (torture.replicas - 1).max(2)),
+        // Up to R - 1 servers are away at a time (TORT-4), and more may go before what they had is
+        // replicated again. Where bits flip, one replica of every segment may be damaged: a write
+        // needs another one.
+        min_replicas: Some(match torture.faults.has(Fault::Flip) {
+            true => (torture.replicas - 1).max(2),
+            false => (torture.replicas - 1).max(1),
+        }),
         homes: run.machine.links.as_ref().map(Links::homes),
         rings,
         log: Some(log.unwrap_or_else(|| "info".to_owned())),

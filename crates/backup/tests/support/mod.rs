@@ -39,6 +39,7 @@ pub fn server(id: u64, state: ServerState) -> ServerInfo {
         pid: 0,
         cores: 1,
         volatile: false,
+        draining: false,
         disk_mb_per_s: 100,
         state,
     }

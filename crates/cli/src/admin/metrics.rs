@@ -395,6 +395,11 @@ impl Metrics {
             "Servers declared dead and not recovered yet.",
             servers(ServerState::Crashed),
         );
+        self.gauge(
+            "cluster_servers_drained",
+            "Servers whose tablets move, or have moved, away.",
+            status.drains.len() as u64,
+        );
         self.gauge("cluster_tables", "Tables.", status.tables.len() as u64);
         self.gauge(
             "cluster_tablets_served",
@@ -520,6 +525,7 @@ mod tests {
             tables: Vec::new(),
             recoveries: Vec::new(),
             migrations: Vec::new(),
+            drains: Vec::new(),
             metadata_trouble: None,
         });
         all.redis(&RedisNumbers {

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod demo;
 pub mod dev;
+pub mod drain;
 pub mod export;
 pub mod import;
 pub mod lifetime;

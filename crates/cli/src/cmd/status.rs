@@ -13,7 +13,8 @@ use pluvio_console::session::{Session, with_session};
 use pluvio_env::Address;
 use pluvio_units::ServerId;
 use pluvio_wire::{
-    MigrationStatus, RecoveryStage, RecoveryStatus, ServerInfo, ServerState, TabletState,
+    DrainStatus, MigrationStatus, RecoveryStage, RecoveryStatus, ServerInfo, ServerState,
+    TabletState,
 };
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -71,6 +72,7 @@ pub fn as_json(status: &ClusterStatus) -> Value {
                 "rack": info.rack,
                 "cores": info.cores,
                 "volatile": info.volatile,
+                "draining": info.draining,
                 "disk_mb_per_s": info.disk_mb_per_s,
                 "answers": of(status, info.id).is_some(),
             });
@@ -91,6 +93,7 @@ pub fn as_json(status: &ClusterStatus) -> Value {
         "tables": tables,
         "recoveries": status.recoveries.iter().map(recovery_json).collect::<Vec<_>>(),
         "migrations": status.migrations.iter().map(migration_json).collect::<Vec<_>>(),
+        "drains": status.drains,
         "metadata_trouble": status.metadata_trouble,
     })
 }
@@ -137,6 +140,7 @@ fn servers_text(status: &ClusterStatus) -> String {
     for info in &status.list.servers {
         let state = match (info.state, of(status, info.id)) {
             (ServerState::Crashed, _) => "crashed",
+            (ServerState::Up, Some(_)) if info.draining => "drained",
             (ServerState::Up, Some(_)) => "up",
             (ServerState::Up, None) => "no answer",
         };
@@ -274,6 +278,40 @@ fn migrations_text(migrations: &[MigrationStatus]) -> String {
     table_text(&text)
 }
 
+/// What a drain does, or waits for.
+fn drain_text(drain: &DrainStatus) -> String {
+    let server = drain.server;
+    if drain.is_empty() {
+        return format!(
+            "server {server} is drained: stop it, or let it have tablets again (`pluvio drain --cancel {server}`)"
+        );
+    }
+    let left = number_of(drain.tablets, "tablet");
+    let mut text = format!("server {server} is being drained: {left} left");
+    if drain.alone {
+        text += "; no other server can have them: start one";
+    } else if let Some(why) = &drain.waits {
+        text += &format!("; waits: {why}");
+    }
+    text
+}
+
+/// Servers of one cluster that keep what is written in different ways: what is written is as safe
+/// as its owner of the moment makes it.
+fn mixed_text(status: &ClusterStatus) -> Option<String> {
+    let ids = |which: &dyn Fn(&ServerInfo) -> bool| -> Vec<String> {
+        let found = status.list.up().filter(|info| which(info));
+        found.map(|info| info.id.to_string()).collect()
+    };
+    let (volatile, others) = (ids(&|info| info.volatile), ids(&|info| !info.volatile));
+    (!volatile.is_empty() && !others.is_empty()).then(|| {
+        format!(
+            "server {} with --replicas 0 among others that keep replicas: new tables go to the others, and what it has is lost when it ends",
+            volatile.join(", ")
+        )
+    })
+}
+
 /// What somebody should do something about.
 fn troubles(status: &ClusterStatus) -> Vec<String> {
     let mut found = Vec::new();
@@ -282,6 +320,8 @@ fn troubles(status: &ClusterStatus) -> Vec<String> {
             "the coordinator can change nothing: {trouble}; what the cluster serves it serves on"
         ));
     }
+    found.extend(status.drains.iter().map(drain_text));
+    found.extend(mixed_text(status));
     for info in &status.list.servers {
         let name = |info: &ServerInfo| format!("server {}", info.id);
         let Some(s) = of(status, info.id) else {
@@ -339,6 +379,7 @@ mod tests {
             pid: 7,
             cores: 1,
             volatile: false,
+            draining: false,
             disk_mb_per_s: 0,
             state,
         };
@@ -364,6 +405,13 @@ mod tests {
             tables: Vec::new(),
             recoveries: Vec::new(),
             migrations: Vec::new(),
+            drains: vec![DrainStatus {
+                server: ServerId(2),
+                draining: true,
+                tablets: 3,
+                waits: Some("no room".into()),
+                ..DrainStatus::default()
+            }],
             metadata_trouble: None,
         }
     }
@@ -375,16 +423,30 @@ mod tests {
         let text = as_text(&without_store);
         assert!(text.contains("can change nothing: metadata store full"));
         let found = troubles(&cluster());
-        assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found[0].contains("writes wait: too few backups"));
-        assert!(found[1].contains("2 of 4 segments"));
-        assert!(found[1].contains("(3 servers are needed for 2 replicas)"));
-        assert!(found[2].contains("server 3 does not answer"));
+        assert_eq!(found.len(), 4, "{found:?}");
+        let drained = "server 2 is being drained: 3 tablets left; waits: no room";
+        assert_eq!(found[0], drained);
+        assert!(found[1].contains("writes wait: too few backups"));
+        assert!(found[2].contains("2 of 4 segments"));
+        assert!(found[2].contains("(3 servers are needed for 2 replicas)"));
+        assert!(found[3].contains("server 3 does not answer"));
         let text = as_text(&cluster());
         assert!(
             text.contains("crashed") && text.contains("no answer"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_server_without_replicas_among_others_is_told() {
+        let mut mixed = cluster();
+        assert_eq!(mixed_text(&mixed), None);
+        mixed.list.servers[2].volatile = true;
+        let text = mixed_text(&mixed).unwrap();
+        assert!(text.starts_with("server 3 with --replicas 0"), "{text}");
+        mixed.list.servers[1].volatile = true;
+        // One that has crashed does not count.
+        assert_eq!(mixed_text(&mixed), None);
     }
 
     #[test]

@@ -536,7 +536,15 @@ fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
         (&["status", "--coordinator", "host"], "host:port"),
         (&["status", "--coordinator", "host:99999"], "host:port"),
         (
-            &["dev", "--servers", "2", "--replicas", "9"],
+            &[
+                "dev",
+                "--servers",
+                "2",
+                "--replicas",
+                "9",
+                "--min-replicas",
+                "8",
+            ],
             "8 backups, and with --servers 2 there are 1",
         ),
         (

@@ -32,6 +32,7 @@ mod network_bench;
 mod older_formats;
 mod replication;
 mod rings;
+mod rolling_restart;
 mod stock_clients;
 mod support;
 mod transactions;

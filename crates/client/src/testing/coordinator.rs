@@ -48,6 +48,7 @@ impl State {
                     tables: self.infos(),
                     recoveries: Vec::new(),
                     migrations: Vec::new(),
+                    drains: Vec::new(),
                     metadata_trouble: None,
                 })
             }),
@@ -158,6 +159,7 @@ impl State {
             pid: 0,
             cores: 1,
             volatile: true,
+            draining: false,
             disk_mb_per_s: 0,
             state: if *up {
                 ServerState::Up

@@ -54,6 +54,7 @@ impl State {
         let info = ServerInfo {
             id: server,
             state: ServerState::Up,
+            draining: false,
             ..request.info
         };
         let record = ServerRecord::new(info, request.attempt);
@@ -99,7 +100,8 @@ impl State {
         if record.info.state == ServerState::Crashed {
             return false;
         }
-        Arc::make_mut(record).info.state = ServerState::Crashed;
+        let info = &mut Arc::make_mut(record).info;
+        (info.state, info.draining) = (ServerState::Crashed, false);
         for former in self.give_back(server, |_| true) {
             let former = self.servers.get_mut(&former);
             let former = former.expect("what a tablet stands on is listed (COORD-14)");
@@ -155,7 +157,7 @@ impl State {
     /// # Errors
     /// `WrongCluster`: nothing is said of another cluster's server, whose id is another server's
     /// here.
-    fn check_cluster(&self, cluster: ClusterId) -> Result<(), Refusal> {
+    pub(crate) fn check_cluster(&self, cluster: ClusterId) -> Result<(), Refusal> {
         if cluster == self.globals.cluster {
             return Ok(());
         }
@@ -317,6 +319,7 @@ mod tests {
                 pid: 1,
                 cores: 2,
                 volatile: false,
+                draining: false,
                 disk_mb_per_s: 100,
                 state: ServerState::Crashed,
             },

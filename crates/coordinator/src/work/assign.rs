@@ -80,11 +80,19 @@ impl State {
         Ok(id)
     }
 
+    /// Which servers get new tablets only where no others are up: those that keep no replicas, while
+    /// others do, and those that are drained (COORD-16).
+    fn reluctance(info: &ServerInfo) -> (bool, bool) {
+        (info.volatile, info.draining)
+    }
+
     /// The servers with the fewest tablets; among equals, any.
     fn choose_owners(&self, span: Option<u32>, rng: &dyn Rng) -> Vec<ServerId> {
+        let best = self.up().map(Self::reluctance).min();
         let mut candidates: Vec<(usize, ServerId)> = self
             .loads()
             .into_iter()
+            .filter(|(server, _)| Some(Self::reluctance(&self.servers[server].info)) == best)
             .map(|(server, load)| (load, server))
             .collect();
         rng.shuffle(&mut candidates);

@@ -2,6 +2,7 @@
 //! leads to the work, its changes of the state, and the task that does it.
 
 mod assign;
+mod drain;
 mod drop;
 mod migrate;
 mod push;

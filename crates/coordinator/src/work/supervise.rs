@@ -4,6 +4,7 @@
 //! starts where the state asks for one, and ends when the state asks no more.
 
 use super::assign::Assignments;
+use super::drain::Drains;
 use super::drop::Drops;
 use super::migrate::Migrations;
 use super::push::Pushes;
@@ -32,6 +33,8 @@ pub(crate) enum Work {
     Split(TableId),
     /// Get a tablet moved, or let its migration end for its former owner.
     Migrate(TableId, MigrationId),
+    /// Move the tablets of a server away.
+    Drain(ServerId),
 }
 
 impl Work {
@@ -43,6 +46,7 @@ impl Work {
             Self::Drop(_) => "drop",
             Self::Split(_) => "split",
             Self::Migrate(..) => "migrate",
+            Self::Drain(_) => "drain",
         }
     }
 }
@@ -55,6 +59,9 @@ fn wanted(state: &State) -> BTreeSet<Work> {
             ServerState::Up => Work::Push(*id),
             ServerState::Crashed => Work::Recover(*id),
         });
+        if state.wants_drain(*id) {
+            work.insert(Work::Drain(*id));
+        }
     }
     for (id, table) in &state.tables {
         work.extend(table.moves.iter().map(|m| Work::Migrate(*id, m.id)));
@@ -79,18 +86,21 @@ pub(crate) struct Works {
     pub(crate) assignments: Assignments,
     pub(crate) drops: Drops,
     pub(crate) splits: Splits,
-    pub(crate) migrations: Migrations,
+    pub(crate) migrations: Arc<Migrations>,
+    pub(crate) drains: Drains,
 }
 
 impl Works {
     pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
+        let migrations = Arc::new(Migrations::new(context.clone()));
         Arc::new(Self {
+            drains: Drains::new(context.clone(), migrations.clone()),
             pushes: Pushes::new(context.clone()),
             recoveries: Recoveries::new(context.clone()),
             assignments: Assignments::new(context.clone()),
             drops: Drops::new(context.clone()),
             splits: Splits::new(context.clone()),
-            migrations: Migrations::new(context.clone()),
+            migrations,
         })
     }
 
@@ -103,6 +113,7 @@ impl Works {
             Work::Drop(table) => self.drops.drop_tablets(table).await,
             Work::Split(table) => self.splits.announce_cuts(table).await,
             Work::Migrate(table, id) => self.migrations.migrate(table, id).await,
+            Work::Drain(server) => self.drains.drain(server).await,
         }
     }
 }

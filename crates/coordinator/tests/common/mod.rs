@@ -483,6 +483,7 @@ pub fn enlist(attempt: u64, address: &str) -> Enlist {
             pid: 0,
             cores: 1,
             volatile: false,
+            draining: false,
             disk_mb_per_s: 0,
             state: ServerState::Up,
         },

@@ -164,6 +164,7 @@ impl Machine {
                     pid: 1,
                     cores: 1,
                     volatile: state.behaviour.volatile,
+                    draining: false,
                     disk_mb_per_s: 100,
                     state: ServerState::Up,
                 },

@@ -152,7 +152,9 @@ where
         };
         let mut polls = 0;
         poll_fn(|context| {
-            if entry.is_killed(context.waker()) {
+            // Asked first: it leaves the waker.
+            let is_killed = entry.is_killed(context.waker());
+            if is_killed || hungry && queue.is_empty() && entry.is_retired() {
                 return Poll::Ready(Ok(Woke::Killed));
             }
             if queue.poll(context).is_ready() {

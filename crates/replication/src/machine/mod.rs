@@ -702,7 +702,12 @@ impl Machine {
             let near: Vec<ServerId> = segment.replicas.iter().map(|r| r.server).collect();
             let taken = |server| segment.has_used(server) || frees.wants(server, id);
             let or_bad = |server| taken(server) || placement.is_bad(server, now);
-            let mut chosen = placement.choose(&self.view, &or_bad, &near, primary, now, rng);
+            // A server that is drained will be stopped soon, and then its replicas made again.
+            let or_drained = |server| or_bad(server) || self.view.is_drained(server);
+            let mut chosen = placement.choose(&self.view, &or_drained, &near, primary, now, rng);
+            if chosen.is_none() {
+                chosen = placement.choose(&self.view, &or_bad, &near, primary, now, rng);
+            }
             // Without it nothing would be acknowledged.
             if chosen.is_none() && segment.hopeful() < self.view.needed() {
                 chosen = placement.choose(&self.view, &taken, &near, primary, now, rng);

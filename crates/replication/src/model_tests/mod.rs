@@ -144,6 +144,7 @@ impl World {
             pid: 0,
             cores: 1,
             volatile: false,
+            draining: false,
             disk_mb_per_s: 100,
             state: ServerState::Up,
         });

@@ -229,6 +229,7 @@ fn info(id: ServerId) -> ServerInfo {
         pid: 0,
         cores: 2,
         volatile: false,
+        draining: false,
         disk_mb_per_s: 100,
         state: ServerState::Up,
     }

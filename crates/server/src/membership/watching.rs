@@ -86,6 +86,7 @@ fn info(id: u64) -> ServerInfo {
         pid: 0,
         cores: 1,
         volatile: false,
+        draining: false,
         disk_mb_per_s: 0,
         state: ServerState::Up,
     }

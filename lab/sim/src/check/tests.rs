@@ -589,6 +589,7 @@ fn a_cluster_that_is_not_healthy_is_found() {
         pid: 1,
         cores: 1,
         volatile: false,
+        draining: false,
         disk_mb_per_s: 0,
         state,
     };

@@ -52,11 +52,14 @@ pub enum Fault {
     /// come again seconds later, and some are damaged. In runs with this, the other faults of
     /// messages are faults of datagrams, too.
     Datagrams,
+    /// Servers are stopped in order: their tablets move away first, as far as the time for it goes.
+    /// And servers are drained by hand, and that is taken back.
+    Drain,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Delay,
         Self::Loss,
         Self::Duplication,
@@ -73,6 +76,7 @@ impl Fault {
         Self::Bitrot,
         Self::Memory,
         Self::Datagrams,
+        Self::Drain,
     ];
 
     /// Its name, as in `--faults`.
@@ -95,6 +99,7 @@ impl Fault {
             Self::Bitrot => "bitrot",
             Self::Memory => "memory",
             Self::Datagrams => "datagrams",
+            Self::Drain => "drain",
         }
     }
 }

@@ -4,18 +4,20 @@
 use crate::check::accounts::Account;
 use crate::check::ownership::Served;
 use crate::check::running::not_running;
+use crate::cluster::faults::Fault;
 use crate::cluster::journal::Journal;
 use crate::cluster::plan::Plan;
 use crate::intercept::{Intercepted, Interceptor};
 use crate::random::Stream;
 use crate::sim::{ProcessEnv, Sim};
 use crate::state::ProcessId;
+use core::task::Poll;
 use core::time::Duration;
 use pluvio_coordinator::{Candidate, Coordinator, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
 use pluvio_server::{OnCorruption, Server, ServerOptions, Tombstones};
 use pluvio_units::{ServerId, Size, UnixMs};
-use pluvio_wire::{Opcode, WriteReplica, decode};
+use pluvio_wire::{Coordinators, DrainServer, DrainWish, Opcode, WriteReplica, decode};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Virtual time in which a backup lists what it has of a master.
@@ -43,8 +45,21 @@ struct View {
     ended: bool,
     /// It has ended because its memory was corrupt.
     corrupt: bool,
+    /// It has ended because it was asked to.
+    stopped: bool,
     /// Its disk is full or gives errors: it may be unable to start.
     disk_trouble: bool,
+    /// What its process is to do next.
+    asked: Option<Asked>,
+}
+
+/// What people ask of a server's process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    /// To end, and to leave the cluster in order within this time.
+    Leave(Duration),
+    /// To have the coordinator drain it, or take that back.
+    Wish(DrainWish),
 }
 
 /// The time at one server, as the harness knows it.
@@ -163,6 +178,8 @@ impl Nodes {
             disk_trouble,
             ..View::default()
         };
+        let has_drains = self.plan.faults.has(Fault::Drain);
+        let (wish_env, known) = (env.clone(), Coordinators::new(coordinators(&self.plan)));
         let journal = self.journal.clone();
         let (handle, id, corrupt) = (sim.handle(), process.id, Arc::clone(&slot));
         options.on_corruption = Some(OnCorruption::new(move |_| {
@@ -176,7 +193,11 @@ impl Nodes {
                 Ok(server) => {
                     let server = Arc::new(server);
                     view(&slot).server = Arc::downgrade(&server);
-                    let _why = server.expelled().await;
+                    if has_drains {
+                        serve_until_stopped(&server, &wish_env, &known, &slot).await;
+                    } else {
+                        let _why = server.expelled().await;
+                    }
                 }
                 // A process manager starts it again, until its disk does what it should.
                 Err(_) if disk_trouble || view(&slot).disk_trouble => {}
@@ -196,6 +217,18 @@ impl Nodes {
     /// Whether a server's process runs.
     pub(super) fn is_up(&self, server: usize) -> bool {
         self.servers[server].0.starts_at.is_none()
+    }
+
+    /// Asks something of a server's process. False when it does not serve, or has been asked
+    /// something.
+    pub(super) fn ask(&mut self, server: usize, asked: Asked) -> bool {
+        let serves = self.is_up(server) && self.running(server).is_some();
+        let mut view = view(&self.servers[server].1);
+        let is_new = serves && view.asked.is_none();
+        if is_new {
+            view.asked = Some(asked);
+        }
+        is_new
     }
 
     /// Notes whether the disk of a server is in trouble.
@@ -293,7 +326,11 @@ impl Nodes {
         }
         for number in 0..self.servers.len() {
             if self.is_up(number) && view(&self.servers[number].1).ended {
-                self.expelled += u64::from(!view(&self.servers[number].1).corrupt);
+                let by_itself = {
+                    let view = view(&self.servers[number].1);
+                    !view.corrupt && !view.stopped
+                };
+                self.expelled += u64::from(by_itself);
                 self.crash(sim, number, RESPAWN);
             }
             if is_due(&self.servers[number].0) {
@@ -444,6 +481,49 @@ impl Interceptor for SlowReplicas {
             network.call(to, request, limit).await
         })
     }
+}
+
+/// Serves until the server was declared dead, or asked to end.
+async fn serve_until_stopped(
+    server: &Server,
+    env: &Env,
+    coordinators: &Coordinators,
+    slot: &Mutex<View>,
+) {
+    /// How often the process looks whether it was asked something.
+    const LOOK: Duration = Duration::from_millis(50);
+    /// How long a coordinator has for an answer.
+    const ANSWER: Duration = Duration::from_secs(1);
+    let work = async {
+        loop {
+            env.clock.sleep(LOOK).await;
+            let asked = view(slot).asked.take();
+            match asked {
+                None => {}
+                Some(Asked::Wish(wish)) => {
+                    let server = server.id();
+                    let request = DrainServer { server, wish };
+                    // Whether it is done or refused: nobody relies on it.
+                    drop(coordinators.call(&*env.network, &request, ANSWER).await);
+                }
+                Some(Asked::Leave(limit)) => {
+                    // As a process does, it ends in any case.
+                    drop(server.leave(limit).await);
+                    view(slot).stopped = true;
+                    return;
+                }
+            }
+        }
+    };
+    let mut work = core::pin::pin!(work);
+    let mut expelled = core::pin::pin!(server.expelled());
+    core::future::poll_fn(|context| {
+        if work.as_mut().poll(context).is_ready() || expelled.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    })
+    .await;
 }
 
 async fn serve_coordinator(

@@ -6,6 +6,7 @@ use crate::cluster::narrow::Keep;
 use crate::options::NetworkFaults;
 use crate::random::{MILLION, Stream};
 use core::time::Duration;
+use pluvio_server::MIN_REPLICAS;
 use serde::{Deserialize, Serialize};
 
 /// Where memory is to fill up, values are so long at least; elsewhere usual ones are shorter.
@@ -235,6 +236,10 @@ impl Plan {
         let replicas_max = 3.min(servers.saturating_sub(1).max(1));
         let replicas = 1 + draw.below(u64::from(replicas_max)) as u32;
         let min_replicas = (draw.below(3) == 0).then(|| 1 + draw.below(u64::from(replicas)) as u32);
+        // Drawn apart, so that it changes nothing else. Often more than usual, because more of the
+        // code is about it then.
+        let strict = Stream::new(seed, "needed replicas").below(2) == 0;
+        let min_replicas = min_replicas.or_else(|| strict.then(|| (replicas - 1).max(1)));
         let faults = Self::draw_faults(&mut draw, allowed);
         let synced = draw.below(4) == 0;
         let cores = 1 + draw.below(3) as u16;
@@ -329,6 +334,7 @@ impl Plan {
             plan.clock_drift_ppm_max = drifts[drawn];
         }
         plan.faults = Self::with_memory(seed, plan.faults, allowed);
+        plan.faults = Self::with_drain(seed, plan.faults, allowed);
         plan.choose_datagrams(seed, allowed);
         plan.choose_weak_server(seed);
         // Where all servers may lose power, only what is synced survives; where one may, the others
@@ -393,14 +399,17 @@ impl Plan {
         if self.replicas < 2 {
             return;
         }
-        let usual = self.replicas - 1;
-        let needed = self.min_replicas.unwrap_or(usual);
-        if needed < 2 && draw.below(4) > 0 {
+        if self.needed() < 2 && draw.below(4) > 0 {
             self.min_replicas = Some(2);
         }
-        if self.min_replicas.unwrap_or(usual) >= 2 && self.spares_a_backup() {
+        if self.needed() >= 2 && self.spares_a_backup() {
             self.weak_server = Some(weak);
         }
+    }
+
+    /// Replicas without which writes wait.
+    fn needed(&self) -> u32 {
+        self.min_replicas.unwrap_or(MIN_REPLICAS)
     }
 
     /// Whether there is little memory for the data.
@@ -412,8 +421,7 @@ impl Plan {
     /// head is not used again for that head, and where no other is left, writes wait for as long as
     /// it runs (`docs/replication.md`, Weaknesses).
     fn spares_a_backup(&self) -> bool {
-        let usual = self.replicas.saturating_sub(1).max(1);
-        self.servers >= self.min_replicas.unwrap_or(usual) + 2
+        self.servers >= self.needed() + 2
     }
 
     /// Whether segments may lack replicas for good: a backup whose disk failed under a replica is
@@ -432,7 +440,7 @@ impl Plan {
 
     /// Every other kind of those that are allowed, at least one.
     fn draw_faults(draw: &mut Stream, allowed: &Faults) -> Faults {
-        let apart = [Fault::Memory, Fault::Datagrams];
+        let apart = [Fault::Memory, Fault::Datagrams, Fault::Drain];
         let all = allowed.iter().filter(|fault| !apart.contains(fault));
         let all: Vec<Fault> = all.collect();
         if all.is_empty() {
@@ -451,6 +459,17 @@ impl Plan {
         let alone = faults.is_empty();
         if allowed.has(Fault::Memory) && (alone || Stream::new(seed, "memory").below(4) == 0) {
             faults.with(Fault::Memory)
+        } else {
+            faults
+        }
+    }
+
+    /// Servers are drained in one run of six, or wherever nothing else may happen. Drawn apart, so
+    /// that it changes nothing else.
+    fn with_drain(seed: u64, faults: Faults, allowed: &Faults) -> Faults {
+        let alone = faults.is_empty();
+        if allowed.has(Fault::Drain) && (alone || Stream::new(seed, "drain").below(6) == 0) {
+            faults.with(Fault::Drain)
         } else {
             faults
         }

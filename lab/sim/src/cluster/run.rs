@@ -262,7 +262,8 @@ fn injected(sim: &Sim, nemesis: &Nemesis) -> BTreeMap<String, u64> {
                 | Fault::Client
                 | Fault::Disk
                 | Fault::Bitrot
-                | Fault::Memory => *count,
+                | Fault::Memory
+                | Fault::Drain => *count,
             };
             (fault.name().to_owned(), count)
         })

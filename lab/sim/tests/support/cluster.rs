@@ -6,9 +6,9 @@ use core::time::Duration;
 use pluvio_client::{Client, ClientOptions, Parts};
 use pluvio_coordinator::{Coordinator, CoordinatorOptions, MemoryStore};
 use pluvio_env::{Address, Env, Network};
-use pluvio_server::{Server, ServerOptions};
+use pluvio_server::{NotLeft, Server, ServerOptions};
 use pluvio_units::{ServerId, Size};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub const LIMIT: Duration = Duration::from_secs(120);
 pub const COORDINATOR: &str = "coordinator:1";
@@ -24,6 +24,38 @@ pub async fn run_coordinator(env: Env, store: MemoryStore, options: CoordinatorO
 
 /// Serves for ever, under a new id each time it was declared dead; `started` is told each.
 pub async fn run_server(env: Env, name: String, memory: Size, started: impl Fn(ServerId)) {
+    let never = Stop::default();
+    run_until_stopped(env, name, memory, started, never).await;
+}
+
+/// Asks a server to leave in order, and tells what came of it.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<Mutex<(Option<Duration>, Option<Result<(), NotLeft>>)>>);
+
+impl Stop {
+    /// It has this time for it.
+    pub fn ask(&self, limit: Duration) {
+        *self.0.lock().unwrap() = (Some(limit), None);
+    }
+
+    fn asked(&self) -> Option<Duration> {
+        self.0.lock().unwrap().0.take()
+    }
+
+    /// What came of it, once.
+    pub fn outcome(&self) -> Option<Result<(), NotLeft>> {
+        self.0.lock().unwrap().1.take()
+    }
+}
+
+/// [`run_server`] that ends when it was stopped.
+pub async fn run_until_stopped(
+    env: Env,
+    name: String,
+    memory: Size,
+    started: impl Fn(ServerId),
+    stop: Stop,
+) {
     loop {
         let address = Address::from(format!("{name}:1").as_str());
         let mut options = ServerOptions::new(Address::from(COORDINATOR), address);
@@ -31,7 +63,24 @@ pub async fn run_server(env: Env, name: String, memory: Size, started: impl Fn(S
         options.replicas = 2;
         let server = Server::start(env.clone(), options).await.unwrap();
         started(server.id());
-        let _why = server.expelled().await;
+        let asked = async {
+            loop {
+                if let Some(limit) = stop.asked() {
+                    return limit;
+                }
+                env.clock.sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let limit = tokio::select! {
+            biased;
+            _why = server.expelled() => None,
+            limit = asked => Some(limit),
+        };
+        if let Some(limit) = limit {
+            let outcome = server.leave(limit).await;
+            stop.0.lock().unwrap().1 = Some(outcome);
+            return;
+        }
     }
 }
 

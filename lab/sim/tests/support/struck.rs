@@ -1,12 +1,13 @@
 //! A small cluster whose processes can be struck at any message between them.
 #![allow(dead_code, clippy::unwrap_used)] // not every test uses all of it
 
-use crate::support::{self, COORDINATOR, run_coordinator, run_server};
+use crate::support::{self, COORDINATOR, Stop, run_coordinator, run_until_stopped};
 use core::fmt::Debug;
 use core::time::Duration;
 use pluvio_client::{Client, Table, WhichTablet};
 use pluvio_coordinator::{CoordinatorOptions, MemoryStore};
 use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
+use pluvio_server::NotLeft;
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{KeyHash, ServerId, Size};
 use pluvio_wire::{ClusterStatus, TabletState};
@@ -209,6 +210,7 @@ pub struct Cluster<M> {
     held: Shared<Option<(M, Duration)>>,
     /// The latest life of each server.
     ids: Shared<BTreeMap<usize, ServerId>>,
+    stops: Vec<Stop>,
     away: BTreeMap<ProcessId, Duration>,
 }
 
@@ -244,6 +246,7 @@ impl<M: Message> Cluster<M> {
             strike: Shared::default(),
             held: Shared::default(),
             ids: Shared::default(),
+            stops: (0..servers).map(|_| Stop::default()).collect(),
             away: BTreeMap::new(),
             sim,
         };
@@ -277,7 +280,8 @@ impl<M: Message> Cluster<M> {
                 let started = move |id| {
                     ids.lock().unwrap().insert(number, id);
                 };
-                let work = run_server(env, name_of(number), Size::mib(48), started);
+                let stop = self.stops[number].clone();
+                let work = run_until_stopped(env, name_of(number), Size::mib(48), started, stop);
                 self.sim.spawn(process.id, "server", work);
             }
         }
@@ -299,6 +303,24 @@ impl<M: Message> Cluster<M> {
     /// Lets messages arrive again.
     pub fn release(&self) {
         *self.held.lock().unwrap() = None;
+    }
+
+    /// Asks a server to leave in order within this time.
+    pub fn ask_to_leave(&self, id: ServerId, limit: Duration) {
+        let process = self.process_of(id);
+        self.stop_of(process).ask(limit);
+    }
+
+    /// What came of that, once. Its process has ended then, and is started again.
+    pub fn has_left(&mut self, process: ProcessId) -> Option<Result<(), NotLeft>> {
+        let outcome = self.stop_of(process).outcome()?;
+        self.crash(process);
+        Some(outcome)
+    }
+
+    fn stop_of(&self, process: ProcessId) -> &Stop {
+        let number = self.servers.iter().position(|s| *s == process);
+        &self.stops[number.expect("it is a server")]
     }
 
     /// All servers that run.
@@ -431,6 +453,17 @@ impl<M: Message> Cluster<M> {
             let info = client.table_info(&table).await.unwrap();
             info.tablets[0].owner
         })
+    }
+
+    /// Tablets of each server.
+    pub fn tablets(&mut self, client: &Client, table: &Table) -> BTreeMap<ServerId, usize> {
+        let (client, table) = (client.clone(), table.clone());
+        let info = self.block_on(async move { client.table_info(&table).await.unwrap() });
+        let mut found = BTreeMap::new();
+        for tablet in info.tablets {
+            *found.entry(tablet.owner).or_default() += 1;
+        }
+        found
     }
 
     /// Moves the whole table and waits for the end. Gives whether it moved; tried again while the

@@ -118,6 +118,11 @@ impl State {
                 "server {to} is not up: `pluvio status` lists those that are"
             ));
         }
+        if self.servers[&to].info.draining {
+            return refuse(format!(
+                "server {to} is drained: tablets move to servers that stay; `pluvio drain --cancel {to}` takes it back"
+            ));
+        }
         if self.servers[&to].info.volatile {
             return refuse(format!(
                 "server {to} keeps no replicas (--replicas 0): tablets move to servers that do"

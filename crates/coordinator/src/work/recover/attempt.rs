@@ -231,9 +231,11 @@ impl<'a> Recovery<'a> {
         let state = self.context.state();
         let rooms = replicas.inventories.iter();
         let rooms: Rooms = rooms.filter_map(|i| Some((i.backup, i.room?))).collect();
-        let mut masters: Vec<ServerId> = state
-            .up()
-            .filter(|info| !info.volatile)
+        let able = || state.up().filter(|info| !info.volatile);
+        // Those that are drained only if there is nobody else (COORD-16).
+        let only_drained = able().all(|info| info.draining);
+        let mut masters: Vec<ServerId> = able()
+            .filter(|info| only_drained || !info.draining)
             .map(|info| info.id)
             .collect();
         self.context.env.rng.shuffle(&mut masters);

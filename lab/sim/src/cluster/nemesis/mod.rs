@@ -17,7 +17,7 @@ mod stalls;
 use crate::cluster::clients::Clients;
 use crate::cluster::faults::Fault;
 use crate::cluster::narrow::Keep;
-use crate::cluster::nodes::Nodes;
+use crate::cluster::nodes::{Asked, Nodes};
 use crate::cluster::plan::Plan;
 use crate::options::NetworkFaults;
 use crate::random::Stream;
@@ -26,12 +26,16 @@ use crate::state::ProcessId;
 use core::time::Duration;
 use cuts::Cuts;
 use disks::Disks;
+use pluvio_wire::DrainWish;
 use stalls::Stalls;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The most that a wall clock jumps at once, in seconds.
 const JUMP_MAX: u64 = 3_600;
+
+/// The longest that a server has for its tablets to move away.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// The longest that a process stays away that is only restarted.
 const RESTART_MAX: Duration = Duration::from_millis(300);
@@ -134,6 +138,11 @@ impl Nemesis {
         self.cuts.heal(targets.sim, None);
         self.stalls.tend(targets.sim, None);
         self.disks.mend(targets, None);
+        if self.plan.faults.has(Fault::Drain) {
+            for server in 0..targets.nodes.servers() {
+                targets.nodes.ask(server, Asked::Wish(DrainWish::Cancel));
+            }
+        }
     }
 
     /// Does one thing. Gives how many processes or ways it struck.
@@ -206,6 +215,22 @@ impl Nemesis {
                 let process = targets.nodes.server_processes()[weak as usize];
                 disks::rot(draw, sim, process)
             }),
+            Fault::Drain => {
+                let up: Vec<usize> = { 0..targets.nodes.servers() }
+                    .filter(|server| targets.nodes.is_up(*server))
+                    .collect();
+                if up.is_empty() {
+                    return 0;
+                }
+                let server = up[draw.below(up.len() as u64) as usize];
+                let wish = match draw.below(6) {
+                    // Sometimes too short.
+                    0..3 => Asked::Leave(below(draw, DRAIN_MAX)),
+                    3 => Asked::Wish(DrainWish::Drain),
+                    _ => Asked::Wish(DrainWish::Cancel),
+                };
+                u64::from(targets.nodes.ask(server, wish))
+            }
             Fault::Memory => self.plan.weak_server.map_or(0, |weak| {
                 u64::from(targets.nodes.flip_in_memory(weak as usize, draw))
             }),
@@ -279,7 +304,8 @@ impl Nemesis {
             | Fault::Client
             | Fault::Disk
             | Fault::Bitrot
-            | Fault::Memory => {}
+            | Fault::Memory
+            | Fault::Drain => {}
         }
         sim.set_network(self.network.clone());
     }
