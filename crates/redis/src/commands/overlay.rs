@@ -16,6 +16,7 @@ use super::{Data, bit_op, expiry, script};
 use crate::block::Watched;
 use crate::database::{DatabaseId, NotTransacted, mutation};
 use crate::failure;
+use crate::monitor::Told;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -64,6 +65,8 @@ pub(crate) struct Missing(pub(crate) Vec<ObjectAt>);
 pub(crate) struct Overlay<'c> {
     core: &'c Core,
     objects: Objects,
+    /// What scripts ran, for MONITOR, which is told when it is done.
+    told: Told,
 }
 
 /// What a commit came to.
@@ -85,7 +88,11 @@ impl<'c> Overlay<'c> {
             is_cluster: core.options().cluster.is_some(),
             now: UnixMs(u64::try_from(now).unwrap_or(u64::MAX)).into(),
         };
-        Self { core, objects }
+        Self {
+            core,
+            objects,
+            told: Told::default(),
+        }
     }
 
     /// Whether a command can be run here.
@@ -99,6 +106,11 @@ impl<'c> Overlay<'c> {
 
     pub(super) fn objects(&mut self) -> &mut Objects {
         &mut self.objects
+    }
+
+    /// MONITOR is told of these commands of a script if the commit is made.
+    pub(super) fn tell(&mut self, told: Told) {
+        self.told.append(told);
     }
 
     /// Runs a command.
@@ -209,11 +221,19 @@ impl<'c> Overlay<'c> {
             };
             steps.push((*db, TransactionStep::new(Operation::Mutate(change))));
         }
+        let done = || {
+            let shared = &self.core.shared;
+            if !self.told.is_empty() {
+                let at = shared.wall_clock();
+                shared.monitors.tell_scripted(at, &self.told);
+            }
+            Committed::Done
+        };
         if steps.is_empty() {
-            return Ok(Committed::Done);
+            return Ok(done());
         }
         Ok(match self.core.databases.transact(&steps).await?.0 {
-            Transacted::Committed(_) => Committed::Done,
+            Transacted::Committed(_) => done(),
             Transacted::Refused { step, .. } if step < watched.len() => Committed::WatchedChanged,
             Transacted::Refused { .. } => Committed::Conflict,
         })

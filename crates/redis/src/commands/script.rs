@@ -16,6 +16,7 @@ use super::overlay::{Missing, ObjectAt, Objects, Overlay};
 use super::{CommandResult, Data, run_now};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
+use crate::monitor::Told;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -123,6 +124,8 @@ struct Job {
     keys: Vec<Vec<u8>>,
     arguments: Vec<Vec<u8>>,
     is_read_only: bool,
+    /// Whether MONITOR is told of its commands.
+    is_told: bool,
 }
 
 /// What a script wanted when it was interrupted.
@@ -133,7 +136,7 @@ enum Want {
 
 /// What an attempt came to.
 enum Attempt {
-    Done(Reply),
+    Done(Reply, Told),
     Wants(Want),
     /// Its budget is used up.
     TooLong,
@@ -165,7 +168,8 @@ pub(super) async fn run(
             true => elsewhere(core, &job, overlay.objects(), &fetched).await,
         };
         match attempt {
-            Attempt::Done(reply) => {
+            Attempt::Done(reply, told) => {
+                overlay.tell(told);
                 if let Reply::Error(_) = reply {
                     overlay.objects().restore(&before);
                 }
@@ -234,6 +238,7 @@ async fn prepare(
         keys: (3..3 + count).map(part).collect(),
         arguments: (3 + count..command.len()).map(part).collect(),
         is_read_only: call.is_read_only || flags.no_writes,
+        is_told: !core.shared.monitors.is_empty(),
     })
 }
 
@@ -253,6 +258,7 @@ fn attempt(
         fetched,
         used: 0,
         want: None,
+        told: job.is_told.then(Told::default),
     };
     let (keys, arguments) = (&job.keys[..], &job.arguments[..]);
     let script = (&job.body.source[..], &job.body.name[..]);
@@ -260,15 +266,16 @@ fn attempt(
         true => interpreter.run_function(script, (keys, arguments), &mut server, &budget),
         false => interpreter.run(script, (keys, arguments), &mut server, &budget),
     });
-    match (ended, server.want) {
-        (_, Some(want)) => Attempt::Wants(want),
-        (Ended::Value(value), None) => Attempt::Done(reply_of(value)),
-        (Ended::Failed(text), None) => Attempt::Done(Reply::Error(Failure::new(text))),
-        (Ended::OutOfMemory, None) => Attempt::Done(Reply::Error(Failure::new(format!(
+    let reply = match (ended, server.want) {
+        (_, Some(want)) => return Attempt::Wants(want),
+        (Ended::Interrupted, None) => return Attempt::TooLong,
+        (Ended::Value(value), None) => reply_of(value),
+        (Ended::Failed(text), None) => Reply::Error(Failure::new(text)),
+        (Ended::OutOfMemory, None) => Reply::Error(Failure::new(format!(
             "ERR the script needs more than {MEMORY_MAX} bytes of memory"
-        )))),
-        (Ended::Interrupted, None) => Attempt::TooLong,
-    }
+        ))),
+    };
+    Attempt::Done(reply, server.told.unwrap_or_default())
 }
 
 /// [`attempt`] outside the event loop, until the time of an operation is over.
@@ -328,6 +335,8 @@ struct Server<'s> {
     fetched: &'s [Reply],
     used: usize,
     want: Option<Want>,
+    /// Its commands, where MONITOR is told of them.
+    told: Option<Told>,
 }
 
 impl Server<'_> {
@@ -349,7 +358,10 @@ impl Server<'_> {
         }
         match row.run {
             Run::Data(what) => match self.objects.run_if_possible(self.db, what, command) {
-                Some(Ok(reply)) => Ok(reply),
+                Some(Ok(reply)) => {
+                    self.tell(command);
+                    Ok(reply)
+                }
                 Some(Err(Missing(places))) => {
                     self.want = Some(Want::Objects(places));
                     Err(Interrupted)
@@ -361,6 +373,7 @@ impl Server<'_> {
             Run::Own(super::Own::Select) => match integer(command.get(1)).and_then(DatabaseId::new)
             {
                 Some(db) => {
+                    self.tell(command);
                     self.db = db;
                     Ok(Reply::OK)
                 }
@@ -370,11 +383,20 @@ impl Server<'_> {
         }
     }
 
+    /// A command was run.
+    fn tell(&mut self, command: &Command) {
+        if let Some(told) = &mut self.told {
+            told.add(self.db, command.clone());
+        }
+    }
+
     fn outside(&mut self, command: &Command) -> Result<Reply, Interrupted> {
         match self.fetched.get(self.used) {
             Some(reply) => {
                 self.used += 1;
-                Ok(reply.clone())
+                let reply = reply.clone();
+                self.tell(command);
+                Ok(reply)
             }
             None => {
                 self.want = Some(Want::Outside(self.db, command.clone()));
