@@ -16,6 +16,7 @@ use super::{Data, bit_op, expiry, script};
 use crate::block::Watched;
 use crate::database::{DatabaseId, NotTransacted, mutation};
 use crate::failure;
+use crate::memory::Share;
 use crate::monitor::Told;
 use crate::number::integer;
 use crate::parser::Command;
@@ -64,6 +65,7 @@ pub(crate) struct Missing(pub(crate) Vec<ObjectAt>);
 /// See the module.
 pub(crate) struct Overlay<'c> {
     core: &'c Core,
+    share: &'c Share,
     objects: Objects,
     /// What scripts ran, for MONITOR, which is told when it is done.
     told: Told,
@@ -81,7 +83,7 @@ pub(crate) enum Committed {
 }
 
 impl<'c> Overlay<'c> {
-    pub(crate) fn new(core: &'c Core) -> Self {
+    pub(crate) fn new(core: &'c Core, share: &'c Share) -> Self {
         let now = core.databases.parts().clock.unix_time().as_millis();
         let objects = Objects {
             places: BTreeMap::new(),
@@ -90,6 +92,7 @@ impl<'c> Overlay<'c> {
         };
         Self {
             core,
+            share,
             objects,
             told: Told::default(),
         }
@@ -102,6 +105,11 @@ impl<'c> Overlay<'c> {
 
     pub(super) fn core(&self) -> &'c Core {
         self.core
+    }
+
+    /// The connection's part of the memory.
+    pub(super) fn share(&self) -> &'c Share {
+        self.share
     }
 
     pub(super) fn objects(&mut self) -> &mut Objects {

@@ -16,6 +16,7 @@ use super::overlay::{Missing, ObjectAt, Objects, Overlay};
 use super::{CommandResult, Data, run_now};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
+use crate::memory::Share;
 use crate::monitor::Told;
 use crate::number::integer;
 use crate::parser::Command;
@@ -152,7 +153,7 @@ pub(super) async fn run(
     call: Call,
     command: &Command,
 ) -> Result<Reply, NotTransacted> {
-    let core = overlay.core();
+    let (core, share) = (overlay.core(), overlay.share());
     let job = match prepare(core, db, call, command).await {
         Ok(job) => job,
         Err(failure) => return Ok(Reply::Error(failure)),
@@ -190,7 +191,7 @@ pub(super) async fn run(
             }
             Attempt::Wants(Want::Outside(db, command)) => {
                 overlay.objects().restore(&before);
-                fetched.push(Box::pin(outside(core, db, command)).await);
+                fetched.push(Box::pin(outside(core, share, db, command)).await);
             }
         }
     }
@@ -312,13 +313,15 @@ async fn elsewhere(core: &Core, job: &Job, objects: &mut Objects, fetched: &[Rep
 }
 
 /// A command that works on no key, for a script: what it tells is of no certain moment.
-async fn outside(core: &Core, db: DatabaseId, command: Command) -> Reply {
+async fn outside(core: &Core, share: &Share, db: DatabaseId, command: Command) -> Reply {
     let Ok(spec) = resolve(&command, command.len()) else {
         return Reply::Nil;
     };
     match SPECS[usize::from(spec)].run {
         Run::Now(what) => run_now(core, what, spec, &command).into(),
-        Run::Data(what) => super::run_reading(core, db, what, &command).await.into(),
+        Run::Data(what) => super::run_reading(core, share, db, what, &command)
+            .await
+            .into(),
         Run::Own(_) | Run::Container => Reply::Error(NOT_ALLOWED),
     }
 }

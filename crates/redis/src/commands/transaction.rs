@@ -132,7 +132,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
     while from < entries.len() || !watched.is_empty() {
         let part = from..part_end(&entries, from);
         if !part.is_empty() || !watched.is_empty() {
-            match run_part(core, &entries[part.clone()], watched).await {
+            match run_part(core, share, &entries[part.clone()], watched).await {
                 Ok(Some(replies)) => {
                     for (entry, reply) in entries[part.clone()].iter_mut().zip(replies) {
                         if matches!(entry, Entry::Data(..)) {
@@ -187,6 +187,7 @@ fn part_end(entries: &[Entry], from: usize) -> usize {
 /// Runs commands as one transaction. `None`: a watched key has changed.
 async fn run_part(
     core: &Core,
+    share: &Share,
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
@@ -207,7 +208,7 @@ async fn run_part(
         let (gather, failure) = match entry {
             Entry::Done(_) => (None, None),
             Entry::Data(db, what, command) => match plan(*what, command, scratch) {
-                None => return run_on_overlay(core, entries, watched).await,
+                None => return run_on_overlay(core, share, entries, watched).await,
                 Some(Err(failure)) => (None, Some(failure)),
                 Some(Ok(plan)) => {
                     let operations = plan.operations.into_iter();
@@ -238,12 +239,13 @@ async fn run_part(
 /// Computes commands as often as others change their objects meanwhile, until the time is over.
 async fn run_on_overlay(
     core: &Core,
+    share: &Share,
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
     let mut tries = Tries::new(core);
     loop {
-        let mut overlay = Overlay::new(core);
+        let mut overlay = Overlay::new(core, share);
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
             replies.push(match entry {
@@ -285,6 +287,7 @@ pub(super) async fn at_one_moment(
 /// Runs one command that reads first and then decides.
 pub(super) async fn alone(
     core: &Core,
+    share: &Share,
     db: DatabaseId,
     what: Data,
     command: &Command,
@@ -295,7 +298,7 @@ pub(super) async fn alone(
         None => Vec::new(),
     };
     loop {
-        let mut overlay = Overlay::new(core);
+        let mut overlay = Overlay::new(core, share);
         let reply = overlay.run(db, what, command).await?;
         match overlay.commit(&[]).await? {
             Committed::Done => return Ok(reply),

@@ -245,9 +245,10 @@ fn monitor_tells_what_scripts_run() {
     // Interrupted twice: for a key that it has not named, and for the time.
     let script = "redis.call('select', 2) redis.call('set', KEYS[1], 'v') redis.call('time') \
                   return redis.call('get', 'b')";
-    assert_eq!(c.say(&format!("EVAL \"{script}\" 1 a")), "$-1\r\n");
+    assert_eq!(c.call(&["EVAL", script, "1", "a"]), b"$-1\r\n");
     // What a script did before it failed was run, too, though it is taken back.
-    c.say("EVAL \"redis.call('incr', KEYS[1]) return redis.call('nothing')\" 1 n");
+    let failing = "redis.call('incr', KEYS[1]) return redis.call('nothing')";
+    c.call(&["EVAL", failing, "1", "n"]);
     monitor.settle();
     let lines = String::from_utf8(monitor.take()).unwrap();
     let told: Vec<_> = lines

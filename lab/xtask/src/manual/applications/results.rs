@@ -134,6 +134,9 @@ impl Counts {
     /// Prints what is not as it should be.
     pub fn tell(&self) {
         println!("{self}");
+        if self.passed == 0 {
+            println!("FAILED: no test passed; the output says why");
+        }
         for name in &self.failed {
             println!("FAILED: {name}");
         }

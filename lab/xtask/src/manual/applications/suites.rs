@@ -268,7 +268,7 @@ impl Runner {
                 let mut command = Command::new(place.python());
                 command
                     .current_dir(sources(folder))
-                    .args(["-m", "pytest", "-q", "--tb=short", "--timeout=30"])
+                    .args(["-m", "pytest", "-q", "--tb=line", "--timeout=30"])
                     .args(["-p", "no:cacheprovider", "-p", "pluvio_results"])
                     .args(*arguments)
                     .env("PYTHONPATH", plugins("python"));
