@@ -268,9 +268,14 @@ impl Clients {
         open.remove(&id);
     }
 
-    /// Those that are open, oldest first.
+    /// Those that are open, oldest first. Killed ones count until they have noticed it.
     pub(crate) fn all(&self) -> Vec<Arc<ClientEntry>> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.values().cloned().collect()
+    }
+
+    /// Those that are open and not killed, oldest first.
+    pub(crate) fn alive(&self) -> impl Iterator<Item = Arc<ClientEntry>> {
+        self.all().into_iter().filter(|entry| !entry.was_killed())
     }
 }

@@ -3,6 +3,7 @@
 //! 1. A connection that sent MONITOR has a [`Feed`]. It sends what the feed holds between its
 //!    replies.
 //! 2. Each command becomes a line in every feed, when it is started or put into a transaction.
+//! 3. The commands of a script follow once its changes are made.
 //!
 //! - MONITOR-1: a feed holds at most [`FEED_BYTES_MAX`]. A connection that takes its lines more
 //!   slowly is closed.
@@ -12,6 +13,7 @@
 
 use crate::clients::ClientEntry;
 use crate::command_log::{HIDDEN, first_hidden};
+use crate::database::DatabaseId;
 use crate::parser::Command;
 use crate::session::Session;
 use crate::table::Spec;
@@ -100,16 +102,65 @@ impl Monitors {
         }
         let (database, address) = (session.database().number(), &session.entry().address);
         let mut line = format!("+{seconds}.{micros:06} [{database} {address}]");
-        let hidden = first_hidden(spec, command).unwrap_or(usize::MAX);
-        for (at, part) in command.from(0).enumerate() {
-            let part = if at < hidden { part } else { HIDDEN };
-            // Writing to a string cannot fail.
-            let _ = write!(line, " \"{}\"", Quoted(part));
+        push_parts(&mut line, command, first_hidden(spec, command));
+        self.push(&line);
+    }
+
+    /// Tells the commands of scripts.
+    pub(crate) fn tell_scripted(&self, (seconds, micros): (u64, u32), told: &Told) {
+        for (database, command) in &told.commands {
+            let number = database.number();
+            let mut line = format!("+{seconds}.{micros:06} [{number} lua]");
+            push_parts(&mut line, command, None);
+            self.push(&line);
         }
-        line.push_str("\r\n");
+    }
+
+    fn push(&self, line: &str) {
         let feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
         for feed in &*feeds {
             feed.push(line.as_bytes());
+        }
+    }
+}
+
+/// Ends a line with the parts of a command: those before `hidden`, if some are not shown.
+fn push_parts(line: &mut String, command: &Command, hidden: Option<usize>) {
+    let hidden = hidden.unwrap_or(usize::MAX);
+    for (at, part) in command.from(0).enumerate() {
+        let part = if at < hidden { part } else { HIDDEN };
+        // Writing to a string cannot fail.
+        let _ = write!(line, " \"{}\"", Quoted(part));
+    }
+    line.push_str("\r\n");
+}
+
+/// The commands that scripts of one transaction ran, in their order.
+///
+/// Those that no feed can hold are left out: their connections are closed at the ones before.
+#[derive(Default)]
+pub(crate) struct Told {
+    commands: Vec<(DatabaseId, Command)>,
+    bytes: usize,
+}
+
+impl Told {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// A command was run.
+    pub(crate) fn add(&mut self, database: DatabaseId, command: Command) {
+        if self.bytes <= FEED_BYTES_MAX {
+            self.bytes += command.bytes_held();
+            self.commands.push((database, command));
+        }
+    }
+
+    /// Those of another script were run after these.
+    pub(crate) fn append(&mut self, later: Self) {
+        for (database, command) in later.commands {
+            self.add(database, command);
         }
     }
 }

@@ -14,11 +14,11 @@ mod tidy;
 
 use anyhow::Result;
 use ci::test;
-use manual::{example, long, measure, porcupine, tsan};
+use manual::{applications, example, long, measure, porcupine, tsan};
 use std::process::ExitCode;
 
 /// The tasks, each with what it does.
-const TASKS: [(&str, &str); 13] = [
+const TASKS: [(&str, &str); 14] = [
     (
         "test",
         "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
@@ -49,6 +49,11 @@ const TASKS: [(&str, &str); 13] = [
     (
         "long-tests",
         "the engine's tests that take random steps, with --steps N (1000000) each: --only NAMES",
+    ),
+    (
+        "applications",
+        "the own tests of applications and client libraries of Redis, against a cluster of ours: NAMES, --servers N (1), \
+         --peer for redis-server in its place",
     ),
     (
         "tsan",
@@ -102,6 +107,7 @@ fn run(words: &[&str]) -> Result<bool> {
         ["beside-redis", flags @ ..] => example::run(&root, "beside_redis", flags),
         ["server-time", flags @ ..] => example::run(&root, "server_time", flags),
         ["long-tests", flags @ ..] => long::run(&root, flags),
+        ["applications", words @ ..] => applications::run(&root, words),
         ["tsan", words @ ..] => tsan::run(&root, words),
         ["porcupine", file] => porcupine::run(&root, file),
         ["tidy", flags @ ..] => tidy::run(&root, flags),

@@ -37,6 +37,8 @@ pub struct Outcome {
     pub success: bool,
     /// Whether it was ended because its time was over.
     pub timed_out: bool,
+    /// Its exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
     /// Standard output, then standard error.
     pub text: String,
 }
@@ -75,6 +77,7 @@ pub fn run_limited(command: &mut Command, limit: Duration) -> Result<Outcome> {
         Ok(Outcome {
             success: status.success() && !timed_out,
             timed_out,
+            code: status.code(),
             text: format!("{out}{err}"),
         })
     })

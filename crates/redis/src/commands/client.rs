@@ -186,7 +186,7 @@ pub(super) fn list(core: &Core, command: &Command) -> CommandResult {
     }
     let now = core.shared.now();
     let mut lines = String::new();
-    for entry in core.shared.clients.all() {
+    for entry in core.shared.clients.alive() {
         if wanted(&entry) {
             lines += &entry.describe(now);
             lines.push('\n');
@@ -272,7 +272,7 @@ pub(super) fn kill(core: &Core, session: &mut Session, command: &Command) -> Com
     };
     let mut killed = 0;
     let now = core.shared.now();
-    for entry in core.shared.clients.all() {
+    for entry in core.shared.clients.alive() {
         let hit = victims.id.is_none_or(|id| id == entry.id)
             && victims
                 .address

@@ -334,10 +334,6 @@ fn stats(core: &Core, text: &mut String) {
         ("dump_payload_sanitizations", 0),
         ("total_reads_processed", totals.reads),
         ("total_writes_processed", totals.writes),
-        ("acl_access_denied_auth", 0),
-        ("acl_access_denied_cmd", 0),
-        ("acl_access_denied_key", 0),
-        ("acl_access_denied_channel", 0),
         ("pluvio_large_replies_waited", memory.waited),
         ("pluvio_is_monitored", monitors),
     ];

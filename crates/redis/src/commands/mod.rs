@@ -484,7 +484,7 @@ async fn run_other(
         | Data::MSetEx
         | Data::MSetNx
         | Data::Rename
-        | Data::RenameNx => transaction::alone(core, block.caller(), db, what, command).await,
+        | Data::RenameNx => transaction::alone(core, (share, block), db, what, command).await,
         Data::AclDelUser => acl::delete(core, (share, block), command).await,
         Data::AclDryRun => acl::dry_run(core, command).await,
         Data::AclGetUser => acl::user(core, command).await,
@@ -564,14 +564,22 @@ async fn run_other(
 }
 
 /// Runs a command that reads, for a script: what it tells is of no certain moment.
-async fn run_reading(core: &Core, db: DatabaseId, what: Data, command: &Command) -> CommandResult {
+async fn run_reading(
+    core: &Core,
+    share: &Share,
+    db: DatabaseId,
+    what: Data,
+    command: &Command,
+) -> CommandResult {
     match what {
         Data::DbSize => keys::db_size(core, db).await,
         Data::HotKeysGet => hot_keys::get(core).await,
         Data::Info => info::info(core, command).await,
         Data::MemoryUsage => keys::memory_usage(core, db, command).await,
         Data::ObjectEncoding => keys::encoding(core, db, command).await,
+        Data::Keys => scan::keys(core, share, db, command).await,
         Data::RandomKey => scan::random_key(core, db).await,
+        Data::Scan => scan::scan(core, share, db, command).await,
         _ => Err(Failure::fixed(
             "ERR This Redis command is not allowed from script",
         )),

@@ -33,9 +33,12 @@
 use super::one_key::Scratch;
 use super::plan::plan;
 use super::{Data, bit_op, expiry, script};
+use crate::block::Block;
 use crate::block::Watched;
 use crate::database::{DatabaseId, NotTransacted, mutation};
 use crate::failure;
+use crate::memory::Share;
+use crate::monitor::Told;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -85,11 +88,14 @@ pub(crate) struct Missing(pub(crate) Vec<ObjectAt>);
 /// See the module.
 pub(crate) struct Overlay<'c> {
     core: &'c Core,
+    share: &'c Share,
     /// The user, if there is something that it may not do.
     caller: Option<Arc<Caller>>,
     objects: Objects,
     /// At how many moments objects were read.
     moments: usize,
+    /// What scripts ran, for MONITOR, which is told when it is done.
+    told: Told,
 }
 
 /// What a commit came to.
@@ -104,7 +110,7 @@ pub(crate) enum Committed {
 }
 
 impl<'c> Overlay<'c> {
-    pub(crate) fn new(core: &'c Core, caller: Option<Arc<Caller>>) -> Self {
+    pub(crate) fn new(core: &'c Core, (share, block): (&'c Share, &Block)) -> Self {
         let now = core.databases.parts().clock.unix_time().as_millis();
         let objects = Objects {
             places: BTreeMap::new(),
@@ -113,9 +119,11 @@ impl<'c> Overlay<'c> {
         };
         Self {
             core,
-            caller,
+            share,
+            caller: block.caller(),
             objects,
             moments: 0,
+            told: Told::default(),
         }
     }
 
@@ -133,8 +141,18 @@ impl<'c> Overlay<'c> {
         self.core
     }
 
+    /// The connection's part of the memory.
+    pub(super) fn share(&self) -> &'c Share {
+        self.share
+    }
+
     pub(super) fn objects(&mut self) -> &mut Objects {
         &mut self.objects
+    }
+
+    /// MONITOR is told of these commands of a script if the commit is made.
+    pub(super) fn tell(&mut self, told: Told) {
+        self.told.append(told);
     }
 
     /// Runs a command.
@@ -237,14 +255,14 @@ impl<'c> Overlay<'c> {
             .collect();
         let places = &self.objects.places;
         let changes = places.values().any(|object| object.is_changed);
-        if !changes && watched.is_empty() && self.moments <= 1 {
-            return Ok(Committed::Done);
-        }
-        for ((db, key), object) in places {
-            steps.push((
-                *db,
-                TransactionStep::version_is(object.table, key, object.read),
-            ));
+        // OVERLAY-1: what was read at one moment needs no comparing.
+        if changes || !watched.is_empty() || self.moments > 1 {
+            for ((db, key), object) in places {
+                steps.push((
+                    *db,
+                    TransactionStep::version_is(object.table, key, object.read),
+                ));
+            }
         }
         for ((db, key), object) in places.iter().filter(|(_, object)| object.is_changed) {
             let change = match &object.held {
@@ -256,11 +274,19 @@ impl<'c> Overlay<'c> {
             };
             steps.push((*db, TransactionStep::new(Operation::Mutate(change))));
         }
+        let done = || {
+            let shared = &self.core.shared;
+            if !self.told.is_empty() {
+                let at = shared.wall_clock();
+                shared.monitors.tell_scripted(at, &self.told);
+            }
+            Committed::Done
+        };
         if steps.is_empty() {
-            return Ok(Committed::Done);
+            return Ok(done());
         }
         Ok(match self.core.databases.transact(&steps).await?.0 {
-            Transacted::Committed(_) => Committed::Done,
+            Transacted::Committed(_) => done(),
             Transacted::Refused { step, .. } if step < watched.len() => Committed::WatchedChanged,
             Transacted::Refused { .. } => Committed::Conflict,
         })

@@ -17,6 +17,8 @@ use super::overlay::{Missing, ObjectAt, Objects, Overlay};
 use super::{CommandResult, Data, run_now};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
+use crate::memory::Share;
+use crate::monitor::Told;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -136,6 +138,8 @@ struct Job {
     command: Command,
     /// The user, if there is something that it may not do.
     caller: Option<Arc<Caller>>,
+    /// Whether MONITOR is told of its commands.
+    is_told: bool,
 }
 
 /// What a script wanted when it was interrupted.
@@ -146,7 +150,7 @@ enum Want {
 
 /// What an attempt came to.
 enum Attempt {
-    Done(Reply),
+    Done(Reply, Told),
     Wants(Want),
     /// Its budget is used up.
     TooLong,
@@ -162,7 +166,7 @@ pub(super) async fn run(
     call: Call,
     command: &Command,
 ) -> Result<Reply, NotTransacted> {
-    let core = overlay.core();
+    let (core, share) = (overlay.core(), overlay.share());
     let job = match prepare(core, db, call, command).await {
         Ok(job) => Job {
             caller: overlay.caller(),
@@ -181,7 +185,8 @@ pub(super) async fn run(
             true => elsewhere(core, &job, overlay.objects(), &fetched).await,
         };
         match attempt {
-            Attempt::Done(reply) => {
+            Attempt::Done(reply, told) => {
+                overlay.tell(told);
                 if let Reply::Error(_) = reply {
                     overlay.objects().restore(&before);
                 }
@@ -202,7 +207,7 @@ pub(super) async fn run(
             }
             Attempt::Wants(Want::Outside(db, command)) => {
                 overlay.objects().restore(&before);
-                fetched.push(Box::pin(outside(core, db, command)).await);
+                fetched.push(Box::pin(outside(core, share, db, command)).await);
             }
         }
     }
@@ -252,6 +257,7 @@ async fn prepare(
         is_read_only: call.is_read_only || flags.no_writes,
         command: command.clone(),
         caller: None,
+        is_told: !core.shared.monitors.is_empty(),
     })
 }
 
@@ -272,6 +278,7 @@ fn attempt(
         fetched,
         used: 0,
         want: None,
+        told: job.is_told.then(Told::default),
     };
     let (keys, arguments) = (&job.keys[..], &job.arguments[..]);
     let script = (&job.body.source[..], &job.body.name[..]);
@@ -279,15 +286,16 @@ fn attempt(
         true => interpreter.run_function(script, (keys, arguments), &mut server, &budget),
         false => interpreter.run(script, (keys, arguments), &mut server, &budget),
     });
-    match (ended, server.want) {
-        (_, Some(want)) => Attempt::Wants(want),
-        (Ended::Value(value), None) => Attempt::Done(reply_of(value)),
-        (Ended::Failed(text), None) => Attempt::Done(Reply::Error(Failure::new(text))),
-        (Ended::OutOfMemory, None) => Attempt::Done(Reply::Error(Failure::new(format!(
+    let reply = match (ended, server.want) {
+        (_, Some(want)) => return Attempt::Wants(want),
+        (Ended::Interrupted, None) => return Attempt::TooLong,
+        (Ended::Value(value), None) => reply_of(value),
+        (Ended::Failed(text), None) => Reply::Error(Failure::new(text)),
+        (Ended::OutOfMemory, None) => Reply::Error(Failure::new(format!(
             "ERR the script needs more than {MEMORY_MAX} bytes of memory"
-        )))),
-        (Ended::Interrupted, None) => Attempt::TooLong,
-    }
+        ))),
+    };
+    Attempt::Done(reply, server.told.unwrap_or_default())
 }
 
 /// [`attempt`] outside the event loop, until the time of an operation is over.
@@ -329,13 +337,15 @@ async fn elsewhere(core: &Core, job: &Job, objects: &mut Objects, fetched: &[Rep
 }
 
 /// A command that works on no key, for a script: what it tells is of no certain moment.
-async fn outside(core: &Core, db: DatabaseId, command: Command) -> Reply {
+async fn outside(core: &Core, share: &Share, db: DatabaseId, command: Command) -> Reply {
     let Ok(spec) = resolve(&command, command.len()) else {
         return Reply::Nil;
     };
     match SPECS[usize::from(spec)].run {
         Run::Now(what) => run_now(core, what, spec, &command).into(),
-        Run::Data(what) => super::run_reading(core, db, what, &command).await.into(),
+        Run::Data(what) => super::run_reading(core, share, db, what, &command)
+            .await
+            .into(),
         Run::Own(_) | Run::Container => Reply::Error(NOT_ALLOWED),
     }
 }
@@ -353,6 +363,8 @@ struct Server<'s> {
     fetched: &'s [Reply],
     used: usize,
     want: Option<Want>,
+    /// Its commands, where MONITOR is told of them.
+    told: Option<Told>,
 }
 
 impl Server<'_> {
@@ -381,7 +393,10 @@ impl Server<'_> {
         }
         match row.run {
             Run::Data(what) => match self.objects.run_if_possible(self.db, what, command) {
-                Some(Ok(reply)) => Ok(reply),
+                Some(Ok(reply)) => {
+                    self.tell(command);
+                    Ok(reply)
+                }
                 Some(Err(Missing(places))) => {
                     self.want = Some(Want::Objects(places));
                     Err(Interrupted)
@@ -393,6 +408,7 @@ impl Server<'_> {
             Run::Own(super::Own::Select) => match integer(command.get(1)).and_then(DatabaseId::new)
             {
                 Some(db) => {
+                    self.tell(command);
                     self.db = db;
                     Ok(Reply::OK)
                 }
@@ -402,11 +418,20 @@ impl Server<'_> {
         }
     }
 
+    /// A command was run.
+    fn tell(&mut self, command: &Command) {
+        if let Some(told) = &mut self.told {
+            told.add(self.db, command.clone());
+        }
+    }
+
     fn outside(&mut self, command: &Command) -> Result<Reply, Interrupted> {
         match self.fetched.get(self.used) {
             Some(reply) => {
                 self.used += 1;
-                Ok(reply.clone())
+                let reply = reply.clone();
+                self.tell(command);
+                Ok(reply)
             }
             None => {
                 self.want = Some(Want::Outside(self.db, command.clone()));

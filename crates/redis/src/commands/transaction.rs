@@ -20,12 +20,10 @@ use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use crate::table::{Run, SPECS};
-use crate::users::caller::Caller;
 use core::ops::Range;
 use core::time::Duration;
 use pluvio_client::{Outcome, Projection, Transacted, TransactionStep};
 use pluvio_units::{ObjectVersion, TableId};
-use std::sync::Arc;
 
 /// Longest pause before a transaction is computed anew.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
@@ -140,8 +138,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
     while from < entries.len() || !watched.is_empty() {
         let part = from..part_end(&entries, from);
         if !part.is_empty() || !watched.is_empty() {
-            let caller = block.caller();
-            match run_part(core, caller, &entries[part.clone()], watched).await {
+            match run_part(core, (share, block), &entries[part.clone()], watched).await {
                 Ok(Some(replies)) => {
                     for (entry, reply) in entries[part.clone()].iter_mut().zip(replies) {
                         if matches!(entry, Entry::Data(..)) {
@@ -196,7 +193,7 @@ fn part_end(entries: &[Entry], from: usize) -> usize {
 /// Runs commands as one transaction. `None`: a watched key has changed.
 async fn run_part(
     core: &Core,
-    caller: Option<Arc<Caller>>,
+    by: (&Share, &Block),
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
@@ -217,7 +214,7 @@ async fn run_part(
         let (gather, failure) = match entry {
             Entry::Done(_) => (None, None),
             Entry::Data(db, what, command) => match plan(*what, command, scratch) {
-                None => return run_on_overlay(core, caller, entries, watched).await,
+                None => return run_on_overlay(core, by, entries, watched).await,
                 Some(Err(failure)) => (None, Some(failure)),
                 Some(Ok(plan)) => {
                     let operations = plan.operations.into_iter();
@@ -248,13 +245,13 @@ async fn run_part(
 /// Computes commands as often as others change their objects meanwhile, until the time is over.
 async fn run_on_overlay(
     core: &Core,
-    caller: Option<Arc<Caller>>,
+    by: (&Share, &Block),
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
     let mut tries = Tries::new(core);
     loop {
-        let mut overlay = Overlay::new(core, caller.clone());
+        let mut overlay = Overlay::new(core, by);
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
             replies.push(match entry {
@@ -296,7 +293,7 @@ pub(super) async fn at_one_moment(
 /// Runs one command that reads first and then decides.
 pub(super) async fn alone(
     core: &Core,
-    caller: Option<Arc<Caller>>,
+    by: (&Share, &Block),
     db: DatabaseId,
     what: Data,
     command: &Command,
@@ -309,7 +306,7 @@ pub(super) async fn alone(
         Some(_) | None => Vec::new(),
     };
     loop {
-        let mut overlay = Overlay::new(core, caller.clone());
+        let mut overlay = Overlay::new(core, by);
         let reply = overlay.run(db, what, command).await?;
         match overlay.commit(&[]).await? {
             Committed::Done => return Ok(reply),

@@ -236,6 +236,39 @@ fn monitor_tells_what_others_run() {
     assert_eq!(c.say("PING"), "+PONG\r\n");
 }
 
+/// Each command of a script once, in its order, behind the command that ran it.
+#[test]
+fn monitor_tells_what_scripts_run() {
+    let mut bench = Bench::local();
+    let (mut c, mut monitor) = (bench.connect(), bench.connect());
+    assert_eq!(monitor.say("MONITOR"), "+OK\r\n");
+    // Interrupted twice: for a key that it has not named, and for the time.
+    let script = "redis.call('select', 2) redis.call('set', KEYS[1], 'v') redis.call('time') \
+                  return redis.call('get', 'b')";
+    assert_eq!(c.call(&["EVAL", script, "1", "a"]), b"$-1\r\n");
+    // What a script did before it failed was run, too, though it is taken back.
+    let failing = "redis.call('incr', KEYS[1]) return redis.call('nothing')";
+    c.call(&["EVAL", failing, "1", "n"]);
+    monitor.settle();
+    let lines = String::from_utf8(monitor.take()).unwrap();
+    let told: Vec<_> = lines
+        .lines()
+        .map(|line| line.split_once(' ').unwrap().1)
+        .filter(|line| !line.contains("EVAL"))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "[0 lua] \"select\" \"2\"",
+            "[2 lua] \"set\" \"a\" \"v\"",
+            "[2 lua] \"time\"",
+            "[2 lua] \"get\" \"b\"",
+            "[0 lua] \"incr\" \"n\"",
+        ]
+    );
+    assert!(lines.contains("[0 127.0.0.1:40001] \"EVAL\""), "{lines}");
+}
+
 #[test]
 fn a_pause_holds_up_writes_or_everything() {
     let mut bench = Bench::local();

@@ -64,6 +64,39 @@ fn a_script_reads_and_writes_at_one_moment() {
     }
 }
 
+/// As caches clear what they hold, and rate limiters their counters.
+#[test]
+fn a_script_deletes_keys_that_match_a_pattern() {
+    for mut bench in [Bench::new(), Bench::local()] {
+        let mut c = bench.connect();
+        for key in ["{c}1", "{c}2", "other"] {
+            c.say(&format!("SET {key} v"));
+        }
+        let by_keys =
+            "local keys = redis.call('keys', ARGV[1]) return redis.call('del', unpack(keys))";
+        assert_eq!(eval(&mut c, by_keys, &[], &["{c}*"]), ":2\r\n");
+        c.say("SET {c}3 v");
+        let by_scan = "local at, count = '0', 0 repeat \
+                       local found = redis.call('scan', at, 'match', ARGV[1], 'count', 1000) \
+                       at = found[1] \
+                       for _, key in ipairs(found[2]) do count = count + redis.call('del', key) end \
+                       until at == '0' return count";
+        assert_eq!(eval(&mut c, by_scan, &[], &["{c}*"]), ":1\r\n");
+        assert_eq!(c.say("KEYS *"), "*1\r\n$5\r\nother\r\n");
+        // Beside other commands between MULTI and EXEC, too.
+        c.say("MULTI");
+        c.say("SET {c}4 v");
+        c.call(&["EVAL", by_keys, "0", "oth*"]);
+        assert_eq!(c.say("EXEC"), "*2\r\n+OK\r\n:1\r\n");
+        assert_eq!(
+            eval(&mut c, "return redis.call('flushdb')", &[], &[])
+                .split(':')
+                .next(),
+            Some("-ERR This Redis command is not allowed from script script")
+        );
+    }
+}
+
 #[test]
 fn scripts_are_called_by_their_hash_through_any_server() {
     let mut bench = Bench::new();

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 
+pub mod applications;
 pub mod example;
 pub mod long;
 pub mod measure;

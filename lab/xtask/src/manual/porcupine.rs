@@ -15,7 +15,8 @@ const GO: [&str; 2] = ["go", "/usr/local/go/bin/go"];
 /// Where the program lies.
 const PROGRAM: &str = "tests/porcupine";
 
-fn go() -> Option<&'static str> {
+/// The program of Go, if it is installed.
+pub fn go() -> Option<&'static str> {
     let is_there = |go: &&str| succeeds_quietly(Command::new(go).arg("version"));
     GO.into_iter().find(is_there)
 }
