@@ -390,7 +390,8 @@ impl Users {
             let place = match &table {
                 Some(table) => table,
                 None => {
-                    let created = client.create_table(TABLE, None).await;
+                    // At one server: all of it is read again and again.
+                    let created = client.create_table(TABLE, Some(1)).await;
                     let created = created.map_err(|error| of_client(&error))?;
                     lock(&self.known).table = Some(created.clone());
                     table.insert(created)

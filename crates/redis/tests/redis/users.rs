@@ -498,6 +498,8 @@ fn a_flood_of_wrong_passwords_holds_up_nobody_else() {
         "{log}"
     );
     assert_eq!(bench.service.denied()[0], 65 + 16);
+    let info = c.say("INFO stats");
+    assert!(info.contains("acl_access_denied_auth:81\r\n"), "{info}");
 }
 
 #[test]
