@@ -169,8 +169,8 @@ impl Child {
         }
     }
 
-    /// Asks it to end at once, and kills it when it has not after `limit`. A server moves nothing to
-    /// others first, as it would after SIGTERM: they are stopped, too.
+    /// Asks it to end at once, and kills it when it has not after `limit`. After SIGTERM a server
+    /// would first move its tablets to others, but those are stopped, too.
     pub async fn stop(&mut self, clock: &dyn Clock, limit: Duration) {
         // It may have ended by itself; then there is nothing to do.
         self.signal(Signal::INT);

@@ -1,7 +1,7 @@
 //! A planned stop: the server has its tablets moved away, and leaves the cluster in order.
 //!
-//! - LEFT-1: a server says that it leaves only after the coordinator said that it has nothing, and
-//!   it serves nothing more in this life once it has left (MEM-2).
+//! - LEFT-1: a server says that it leaves only after the coordinator said that it has nothing. Once
+//!   it has left, it serves nothing more in this life (MEM-2).
 
 use crate::membership::{Membership, Standing};
 use core::time::Duration;

@@ -98,8 +98,7 @@ pub enum ServerError {
 
 /// A running server. Stops when dropped.
 pub struct Server {
-    env: Env,
-    coordinators: Arc<Coordinators>,
+    leaving: Leaving,
     membership: Arc<Membership>,
     local: Local,
     status: Arc<StatusSource>,
@@ -279,23 +278,13 @@ impl Server {
         }
     }
 
-    /// Has all tablets moved to other servers and leaves the cluster, so that the end of this server
-    /// is no crash. It serves meanwhile, and nothing more in this life afterwards. Shut it down then.
+    /// Has all tablets moved to other servers and leaves the cluster, so that its end is no crash.
+    /// The server serves meanwhile, and nothing more in this life afterwards.
     ///
     /// # Errors
-    /// See [`NotLeft`]. It serves on; what it has then is recovered when it ends.
+    /// See [`NotLeft`]. It serves on; the rest of its tablets is recovered when it ends.
     pub async fn leave(&self, limit: Duration) -> Result<(), NotLeft> {
-        let leaving = Leaving {
-            env: self.env.clone(),
-            membership: Arc::clone(&self.membership),
-            coordinators: Arc::clone(&self.coordinators),
-            redis: [&self.redis, &self.redis_cluster]
-                .into_iter()
-                .flatten()
-                .map(|port| port.service.clone())
-                .collect(),
-        };
-        leaving.leave(limit).await
+        self.leaving.leave(limit).await
     }
 
     async fn declared_dead(&self) -> String {
@@ -464,9 +453,14 @@ impl Starting {
         identity.store(&*self.env.disk).await?;
         let mut tasks = self.serve(&reply).await?;
         tasks.extend(self.follow_redis_users([&redis, &redis_cluster]));
+        let ports_of_redis = [&redis, &redis_cluster].into_iter().flatten();
         Ok(Server {
-            env: self.env,
-            coordinators: self.coordinators,
+            leaving: Leaving {
+                env: self.env,
+                membership: Arc::clone(&self.membership),
+                coordinators: self.coordinators,
+                redis: ports_of_redis.map(|port| port.service.clone()).collect(),
+            },
             membership: self.membership,
             local: self.local,
             status,

@@ -19,7 +19,7 @@ pub enum DrainWish {
 /// Begins a drain, or takes it back. Answered when that is stored; [`GetDrain`] tells how far it
 /// is. A drain that has begun already is no error, and neither is one that is taken back twice.
 ///
-/// Refused for good: as [`NotFound`](crate::FatalKind::NotFound) when the server is not up; as
+/// Refused as [`NotFound`](crate::FatalKind::NotFound) when the server is not up. Refused as
 /// [`Other`](crate::FatalKind::Other) when no other server can have its tablets, or all others
 /// together have no room for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

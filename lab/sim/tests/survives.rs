@@ -1,4 +1,5 @@
-//! What a cluster of so many servers with their defaults survives: the table of `docs/guide.md`.
+//! Clusters of one to six servers with their defaults, some of which die: the table of
+//! `docs/guide.md`.
 
 #![allow(clippy::unwrap_used)]
 

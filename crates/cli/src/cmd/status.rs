@@ -296,8 +296,8 @@ fn drain_text(drain: &DrainStatus) -> String {
     text
 }
 
-/// Servers of one cluster that keep what is written in different ways: what is written is as safe
-/// as its owner of the moment makes it.
+/// Servers without replicas among others that keep some. A write is as safe as its owner of the
+/// moment makes it.
 fn mixed_text(status: &ClusterStatus) -> Option<String> {
     let ids = |which: &dyn Fn(&ServerInfo) -> bool| -> Vec<String> {
         let found = status.list.up().filter(|info| which(info));

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Changes that must be acknowledged between two restarts.
 const MANY: u64 = 300;
 
-/// What `status` says of the server that speaks the Redis protocol at this address.
+/// The server, as `status` shows it, that speaks the Redis protocol at this address.
 fn server_at(status: &Value, redis: &str) -> Value {
     let servers = status["servers"].as_array().unwrap();
     let found = servers.iter().find(|s| s["redis"] == redis);

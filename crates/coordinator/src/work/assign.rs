@@ -80,8 +80,8 @@ impl State {
         Ok(id)
     }
 
-    /// Which servers get new tablets only where no others are up: those that keep no replicas, while
-    /// others do, and those that are drained (COORD-16).
+    /// Which servers get new tablets only where no others are up. They are those that keep no
+    /// replicas, while others do, and those that are drained (COORD-16).
     fn reluctance(info: &ServerInfo) -> (bool, bool) {
         (info.volatile, info.draining)
     }

@@ -235,6 +235,8 @@ impl Rig {
         );
         options.memory = Size::mib(48);
         options.replicas = replicas;
+        // More than by default: what a log needs before it ends is seen then.
+        options.min_replicas = Some(replicas.saturating_sub(1).max(1));
         options.synced = self.synced;
         options.in_place = self.in_place;
         options.rack = self.racks[i].clone();

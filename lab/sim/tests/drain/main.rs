@@ -1,5 +1,5 @@
-//! Planned stops under load: servers that leave in order one after the other, with each process
-//! killed at each kind of message, and drains that are refused, stopped or taken back.
+//! Planned stops under load. Servers leave in order, one after the other, and each process is
+//! killed at each kind of message. Drains are refused, stopped and taken back.
 
 #![allow(clippy::unwrap_used)]
 
@@ -209,7 +209,7 @@ fn a_drained_server_gets_nothing_until_the_drain_is_taken_back() {
     loaded.check("taken back");
 }
 
-/// What the others have no room for stays, and the reason is said.
+/// Data for which the others have no room stays, and the reason is said.
 #[test]
 fn a_server_whose_data_fits_nowhere_is_not_drained() {
     let mut loaded: Loaded<Message> = loaded(12, 3);

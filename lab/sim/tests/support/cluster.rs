@@ -30,21 +30,27 @@ pub async fn run_server(env: Env, name: String, memory: Size, started: impl Fn(S
 
 /// Asks a server to leave in order, and tells what came of it.
 #[derive(Clone, Default)]
-pub struct Stop(Arc<Mutex<(Option<Duration>, Option<Result<(), NotLeft>>)>>);
+pub struct Stop(Arc<Mutex<Stopping>>);
+
+#[derive(Default)]
+struct Stopping {
+    asked: Option<Duration>,
+    outcome: Option<Result<(), NotLeft>>,
+}
 
 impl Stop {
     /// It has this time for it.
     pub fn ask(&self, limit: Duration) {
-        *self.0.lock().unwrap() = (Some(limit), None);
+        self.0.lock().unwrap().asked = Some(limit);
     }
 
     fn asked(&self) -> Option<Duration> {
-        self.0.lock().unwrap().0.take()
+        self.0.lock().unwrap().asked.take()
     }
 
     /// What came of it, once.
     pub fn outcome(&self) -> Option<Result<(), NotLeft>> {
-        self.0.lock().unwrap().1.take()
+        self.0.lock().unwrap().outcome.take()
     }
 }
 
@@ -78,7 +84,7 @@ pub async fn run_until_stopped(
         };
         if let Some(limit) = limit {
             let outcome = server.leave(limit).await;
-            stop.0.lock().unwrap().1 = Some(outcome);
+            stop.0.lock().unwrap().outcome = Some(outcome);
             return;
         }
     }

@@ -176,7 +176,7 @@ struct Begun {
     bytes: u64,
 }
 
-/// What the work on one server knows beside the state.
+/// Knowledge of the work on one server, beside the state.
 #[derive(Default)]
 struct Progress {
     begun: Vec<Begun>,

@@ -2,8 +2,8 @@
 
 use pluvio_units::{HashRange, KeyHash, ServerId};
 
-/// A tablet is cut for want of room into parts of this size or more: each is one more tablet of its
-/// table, of which there is a limit.
+/// A tablet is cut for want of room into parts of this size or more. Each is one more tablet of its
+/// table, and the number of those is limited.
 const PART_MIN: u64 = 4 << 20;
 
 /// A server that may have a tablet.
@@ -53,9 +53,9 @@ impl Plan {
         self.0.iter().all(|receiver| which(receiver.id))
     }
 
-    /// Deals a tablet to the receiver with the most room, of those that `excluded` does not name;
-    /// among equals to the one with the fewest tablets. If it is too large for that one, its lower
-    /// part, so large as fits. `None` when there is no room.
+    /// Deals a tablet to the receiver with the most room, of those that `excluded` does not name.
+    /// Among equals it is the one with the fewest tablets. If the tablet is too large for that one,
+    /// it gets the lower part that fits. `None` when there is no room.
     pub(super) fn deal(
         &mut self,
         range: HashRange,
