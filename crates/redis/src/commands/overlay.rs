@@ -67,7 +67,7 @@ pub(crate) struct Overlay<'c> {
     core: &'c Core,
     share: &'c Share,
     objects: Objects,
-    /// What scripts ran, for MONITOR, which is told when it is done.
+    /// The commands of scripts, for MONITOR, which is told when they are committed.
     told: Told,
 }
 

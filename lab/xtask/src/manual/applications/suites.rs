@@ -42,7 +42,7 @@ enum Runner {
     Node(&'static str),
 }
 
-/// What pytest leaves out of redis-py by its marks: clusters, modules, TLS, other services.
+/// Marks of tests of redis-py that are left out: clusters, modules, TLS, other services.
 const MARKS: &str = "not onlycluster and not redismod and not ssl and not cp_integration and not multidb_integration \
                      and not replica";
 
