@@ -94,7 +94,7 @@ pub(crate) struct Overlay<'c> {
     objects: Objects,
     /// At how many moments objects were read.
     moments: usize,
-    /// What scripts ran, for MONITOR, which is told when it is done.
+    /// The commands of scripts, for MONITOR, which is told when they are committed.
     told: Told,
 }
 

@@ -246,7 +246,7 @@ fn monitor_tells_what_scripts_run() {
     let script = "redis.call('select', 2) redis.call('set', KEYS[1], 'v') redis.call('time') \
                   return redis.call('get', 'b')";
     assert_eq!(c.call(&["EVAL", script, "1", "a"]), b"$-1\r\n");
-    // What a script did before it failed was run, too, though it is taken back.
+    // Commands before a failure were run, too, though their changes are taken back.
     let failing = "redis.call('incr', KEYS[1]) return redis.call('nothing')";
     c.call(&["EVAL", failing, "1", "n"]);
     monitor.settle();

@@ -2,11 +2,11 @@
 //! against a cluster of ours.
 //!
 //! 1. The applications are fetched from the registries of their languages into
-//!    `target/test-tools/applications`, at fixed versions. What a registry has no more is skipped
-//!    with a notice.
-//! 2. Each suite gets a cluster of its own (`pluvio dev`), in a network and process namespace: the
-//!    ports that suites expect are free there, and nothing of it outlives the suite. With `--peer`
-//!    it is a redis-server, for comparison.
+//!    `target/test-tools/applications`, at fixed versions. One that a registry has no more is
+//!    skipped with a notice.
+//! 2. Each suite gets a cluster of its own (`pluvio dev`), in a network and process namespace. The
+//!    ports that suites expect are free there, and no process outlives the suite. With `--peer` it
+//!    is a redis-server, for comparison.
 //! 3. The suite says what came of each test. Tests that `tests/applications/left-out` names, each
 //!    with the reason, count as left out.
 //! 4. The table at the end is that of `docs/compatibility.md`.
@@ -130,7 +130,7 @@ fn run_suite(place: &Place, suite: &Suite, system: &System) -> Result<Counts, Sk
     let server = Server::start(place, suite, system).map_err(skipped)?;
     let ran = suites::run(place, suite, &server, &left_out).map_err(skipped)?;
     let mut counts = Counts::new(ran.results, &left_out);
-    // What ended early has said nothing of the tests behind.
+    // A suite that is ended has said nothing of the tests behind.
     if ran.timed_out {
         counts.add(Outcome::Failed, "the suite was ended: its time was over");
     }

@@ -1,4 +1,4 @@
-//! What came of the tests of a suite, and how it is counted.
+//! Outcomes of the tests of a suite, and how they are counted.
 
 use super::left_out::LeftOut;
 use serde_json::Value;

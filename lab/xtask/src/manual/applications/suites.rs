@@ -42,12 +42,12 @@ enum Runner {
     Node(&'static str),
 }
 
-/// What pytest leaves out of redis-py by its marks: clusters, modules, TLS, other services.
+/// Marks of tests of redis-py that are left out: clusters, modules, TLS, other services.
 const MARKS: &str = "not onlycluster and not redismod and not ssl and not cp_integration and not multidb_integration \
                      and not replica";
 
 const REDIS_PY: [&str; 20] = [
-    "--redis-url=redis://127.0.0.1:6379/9",
+    "--redis-url=redis://127.0.0.1:6379/0",
     "-m",
     MARKS,
     "tests/test_cache.py",
@@ -70,7 +70,7 @@ const REDIS_PY: [&str; 20] = [
 ];
 
 const REDIS_PY_ASYNCIO: [&str; 13] = [
-    "--redis-url=redis://127.0.0.1:6379/9",
+    "--redis-url=redis://127.0.0.1:6379/0",
     "-m",
     MARKS,
     "tests/test_asyncio/test_commands.py",
