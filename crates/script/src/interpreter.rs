@@ -4,7 +4,7 @@ use crate::budget::{Budget, SLICE};
 use crate::convert::{to_lua, to_value};
 use crate::functions::{Function, Library};
 use crate::json::number_text;
-use crate::sandbox::{ENVIRONMENT, Sandbox};
+use crate::sandbox::{ENVIRONMENT, Sandbox, Way};
 use crate::shebang::{Flags, Shebang, is_name};
 use crate::{Commands, Interrupted, Value};
 use core::cell::RefCell;
@@ -136,7 +136,7 @@ impl Interpreter {
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
         let shared = Shared::default();
-        let sandbox = Sandbox::new(&lua, &shared)?;
+        let sandbox = Sandbox::new(&lua, &shared, redis_table(&lua)?)?;
         let handler = handler(&lua, &shared)?;
         lua.set_memory_limit(MEMORY_MAX)?;
         let counted = Rc::clone(&shared);
@@ -185,15 +185,13 @@ impl Interpreter {
     /// # Errors
     /// It cannot; the error as Redis words it.
     pub fn check(&self, source: &[u8]) -> Result<(), Vec<u8>> {
+        self.compile_script(source).map(drop)
+    }
+
+    fn compile_script(&self, source: &[u8]) -> Result<mlua::Function, Vec<u8>> {
         let compiled = self.compile(source, "@user_script");
-        let words = |why: Vec<u8>| {
-            [
-                b"ERR Error compiling script (new function): ".as_slice(),
-                &why,
-            ]
-            .concat()
-        };
-        compiled.map(drop).map_err(words)
+        let words = b"ERR Error compiling script (new function): ".as_slice();
+        compiled.map_err(|why| [words, &why].concat())
     }
 
     /// Runs a script. `name` is its hash, for errors.
@@ -204,10 +202,7 @@ impl Interpreter {
         commands: &mut dyn Commands,
         budget: &Rc<Budget>,
     ) -> Ended {
-        if let Err(error) = self.check(source) {
-            return Ended::Failed(error);
-        }
-        let function = match self.compile(source, "@user_script") {
+        let function = match self.compile_script(source) {
             Ok(function) => function,
             Err(error) => return Ended::Failed(error),
         };
@@ -289,7 +284,6 @@ impl Interpreter {
         body: &mlua::Function,
         registered: &Rc<RefCell<Vec<(Function, mlua::Function)>>>,
     ) -> mlua::Result<Option<Vec<u8>>> {
-        let redis = self.redis_table()?;
         let taken = Rc::clone(registered);
         let register = self.lua.create_function(move |_, arguments: MultiValue| {
             let registered = registration(&arguments).map_err(mlua::Error::runtime)?;
@@ -305,8 +299,8 @@ impl Interpreter {
             taken.push(registered);
             Ok(())
         })?;
-        redis.raw_set("register_function", register)?;
-        let environment: Table = self.sandbox.new_environment.call(redis)?;
+        let no_commands = mlua::Value::Nil;
+        let environment: Table = self.sandbox.new_environment.call((no_commands, register))?;
         self.lua
             .set_named_registry_value(ENVIRONMENT, &environment)?;
         body.set_environment(environment)?;
@@ -341,67 +335,6 @@ impl Interpreter {
         Ok(table)
     }
 
-    /// What `redis` has beside commands.
-    fn redis_table(&self) -> mlua::Result<Table> {
-        let lua = &self.lua;
-        let single = |field: &'static str, strips: bool| {
-            lua.create_function(move |lua, text: MultiValue| {
-                let table = lua.create_table_with_capacity(0, 1)?;
-                match (text.len(), text.front()) {
-                    (1, Some(mlua::Value::String(text))) => {
-                        let text = text.as_bytes();
-                        let bare = if strips {
-                            text.strip_prefix(b"-")
-                        } else {
-                            None
-                        };
-                        table.raw_set(field, lua.create_string(bare.unwrap_or(&text))?)?;
-                    }
-                    _ => table.raw_set("err", "ERR wrong number or type of arguments")?,
-                }
-                Ok(table)
-            })
-        };
-        let redis = lua.create_table()?;
-        redis.raw_set("error_reply", single("err", true)?)?;
-        redis.raw_set("status_reply", single("ok", false)?)?;
-        let sha1 = |lua: &Lua, text: MultiValue| match (text.len(), text.front()) {
-            (1, Some(text)) => {
-                let text = argument(text).unwrap_or_default();
-                lua.create_string(crate::sha1_hex(&text))
-            }
-            _ => Err(mlua::Error::runtime("wrong number of arguments")),
-        };
-        redis.raw_set("sha1hex", lua.create_function(sha1)?)?;
-        let yes = lua.create_function(|_, _: MultiValue| Ok(true))?;
-        let no = lua.create_function(|_, _: MultiValue| Ok(false))?;
-        let nothing = lua.create_function(|_, _: MultiValue| Ok(()))?;
-        redis.raw_set("replicate_commands", yes.clone())?;
-        redis.raw_set("acl_check_cmd", yes)?;
-        redis.raw_set("breakpoint", no)?;
-        redis.raw_set("debug", nothing.clone())?;
-        redis.raw_set("set_repl", nothing)?;
-        for (name, number) in [
-            ("LOG_DEBUG", 0),
-            ("LOG_VERBOSE", 1),
-            ("LOG_NOTICE", 2),
-            ("LOG_WARNING", 3),
-            ("REPL_NONE", 0),
-            ("REPL_AOF", 1),
-            ("REPL_SLAVE", 2),
-            ("REPL_REPLICA", 2),
-            ("REPL_ALL", 3),
-            ("REDIS_VERSION_NUM", VERSION_NUMBER),
-            ("SERVER_VERSION_NUM", VERSION_NUMBER),
-        ] {
-            redis.raw_set(name, number)?;
-        }
-        redis.raw_set("REDIS_VERSION", VERSION)?;
-        redis.raw_set("SERVER_VERSION", VERSION)?;
-        redis.raw_set("SERVER_NAME", "redis")?;
-        Ok(redis)
-    }
-
     /// Runs what `prepare` makes of a new environment.
     fn run_in(
         &self,
@@ -414,7 +347,6 @@ impl Interpreter {
         *self.shared.0.borrow_mut() = Some(Rc::clone(budget));
         let result = self.run_scoped(commands, budget, prepare);
         *self.shared.0.borrow_mut() = None;
-        // Chance is the same for each script, as in Redis.
         let ended = match result {
             Ok((true, value)) if !budget.is_over() => Ended::Value(to_value(&value)),
             Ok(_) | Err(_) if budget.is_full() => Ended::OutOfMemory,
@@ -444,67 +376,122 @@ impl Interpreter {
         prepare: impl FnOnce(&Table) -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
     ) -> mlua::Result<(bool, mlua::Value)> {
         let commands = RefCell::new(commands);
-        let run = |lua: &Lua, arguments: &MultiValue| {
-            let value = command(arguments, &mut **commands.borrow_mut(), budget)?;
-            Ok::<_, mlua::Error>((to_lua(lua, &value)?, value))
-        };
         self.lua.scope(|scope| {
-            let redis = self.redis_table()?;
-            let call = scope.create_function(|lua, arguments: MultiValue| {
-                match run(lua, &arguments)? {
-                    (_, Value::Error(text)) => Err(mlua::Error::external(Raised(text))),
-                    (value, _) => Ok(value),
+            // One function for all: each that is made costs as much as a command.
+            let handed = scope.create_function(|lua, (way, arguments): (usize, MultiValue)| {
+                let commands = &mut **commands.borrow_mut();
+                match Way::of(way) {
+                    Some(Way::Call) => match command(&arguments, commands, budget)? {
+                        Value::Error(text) => Err(mlua::Error::external(Raised(text))),
+                        value => to_lua(lua, &value),
+                    },
+                    Some(Way::PCall) => to_lua(lua, &command(&arguments, commands, budget)?),
+                    Some(Way::Log) => log(&arguments, commands),
+                    Some(Way::SetProtocol) => set_protocol(&arguments, commands),
+                    None => Err(mlua::Error::runtime("no such function")),
                 }
             })?;
-            redis.raw_set("call", call)?;
-            let pcall =
-                scope.create_function(|lua, arguments: MultiValue| Ok(run(lua, &arguments)?.0))?;
-            redis.raw_set("pcall", pcall)?;
-            let log = scope.create_function(|_, arguments: MultiValue| {
-                let mut parts = arguments.iter();
-                let level = match parts.next() {
-                    Some(mlua::Value::Integer(level @ 0..=3)) => *level as u8,
-                    Some(mlua::Value::Integer(_)) => {
-                        return Err(mlua::Error::runtime("Invalid log level."));
-                    }
-                    _ => {
-                        return Err(mlua::Error::runtime(
-                            "First argument must be a number (log level).",
-                        ));
-                    }
-                };
-                let words: Vec<_> = parts.filter_map(argument).collect();
-                commands.borrow_mut().log(level, &words.join(&b' '));
-                Ok(())
-            })?;
-            redis.raw_set("log", log)?;
-            let set_protocol = scope.create_function(|_, version: mlua::Value| match version {
-                mlua::Value::Integer(version @ (2 | 3)) => {
-                    commands.borrow_mut().set_protocol(version as u8);
-                    Ok(mlua::Value::Nil)
-                }
-                _ => {
-                    let text = b"ERR RESP version must be 2 or 3.".to_vec();
-                    Err(mlua::Error::external(Raised(text)))
-                }
-            })?;
-            redis.raw_set("setresp", set_protocol)?;
-            let environment: Table = self.sandbox.new_environment.call(redis)?;
+            let environment: Table = self.sandbox.new_environment.call(handed)?;
             self.lua
                 .set_named_registry_value(ENVIRONMENT, &environment)?;
-            self.reseed()?;
             let (function, a, b) = prepare(&environment)?;
             let protected = &self.sandbox.protected;
             protected.call::<(bool, mlua::Value)>((function, self.handler.clone(), a, b))
         })
     }
+}
 
-    /// Lets `math.random` begin anew.
-    fn reseed(&self) -> mlua::Result<()> {
-        let math: Table = self.lua.globals().raw_get("math")?;
-        let seed: mlua::Function = math.raw_get("randomseed")?;
-        seed.call(0)
+/// `redis.log`.
+fn log(arguments: &MultiValue, commands: &mut dyn Commands) -> mlua::Result<mlua::Value> {
+    let mut parts = arguments.iter();
+    let level = match parts.next() {
+        Some(mlua::Value::Integer(level @ 0..=3)) => *level as u8,
+        Some(mlua::Value::Integer(_)) => {
+            return Err(mlua::Error::runtime("Invalid log level."));
+        }
+        _ => {
+            return Err(mlua::Error::runtime(
+                "First argument must be a number (log level).",
+            ));
+        }
+    };
+    let words: Vec<_> = parts.filter_map(argument).collect();
+    commands.log(level, &words.join(&b' '));
+    Ok(mlua::Value::Nil)
+}
+
+/// `redis.setresp`.
+fn set_protocol(arguments: &MultiValue, commands: &mut dyn Commands) -> mlua::Result<mlua::Value> {
+    match arguments.front() {
+        Some(mlua::Value::Integer(version @ (2 | 3))) => {
+            commands.set_protocol(*version as u8);
+            Ok(mlua::Value::Nil)
+        }
+        _ => {
+            let text = b"ERR RESP version must be 2 or 3.".to_vec();
+            Err(mlua::Error::external(Raised(text)))
+        }
     }
+}
+
+/// What `redis` has beside what the server does.
+fn redis_table(lua: &Lua) -> mlua::Result<Table> {
+    let single = |field: &'static str, strips: bool| {
+        lua.create_function(move |lua, text: MultiValue| {
+            let table = lua.create_table_with_capacity(0, 1)?;
+            match (text.len(), text.front()) {
+                (1, Some(mlua::Value::String(text))) => {
+                    let text = text.as_bytes();
+                    let bare = if strips {
+                        text.strip_prefix(b"-")
+                    } else {
+                        None
+                    };
+                    table.raw_set(field, lua.create_string(bare.unwrap_or(&text))?)?;
+                }
+                _ => table.raw_set("err", "ERR wrong number or type of arguments")?,
+            }
+            Ok(table)
+        })
+    };
+    let redis = lua.create_table()?;
+    redis.raw_set("error_reply", single("err", true)?)?;
+    redis.raw_set("status_reply", single("ok", false)?)?;
+    let sha1 = |lua: &Lua, text: MultiValue| match (text.len(), text.front()) {
+        (1, Some(text)) => {
+            let text = argument(text).unwrap_or_default();
+            lua.create_string(crate::sha1_hex(&text))
+        }
+        _ => Err(mlua::Error::runtime("wrong number of arguments")),
+    };
+    redis.raw_set("sha1hex", lua.create_function(sha1)?)?;
+    let yes = lua.create_function(|_, _: MultiValue| Ok(true))?;
+    let no = lua.create_function(|_, _: MultiValue| Ok(false))?;
+    let nothing = lua.create_function(|_, _: MultiValue| Ok(()))?;
+    redis.raw_set("replicate_commands", yes.clone())?;
+    redis.raw_set("acl_check_cmd", yes)?;
+    redis.raw_set("breakpoint", no)?;
+    redis.raw_set("debug", nothing.clone())?;
+    redis.raw_set("set_repl", nothing)?;
+    for (name, number) in [
+        ("LOG_DEBUG", 0),
+        ("LOG_VERBOSE", 1),
+        ("LOG_NOTICE", 2),
+        ("LOG_WARNING", 3),
+        ("REPL_NONE", 0),
+        ("REPL_AOF", 1),
+        ("REPL_SLAVE", 2),
+        ("REPL_REPLICA", 2),
+        ("REPL_ALL", 3),
+        ("REDIS_VERSION_NUM", VERSION_NUMBER),
+        ("SERVER_VERSION_NUM", VERSION_NUMBER),
+    ] {
+        redis.raw_set(name, number)?;
+    }
+    redis.raw_set("REDIS_VERSION", VERSION)?;
+    redis.raw_set("SERVER_VERSION", VERSION)?;
+    redis.raw_set("SERVER_NAME", "redis")?;
+    Ok(redis)
 }
 
 /// Runs a command. What it refuses is a value, too.
