@@ -4,7 +4,7 @@ use crate::budget::{Budget, SLICE};
 use crate::convert::{to_lua, to_value};
 use crate::functions::{Function, Library};
 use crate::json::number_text;
-use crate::sandbox::{ENVIRONMENT, Sandbox, Way};
+use crate::sandbox::{ENVIRONMENT, Sandbox};
 use crate::shebang::{Flags, Shebang, is_name};
 use crate::{Commands, Interrupted, Value};
 use core::cell::RefCell;
@@ -34,16 +34,24 @@ pub enum Ended {
     OutOfMemory,
 }
 
-/// The budget of the script that runs.
+/// The script that runs: its budget, and the function that does its commands.
 #[derive(Default)]
-pub(crate) struct State(RefCell<Option<Rc<Budget>>>);
+pub(crate) struct State {
+    budget: RefCell<Option<Rc<Budget>>>,
+    commands: RefCell<Option<mlua::Function>>,
+}
 
 /// See [`State`]; shared with the functions that scripts call.
 pub(crate) type Shared = Rc<State>;
 
 impl State {
     fn budget(&self) -> Option<Rc<Budget>> {
-        self.0.borrow().clone()
+        self.budget.borrow().clone()
+    }
+
+    fn commands(&self) -> mlua::Result<mlua::Function> {
+        let commands = self.commands.borrow().clone();
+        commands.ok_or_else(|| mlua::Error::runtime("no script runs"))
     }
 
     pub(crate) fn with_budget<R>(&self, f: impl FnOnce(&Budget) -> R) -> R {
@@ -136,7 +144,7 @@ impl Interpreter {
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
         let shared = Shared::default();
-        let sandbox = Sandbox::new(&lua, &shared, redis_table(&lua)?)?;
+        let sandbox = Sandbox::new(&lua, &shared, (redis_table(&lua)?, commands(&lua, &shared)?))?;
         let handler = handler(&lua, &shared)?;
         lua.set_memory_limit(MEMORY_MAX)?;
         let counted = Rc::clone(&shared);
@@ -269,9 +277,9 @@ impl Interpreter {
         let words = |why: Vec<u8>| [b"Error compiling function: ".as_slice(), &why].concat();
         let body = self.compile(source, "@user_function").map_err(words)?;
         let registered = Rc::new(RefCell::new(Vec::new()));
-        *self.shared.0.borrow_mut() = Some(Rc::clone(budget));
+        *self.shared.budget.borrow_mut() = Some(Rc::clone(budget));
         let result = self.run_body(&body, &registered);
-        *self.shared.0.borrow_mut() = None;
+        *self.shared.budget.borrow_mut() = None;
         match result {
             Ok(None) => Ok(registered.take()),
             Ok(Some(error)) => Err([b"Error registering functions: ".as_slice(), &error].concat()),
@@ -299,8 +307,7 @@ impl Interpreter {
             taken.push(registered);
             Ok(())
         })?;
-        let no_commands = mlua::Value::Nil;
-        let environment: Table = self.sandbox.new_environment.call((no_commands, register))?;
+        let environment: Table = self.sandbox.new_environment.call(register)?;
         self.lua
             .set_named_registry_value(ENVIRONMENT, &environment)?;
         body.set_environment(environment)?;
@@ -344,9 +351,10 @@ impl Interpreter {
         budget: &Rc<Budget>,
         prepare: impl FnOnce(&Table) -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
     ) -> Ended {
-        *self.shared.0.borrow_mut() = Some(Rc::clone(budget));
+        *self.shared.budget.borrow_mut() = Some(Rc::clone(budget));
         let result = self.run_scoped(commands, budget, prepare);
-        *self.shared.0.borrow_mut() = None;
+        *self.shared.budget.borrow_mut() = None;
+        *self.shared.commands.borrow_mut() = None;
         let ended = match result {
             Ok((true, value)) if !budget.is_over() => Ended::Value(to_value(&value)),
             Ok(_) | Err(_) if budget.is_full() => Ended::OutOfMemory,
@@ -377,21 +385,22 @@ impl Interpreter {
     ) -> mlua::Result<(bool, mlua::Value)> {
         let commands = RefCell::new(commands);
         self.lua.scope(|scope| {
-            // One function for all: each that is made costs as much as a command.
-            let handed = scope.create_function(|lua, (way, arguments): (usize, MultiValue)| {
+            // One function does all: to make one costs as much as a short script.
+            let run = scope.create_function(|lua, (way, arguments): (usize, MultiValue)| {
                 let commands = &mut **commands.borrow_mut();
-                match Way::of(way) {
-                    Some(Way::Call) => match command(&arguments, commands, budget)? {
+                match WAYS.get(way) {
+                    Some((_, Way::Call)) => match command(&arguments, commands, budget)? {
                         Value::Error(text) => Err(mlua::Error::external(Raised(text))),
                         value => to_lua(lua, &value),
                     },
-                    Some(Way::PCall) => to_lua(lua, &command(&arguments, commands, budget)?),
-                    Some(Way::Log) => log(&arguments, commands),
-                    Some(Way::SetProtocol) => set_protocol(&arguments, commands),
+                    Some((_, Way::PCall)) => to_lua(lua, &command(&arguments, commands, budget)?),
+                    Some((_, Way::Log)) => log(&arguments, commands),
+                    Some((_, Way::SetProtocol)) => set_protocol(&arguments, commands),
                     None => Err(mlua::Error::runtime("no such function")),
                 }
             })?;
-            let environment: Table = self.sandbox.new_environment.call(handed)?;
+            *self.shared.commands.borrow_mut() = Some(run);
+            let environment: Table = self.sandbox.new_environment.call(())?;
             self.lua
                 .set_named_registry_value(ENVIRONMENT, &environment)?;
             let (function, a, b) = prepare(&environment)?;
@@ -399,6 +408,37 @@ impl Interpreter {
             protected.call::<(bool, mlua::Value)>((function, self.handler.clone(), a, b))
         })
     }
+}
+
+/// What scripts call of `redis` that the server does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Call,
+    PCall,
+    Log,
+    SetProtocol,
+}
+
+const WAYS: [(&str, Way); 4] = [
+    ("call", Way::Call),
+    ("pcall", Way::PCall),
+    ("log", Way::Log),
+    ("setresp", Way::SetProtocol),
+];
+
+/// These functions. They are made once, and hand their arguments to the function of the script that
+/// runs. No function of Lua lies between: where a script ends in a call of one, its own place on
+/// the stack would be gone, and with it the line of an error.
+fn commands(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
+    let table = lua.create_table_with_capacity(0, WAYS.len())?;
+    for (number, (name, _)) in WAYS.into_iter().enumerate() {
+        let shared = Rc::clone(shared);
+        let function = lua.create_function(move |_, arguments: MultiValue| {
+            shared.commands()?.call::<mlua::Value>((number, arguments))
+        })?;
+        table.raw_set(name, function)?;
+    }
+    Ok(table)
 }
 
 /// `redis.log`.

@@ -30,7 +30,7 @@ const BASE: [&str; 13] = [
 /// The part that is written in Lua: `pcall` and `xpcall` that do not catch interruptions, and the
 /// environment of a run.
 const PRELUDE: &str = r#"
-local base, libraries, plain, ways, check, seen = ...
+local base, libraries, plain, commands, check, seen = ...
 local rawset, setmetatable, tostring, error = rawset, setmetatable, tostring, error
 local pcall, xpcall, unpack, select = pcall, xpcall, unpack, select
 local randomseed = libraries.math.randomseed
@@ -87,17 +87,10 @@ environment.__index = function(made, name)
     return value
 end
 
--- What a run hands its commands to.
-local run
-local redis = setmetatable({}, { __index = plain })
-for number, name in ipairs(ways) do
-    redis[name] = function(...) return run(number, ...) end
-end
-local commands = view_of(redis)
+local redis = view_of(setmetatable(commands, { __index = plain }))
 
-local function new_environment(handed, register)
-    run = handed
-    local made, view = {}, commands
+local function new_environment(register)
+    local made, view = {}, redis
     if register then
         view = view_of(setmetatable({ register_function = register }, { __index = plain }))
     end
@@ -126,44 +119,22 @@ pub(crate) fn library<const N: usize>(
     Ok(table)
 }
 
-/// What scripts call of `redis` that the server does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    Call,
-    PCall,
-    Log,
-    SetProtocol,
-}
-
-impl Way {
-    /// All, by their numbers in the prelude, from 1.
-    const ALL: [(&str, Self); 4] = [
-        ("call", Self::Call),
-        ("pcall", Self::PCall),
-        ("log", Self::Log),
-        ("setresp", Self::SetProtocol),
-    ];
-
-    /// The one with this number.
-    pub(crate) fn of(number: usize) -> Option<Self> {
-        let (_, way) = Self::ALL.get(number.checked_sub(1)?)?;
-        Some(*way)
-    }
-}
-
 /// What the prelude gives.
 pub(crate) struct Sandbox {
-    /// A new environment. The first argument takes what the script calls of `redis`: the number of
-    /// a [`Way`], and the arguments. While a library is loaded, the second one is
-    /// `redis.register_function`, and there are no commands.
+    /// A new environment. While a library is loaded, its argument is `redis.register_function`, and
+    /// there are no commands.
     pub(crate) new_environment: Function,
     /// Calls a function with two arguments; errors go through a handler.
     pub(crate) protected: Function,
 }
 
 impl Sandbox {
-    /// `plain` is what `redis` has beside what the server does.
-    pub(crate) fn new(lua: &Lua, shared: &Shared, plain: Table) -> mlua::Result<Self> {
+    /// Of `redis`: `plain` is what is always there, `commands` what the server does for a script.
+    pub(crate) fn new(
+        lua: &Lua,
+        shared: &Shared,
+        (plain, commands): (Table, Table),
+    ) -> mlua::Result<Self> {
         let globals = lua.globals();
         let base = lua.create_table()?;
         for name in BASE {
@@ -195,8 +166,7 @@ impl Sandbox {
         let seen = lua.create_function(move |lua, raised: Value| {
             Ok((state.is_over(), crate::interpreter::seen(lua, raised)?))
         })?;
-        let ways = lua.create_sequence_from(Way::ALL.map(|(name, _)| name))?;
-        let all = (base, libraries, plain, ways, check, seen);
+        let all = (base, libraries, plain, commands, check, seen);
         let (new_environment, protected) = prelude.call(all)?;
         Ok(Self {
             new_environment,

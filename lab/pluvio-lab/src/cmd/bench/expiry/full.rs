@@ -1,8 +1,8 @@
 //! A store of volatile keys that is nearly full all the time: as keys expire, new ones are written.
 //!
-//! Writers may write as much as a *steward* allows. He looks at the live bytes, and lets no more in
-//! than fits the utilization, nor faster than one lifetime replaces all. So keys expire one after
-//! the other, and the store has turned over once in each lifetime.
+//! Writers may write as much as a *steward* allows. It looks at the live bytes, and lets no more in
+//! than fits the utilization, nor much faster than one lifetime replaces all. So keys expire one
+//! after the other, and the store turns over once in each lifetime.
 
 use super::{ExpiryBench, Held, port};
 use crate::systems::Ours;
@@ -12,7 +12,7 @@ use indicatif::ProgressBar;
 use pluvio_bench::experiment::{Row, Spread};
 use pluvio_bench::run::Collector;
 use pluvio_console::failure::Failure;
-use pluvio_env::{Clock, Env, Moment};
+use pluvio_env::{Clock, Env};
 use pluvio_load::{KEY_BYTES, Random, key};
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,6 +26,10 @@ const BATCH: u64 = 16;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a writer waits that may write no more, and one that was refused.
 const PAUSE: Duration = Duration::from_millis(2);
+/// How much faster than keys expire they may be written: a store that fell behind comes back.
+const HASTE: f64 = 1.25;
+/// Most seconds of writing that may be made up for.
+const SAVED_S: f64 = 1.0;
 /// Bytes of the log for an object beside key and value, about.
 const OVERHEAD: u64 = 30;
 
@@ -41,6 +45,12 @@ struct Shared {
 }
 
 impl Shared {
+    /// Keys that are allowed, and not taken by a writer yet.
+    fn left(&self) -> u64 {
+        let allowed = self.allowed.load(Ordering::Relaxed);
+        allowed.saturating_sub(self.next.load(Ordering::Relaxed))
+    }
+
     /// Numbers of keys that are to be written now; `None` where there are none.
     fn take(&self) -> Option<Range<u64>> {
         let allowed = self.allowed.load(Ordering::Relaxed);
@@ -109,30 +119,29 @@ async fn steward(
     let lifetime = Duration::from_secs(bench.lifetime);
     let memory = Held::now(cluster).await?.memory;
     let wanted = memory / 100 * bench.utilization;
-    let rate = wanted as f64 / each as f64 / lifetime.as_secs_f64();
+    let rate = HASTE * wanted as f64 / each as f64 / lifetime.as_secs_f64();
     let start = env.clock.now();
     let until = start + Duration::from_secs_f64(bench.minutes * 60.0);
     let mut shares = Vec::new();
-    // Bytes of an object, as the server counts them.
-    let mut last: (Moment, f64) = (start, 0.0);
+    // When was looked last, and how many keys the pace had let in by then that were not written.
+    let (mut last, mut saved) = (start, 0.0_f64);
     let held = loop {
         let held = Held::now(cluster).await?;
         let now = env.clock.now();
-        let since = now.since(start);
-        if since > lifetime + Duration::from_secs(2) {
+        if now.since(start) > lifetime + Duration::from_secs(2) {
             shares.push(100.0 * held.live as f64 / held.memory as f64);
         }
         if now >= until {
             break held;
         }
-        let written = shared.next.load(Ordering::Relaxed);
-        // What the rate has let in since the last look; nothing is saved up while the store is full.
-        let (before, fraction) = last;
-        let paced = rate * now.since(before).as_secs_f64() + fraction;
-        let room = wanted.saturating_sub(held.live) / each;
-        let more = (paced as u64).min(room);
-        last = (now, (paced - more as f64).clamp(0.0, rate * LOOK.as_secs_f64()));
-        shared.allowed.store(written + more, Ordering::Relaxed);
+        let left = shared.left();
+        saved = (saved + rate * now.since(last).as_secs_f64()).min(rate * SAVED_S);
+        last = now;
+        // What was allowed and is not written yet takes its room as well.
+        let room = (wanted.saturating_sub(held.live) / each).saturating_sub(left);
+        let more = (saved as u64).min(room);
+        saved -= more as f64;
+        shared.allowed.fetch_add(more, Ordering::Relaxed);
         env.clock.sleep(LOOK).await;
     };
     let share = Spread::of(&shares).unwrap_or_default();
