@@ -144,7 +144,11 @@ impl Interpreter {
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
         let shared = Shared::default();
-        let sandbox = Sandbox::new(&lua, &shared, (redis_table(&lua)?, commands(&lua, &shared)?))?;
+        let sandbox = Sandbox::new(
+            &lua,
+            &shared,
+            (redis_table(&lua)?, commands(&lua, &shared)?),
+        )?;
         let handler = handler(&lua, &shared)?;
         lua.set_memory_limit(MEMORY_MAX)?;
         let counted = Rc::clone(&shared);

@@ -109,7 +109,10 @@ impl Notes {
             }
         }
         inner.count -= taken.len();
-        let first = inner.ticks.first_key_value().map_or(NONE, |(tick, _)| *tick);
+        let first = inner
+            .ticks
+            .first_key_value()
+            .map_or(NONE, |(tick, _)| *tick);
         self.first.store(first, Ordering::Release);
         taken
     }

@@ -15,10 +15,8 @@ pub trait Caller: Sized + Send + 'static {
     type Load: Clone + Send + 'static;
 
     /// The caller with this number, connected.
-    fn open(
-        load: &Self::Load,
-        number: usize,
-    ) -> impl Future<Output = Result<Self, Failure>> + Send;
+    fn open(load: &Self::Load, number: usize)
+    -> impl Future<Output = Result<Self, Failure>> + Send;
 
     /// Sends what goes out at once, and waits for the answers: how many operations that were. 0:
     /// there is no more to do.

@@ -171,7 +171,12 @@ fn keys_expire_under_load() {
     let line = "bench expiry --durability none --part late --keys 3000 --fill-rate 1000 --spread 1 --seconds 0.5 --rounds 1 --callers 2 --json";
     let json = pluvio(words(line)).json();
     let row = &rows(&json)[0];
-    for name in ["late_most_s", "dbsize_late_s", "quiet_p99_us", "expiring_p99_us"] {
+    for name in [
+        "late_most_s",
+        "dbsize_late_s",
+        "quiet_p99_us",
+        "expiring_p99_us",
+    ] {
         assert!(row[name].as_f64().is_some(), "{name} in {row}");
     }
     let line = "bench expiry --durability none --part full --memory 128MiB --utilization 50 --lifetime 1 --minutes 0.1 --json";

@@ -118,7 +118,9 @@ fn check(bench: &Commands) -> Result<(), Failure> {
     within("value-size", bench.value_size as u64, VALUE_MAX as u64)?;
     within("rounds", bench.rounds as u64, 1000)?;
     match bench.durability.contains(&Keeps::Replicated) {
-        true => refused("--durability replicated: these commands are measured on one server".into()),
+        true => {
+            refused("--durability replicated: these commands are measured on one server".into())
+        }
         false => Ok(()),
     }
 }
@@ -186,9 +188,9 @@ async fn play(
         held.push(cluster);
     }
     let theirs = peers.iter();
-    systems.extend(theirs.map(|(peer, version)| {
-        System::of_peer(peer, Promise::Volatile, version.clone())
-    }));
+    systems.extend(
+        theirs.map(|(peer, version)| System::of_peer(peer, Promise::Volatile, version.clone())),
+    );
     let steps = bench.pipeline.len() * Load::ALL.len() + 1;
     progress.set_length((systems.len() * (1 + steps * bench.rounds)) as u64);
     let value: Arc<[u8]> = Random::new(bench.seed, 0).bytes(bench.value_size).into();
@@ -320,13 +322,17 @@ fn report(experiment: &mut Experiment, seen: &[Seen]) -> Picture {
             Load::Expired => {
                 let cells = one.turns.cells();
                 let kept = ["server_us", "server_us_min", "server_us_max"];
-                let each = kept.into_iter().filter_map(|name| Some((name, cells.number(name)?)));
+                let each = kept
+                    .into_iter()
+                    .filter_map(|name| Some((name, cells.number(name)?)));
                 each.fold(row, |row, (name, number)| row.with(name, number))
             }
             _ => row.and(one.turns.cells()),
         };
         if let Some(group) = Load::ALL.iter().position(|load| *load == one.load) {
-            let at = panels.iter().position(|(pipeline, _)| *pipeline == one.pipeline);
+            let at = panels
+                .iter()
+                .position(|(pipeline, _)| *pipeline == one.pipeline);
             let at = at.unwrap_or_else(|| {
                 panels.push((one.pipeline, panel(one.pipeline, &groups)));
                 panels.len() - 1
@@ -392,9 +398,9 @@ fn beside_others(experiment: &mut Experiment, seen: &[Seen], one: &Seen) {
     if !one.is_ours {
         return;
     }
-    let others = seen.iter().filter(|other| {
-        !other.is_ours && (other.load, other.pipeline) == (one.load, one.pipeline)
-    });
+    let others = seen
+        .iter()
+        .filter(|other| !other.is_ours && (other.load, other.pipeline) == (one.load, one.pipeline));
     for other in others {
         let name = format!(
             "{}, pipeline {}: {}, {} / {}, server time",

@@ -127,7 +127,10 @@ fn check(bench: &ExpiryBench) -> Result<(), Failure> {
     within("lifetime", bench.lifetime, 86_400)?;
     within("value-size", bench.value_size as u64, VALUE_MAX as u64)?;
     let times = bench.spread.iter().map(|s| ("spread", *s, 0.0));
-    let times = times.chain([("seconds", bench.seconds, 0.1), ("minutes", bench.minutes, 0.1)]);
+    let times = times.chain([
+        ("seconds", bench.seconds, 0.1),
+        ("minutes", bench.minutes, 0.1),
+    ]);
     for (name, value, least) in times {
         if !(least..=3600.0).contains(&value) {
             return refused(format!("--{name} {value}: {least} to 3600 are possible"));

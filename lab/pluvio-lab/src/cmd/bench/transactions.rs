@@ -134,12 +134,11 @@ pub fn transactions(global: &Global, bench: &Transactions) -> Result<ExitCode, F
 /// Refuses what cannot be measured before anything is.
 fn check(bench: &Transactions) -> Result<(), Failure> {
     let refused = |text: String| Err(Failure::usage(text));
-    let within = |name: &str, value: u64, least: u64, most: u64| match (least..=most)
-        .contains(&value)
-    {
-        true => Ok(()),
-        false => refused(format!("--{name} {value}: {least} to {most} are possible")),
-    };
+    let within =
+        |name: &str, value: u64, least: u64, most: u64| match (least..=most).contains(&value) {
+            true => Ok(()),
+            false => refused(format!("--{name} {value}: {least} to {most} are possible")),
+        };
     within("servers", bench.servers.into(), 2, 16)?;
     within(
         "replicas",
@@ -462,7 +461,11 @@ fn report(experiment: &mut Experiment, seen: &[Seen]) -> Picture {
         experiment.rows.push(row);
         let is_base =
             |base: &&Seen| (base.by, base.callers, base.load) == (one.by, one.callers, Load::Write);
-        let Some(base) = seen.iter().find(is_base).filter(|_| one.load != Load::Write) else {
+        let Some(base) = seen
+            .iter()
+            .find(is_base)
+            .filter(|_| one.load != Load::Write)
+        else {
             continue;
         };
         let name = format!(

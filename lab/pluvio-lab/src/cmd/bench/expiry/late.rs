@@ -324,7 +324,10 @@ async fn count(pipeline: &mut Pipeline) -> Result<u64, Failure> {
 
 /// The spreads that rows have.
 pub(super) fn spreads(rows: &[Row]) -> Vec<f64> {
-    let mut all: Vec<f64> = rows.iter().filter_map(|row| row.number("spread_s")).collect();
+    let mut all: Vec<f64> = rows
+        .iter()
+        .filter_map(|row| row.number("spread_s"))
+        .collect();
     all.sort_by(f64::total_cmp);
     all.dedup();
     all
@@ -332,6 +335,8 @@ pub(super) fn spreads(rows: &[Row]) -> Vec<f64> {
 
 /// A number of each round of a spread.
 pub(super) fn numbers(rows: &[Row], spread: f64, name: &str) -> Vec<f64> {
-    let of_it = rows.iter().filter(|row| row.number("spread_s") == Some(spread));
+    let of_it = rows
+        .iter()
+        .filter(|row| row.number("spread_s") == Some(spread));
     of_it.filter_map(|row| row.number(name)).collect()
 }
