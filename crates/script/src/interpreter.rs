@@ -414,7 +414,7 @@ impl Interpreter {
     }
 }
 
-/// What scripts call of `redis` that the server does.
+/// The functions of `redis` that the server does for a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Call,
@@ -431,8 +431,8 @@ const WAYS: [(&str, Way); 4] = [
 ];
 
 /// These functions. They are made once, and hand their arguments to the function of the script that
-/// runs. No function of Lua lies between: where a script ends in a call of one, its own place on
-/// the stack would be gone, and with it the line of an error.
+/// runs. They are none of Lua: a script that ends in a call of a Lua function loses its place on
+/// the stack. The line of an error is told by that place.
 fn commands(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
     let table = lua.create_table_with_capacity(0, WAYS.len())?;
     for (number, (name, _)) in WAYS.into_iter().enumerate() {

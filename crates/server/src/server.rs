@@ -55,9 +55,9 @@ const RESOLVE_AT_ONCE: usize = 256;
 /// Pause between looks for keys that have expired. Deadlines are judged by the millisecond, whether
 /// or not this is called; the horizon is appended some times in its lead.
 const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
-/// Keys dropped at a time, while other requests of the core wait: some 50 us. When there are more,
-/// the requests that have arrived come next, and then more keys. So an idle core drops as fast as
-/// it can, some hundred thousand to a million a second, and a request waits for one slice at most.
+/// Keys dropped at a time, while other requests of the core wait: some 50 us. Where there are more,
+/// the requests that have arrived come first. So an idle core drops as fast as it can, some hundred
+/// thousand keys a second. A request waits for one slice at most.
 const EXPIRE_SLICE: usize = 32;
 /// How long a Redis client waits while servers say only that memory is full. The cleaner gets its
 /// chance. The answer comes before the two seconds after which several client libraries give up.

@@ -1,6 +1,8 @@
-//! `pluvio bench commands`: what commands of the Redis port cost beside SET and GET. Volatile keys,
-//! a block of ten commands, the two halves of a lock, DEL, and keys that expire unseen; by one
-//! server of ours and by redis-server, in turns.
+//! `pluvio bench commands`: the cost of commands of the Redis port beside SET and GET. They run on
+//! one server of ours and on redis-server, in turns.
+//!
+//! Volatile keys, a block of ten commands, the two halves of a lock, DEL, and keys that expire
+//! unseen take part.
 
 mod gone;
 mod load;

@@ -1,5 +1,5 @@
 //! `pluvio bench transactions`: a transaction that reads and writes one key, at one owner and at
-//! each of two, beside a single write, by the native client and by EXEC.
+//! each of two. It runs beside a single write, by the native client and by EXEC.
 //!
 //! The keys are those of two servers, found by the client's map. Redis callers are connected to the
 //! owner of the first key, as a cluster client would be.

@@ -1,5 +1,5 @@
-//! What a key costs that expires and that nobody reads: the processor time of a server in which a
-//! known number of keys goes, less that of an equal time in which none does.
+//! The cost of a key that expires and that nobody reads. It is the processor time of a server in
+//! which a known number of keys goes. That of an equal time in which none does is taken off.
 
 use super::load::{Fill, Load, Plan};
 use crate::systems::pipeline::Pipeline;

@@ -137,7 +137,7 @@ async fn steward(
         let left = shared.left();
         saved = (saved + rate * now.since(last).as_secs_f64()).min(rate * SAVED_S);
         last = now;
-        // What was allowed and is not written yet takes its room as well.
+        // Keys that are allowed and not written yet take room as well.
         let room = (wanted.saturating_sub(held.live) / each).saturating_sub(left);
         let more = (saved as u64).min(room);
         saved -= more as f64;

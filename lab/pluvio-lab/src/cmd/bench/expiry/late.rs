@@ -248,7 +248,7 @@ impl Bystander {
 struct Watch<'w> {
     cluster: &'w Ours,
     address: &'w str,
-    /// What was there before the keys, and with all of them.
+    /// The servers before the keys, and with all of them.
     before: Held,
     full: Held,
     first: Moment,
@@ -287,7 +287,7 @@ impl Watch<'_> {
             }
             env.clock.sleep(LOOK).await;
         };
-        // What comes now is not measured any more.
+        // Requests from now on are not measured.
         stop.store(true, Ordering::Relaxed);
         let took = self.full.live.saturating_sub(self.before.live).max(1);
         let left = |held: Held| held.live.saturating_sub(self.before.live);
