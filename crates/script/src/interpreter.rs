@@ -34,16 +34,24 @@ pub enum Ended {
     OutOfMemory,
 }
 
-/// The budget of the script that runs.
+/// The script that runs: its budget, and the function that does its commands.
 #[derive(Default)]
-pub(crate) struct State(RefCell<Option<Rc<Budget>>>);
+pub(crate) struct State {
+    budget: RefCell<Option<Rc<Budget>>>,
+    commands: RefCell<Option<mlua::Function>>,
+}
 
 /// See [`State`]; shared with the functions that scripts call.
 pub(crate) type Shared = Rc<State>;
 
 impl State {
     fn budget(&self) -> Option<Rc<Budget>> {
-        self.0.borrow().clone()
+        self.budget.borrow().clone()
+    }
+
+    fn commands(&self) -> mlua::Result<mlua::Function> {
+        let commands = self.commands.borrow().clone();
+        commands.ok_or_else(|| mlua::Error::runtime("no script runs"))
     }
 
     pub(crate) fn with_budget<R>(&self, f: impl FnOnce(&Budget) -> R) -> R {
@@ -136,7 +144,11 @@ impl Interpreter {
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
         let shared = Shared::default();
-        let sandbox = Sandbox::new(&lua, &shared)?;
+        let sandbox = Sandbox::new(
+            &lua,
+            &shared,
+            (redis_table(&lua)?, commands(&lua, &shared)?),
+        )?;
         let handler = handler(&lua, &shared)?;
         lua.set_memory_limit(MEMORY_MAX)?;
         let counted = Rc::clone(&shared);
@@ -185,15 +197,13 @@ impl Interpreter {
     /// # Errors
     /// It cannot; the error as Redis words it.
     pub fn check(&self, source: &[u8]) -> Result<(), Vec<u8>> {
+        self.compile_script(source).map(drop)
+    }
+
+    fn compile_script(&self, source: &[u8]) -> Result<mlua::Function, Vec<u8>> {
         let compiled = self.compile(source, "@user_script");
-        let words = |why: Vec<u8>| {
-            [
-                b"ERR Error compiling script (new function): ".as_slice(),
-                &why,
-            ]
-            .concat()
-        };
-        compiled.map(drop).map_err(words)
+        let words = b"ERR Error compiling script (new function): ".as_slice();
+        compiled.map_err(|why| [words, &why].concat())
     }
 
     /// Runs a script. `name` is its hash, for errors.
@@ -204,10 +214,7 @@ impl Interpreter {
         commands: &mut dyn Commands,
         budget: &Rc<Budget>,
     ) -> Ended {
-        if let Err(error) = self.check(source) {
-            return Ended::Failed(error);
-        }
-        let function = match self.compile(source, "@user_script") {
+        let function = match self.compile_script(source) {
             Ok(function) => function,
             Err(error) => return Ended::Failed(error),
         };
@@ -274,9 +281,9 @@ impl Interpreter {
         let words = |why: Vec<u8>| [b"Error compiling function: ".as_slice(), &why].concat();
         let body = self.compile(source, "@user_function").map_err(words)?;
         let registered = Rc::new(RefCell::new(Vec::new()));
-        *self.shared.0.borrow_mut() = Some(Rc::clone(budget));
+        *self.shared.budget.borrow_mut() = Some(Rc::clone(budget));
         let result = self.run_body(&body, &registered);
-        *self.shared.0.borrow_mut() = None;
+        *self.shared.budget.borrow_mut() = None;
         match result {
             Ok(None) => Ok(registered.take()),
             Ok(Some(error)) => Err([b"Error registering functions: ".as_slice(), &error].concat()),
@@ -289,7 +296,6 @@ impl Interpreter {
         body: &mlua::Function,
         registered: &Rc<RefCell<Vec<(Function, mlua::Function)>>>,
     ) -> mlua::Result<Option<Vec<u8>>> {
-        let redis = self.redis_table()?;
         let taken = Rc::clone(registered);
         let register = self.lua.create_function(move |_, arguments: MultiValue| {
             let registered = registration(&arguments).map_err(mlua::Error::runtime)?;
@@ -305,8 +311,7 @@ impl Interpreter {
             taken.push(registered);
             Ok(())
         })?;
-        redis.raw_set("register_function", register)?;
-        let environment: Table = self.sandbox.new_environment.call(redis)?;
+        let environment: Table = self.sandbox.new_environment.call(register)?;
         self.lua
             .set_named_registry_value(ENVIRONMENT, &environment)?;
         body.set_environment(environment)?;
@@ -341,66 +346,6 @@ impl Interpreter {
         Ok(table)
     }
 
-    /// What `redis` has beside commands.
-    fn redis_table(&self) -> mlua::Result<Table> {
-        let lua = &self.lua;
-        let single = |field: &'static str, strips: bool| {
-            lua.create_function(move |lua, text: MultiValue| {
-                let table = lua.create_table_with_capacity(0, 1)?;
-                match (text.len(), text.front()) {
-                    (1, Some(mlua::Value::String(text))) => {
-                        let text = text.as_bytes();
-                        let bare = if strips {
-                            text.strip_prefix(b"-")
-                        } else {
-                            None
-                        };
-                        table.raw_set(field, lua.create_string(bare.unwrap_or(&text))?)?;
-                    }
-                    _ => table.raw_set("err", "ERR wrong number or type of arguments")?,
-                }
-                Ok(table)
-            })
-        };
-        let redis = lua.create_table()?;
-        redis.raw_set("error_reply", single("err", true)?)?;
-        redis.raw_set("status_reply", single("ok", false)?)?;
-        let sha1 = |lua: &Lua, text: MultiValue| match (text.len(), text.front()) {
-            (1, Some(text)) => {
-                let text = argument(text).unwrap_or_default();
-                lua.create_string(crate::sha1_hex(&text))
-            }
-            _ => Err(mlua::Error::runtime("wrong number of arguments")),
-        };
-        redis.raw_set("sha1hex", lua.create_function(sha1)?)?;
-        let yes = lua.create_function(|_, _: MultiValue| Ok(true))?;
-        let no = lua.create_function(|_, _: MultiValue| Ok(false))?;
-        let nothing = lua.create_function(|_, _: MultiValue| Ok(()))?;
-        redis.raw_set("replicate_commands", yes)?;
-        redis.raw_set("breakpoint", no)?;
-        redis.raw_set("debug", nothing.clone())?;
-        redis.raw_set("set_repl", nothing)?;
-        for (name, number) in [
-            ("LOG_DEBUG", 0),
-            ("LOG_VERBOSE", 1),
-            ("LOG_NOTICE", 2),
-            ("LOG_WARNING", 3),
-            ("REPL_NONE", 0),
-            ("REPL_AOF", 1),
-            ("REPL_SLAVE", 2),
-            ("REPL_REPLICA", 2),
-            ("REPL_ALL", 3),
-            ("REDIS_VERSION_NUM", VERSION_NUMBER),
-            ("SERVER_VERSION_NUM", VERSION_NUMBER),
-        ] {
-            redis.raw_set(name, number)?;
-        }
-        redis.raw_set("REDIS_VERSION", VERSION)?;
-        redis.raw_set("SERVER_VERSION", VERSION)?;
-        redis.raw_set("SERVER_NAME", "redis")?;
-        Ok(redis)
-    }
-
     /// Runs what `prepare` makes of a new environment.
     fn run_in(
         &self,
@@ -410,10 +355,10 @@ impl Interpreter {
         budget: &Rc<Budget>,
         prepare: impl FnOnce(&Table) -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
     ) -> Ended {
-        *self.shared.0.borrow_mut() = Some(Rc::clone(budget));
+        *self.shared.budget.borrow_mut() = Some(Rc::clone(budget));
         let result = self.run_scoped(commands, budget, prepare);
-        *self.shared.0.borrow_mut() = None;
-        // Chance is the same for each script, as in Redis.
+        *self.shared.budget.borrow_mut() = None;
+        *self.shared.commands.borrow_mut() = None;
         let ended = match result {
             Ok((true, value)) if !budget.is_over() => Ended::Value(to_value(&value)),
             Ok(_) | Err(_) if budget.is_full() => Ended::OutOfMemory,
@@ -443,87 +388,174 @@ impl Interpreter {
         prepare: impl FnOnce(&Table) -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
     ) -> mlua::Result<(bool, mlua::Value)> {
         let commands = RefCell::new(commands);
-        let run = |lua: &Lua, arguments: &MultiValue| {
-            let value = command(arguments, &mut **commands.borrow_mut(), budget)?;
-            Ok::<_, mlua::Error>((to_lua(lua, &value)?, value))
-        };
         self.lua.scope(|scope| {
-            let redis = self.redis_table()?;
-            let call = scope.create_function(|lua, arguments: MultiValue| {
-                match run(lua, &arguments)? {
-                    (_, Value::Error(text)) => Err(mlua::Error::external(Raised(text))),
-                    (value, _) => Ok(value),
+            // One function does all: to make one costs as much as a short script.
+            let run = scope.create_function(|lua, (way, arguments): (usize, MultiValue)| {
+                let commands = &mut **commands.borrow_mut();
+                match WAYS.get(way) {
+                    Some((_, Way::Call)) => match command(&arguments, commands, budget)? {
+                        Value::Error(text) => Err(mlua::Error::external(Raised(text))),
+                        value => to_lua(lua, &value),
+                    },
+                    Some((_, Way::PCall)) => to_lua(lua, &command(&arguments, commands, budget)?),
+                    Some((_, Way::MayCall)) => may_call(&arguments, commands),
+                    Some((_, Way::Log)) => log(&arguments, commands),
+                    Some((_, Way::SetProtocol)) => set_protocol(&arguments, commands),
+                    None => Err(mlua::Error::runtime("no such function")),
                 }
             })?;
-            redis.raw_set("call", call)?;
-            let pcall =
-                scope.create_function(|lua, arguments: MultiValue| Ok(run(lua, &arguments)?.0))?;
-            redis.raw_set("pcall", pcall)?;
-            let may_call = scope.create_function(|_, arguments: MultiValue| {
-                let raise = |text: &str| Err(mlua::Error::external(Raised(text.into())));
-                if arguments.is_empty() {
-                    return raise(
-                        "ERR Please specify at least one argument for this redis.acl_check_cmd() \
-                         call",
-                    );
-                }
-                let parts: Option<Vec<_>> = arguments.iter().map(argument).collect();
-                let Some(parts) = parts else {
-                    return raise(
-                        "ERR redis.acl_check_cmd() command arguments must be strings or integers",
-                    );
-                };
-                match commands.borrow_mut().may_call(parts) {
-                    Some(may) => Ok(may),
-                    None => raise("ERR Invalid command passed to redis.acl_check_cmd()"),
-                }
-            })?;
-            redis.raw_set("acl_check_cmd", may_call)?;
-            let log = scope.create_function(|_, arguments: MultiValue| {
-                let mut parts = arguments.iter();
-                let level = match parts.next() {
-                    Some(mlua::Value::Integer(level @ 0..=3)) => *level as u8,
-                    Some(mlua::Value::Integer(_)) => {
-                        return Err(mlua::Error::runtime("Invalid log level."));
-                    }
-                    _ => {
-                        return Err(mlua::Error::runtime(
-                            "First argument must be a number (log level).",
-                        ));
-                    }
-                };
-                let words: Vec<_> = parts.filter_map(argument).collect();
-                commands.borrow_mut().log(level, &words.join(&b' '));
-                Ok(())
-            })?;
-            redis.raw_set("log", log)?;
-            let set_protocol = scope.create_function(|_, version: mlua::Value| match version {
-                mlua::Value::Integer(version @ (2 | 3)) => {
-                    commands.borrow_mut().set_protocol(version as u8);
-                    Ok(mlua::Value::Nil)
-                }
-                _ => {
-                    let text = b"ERR RESP version must be 2 or 3.".to_vec();
-                    Err(mlua::Error::external(Raised(text)))
-                }
-            })?;
-            redis.raw_set("setresp", set_protocol)?;
-            let environment: Table = self.sandbox.new_environment.call(redis)?;
+            *self.shared.commands.borrow_mut() = Some(run);
+            let environment: Table = self.sandbox.new_environment.call(())?;
             self.lua
                 .set_named_registry_value(ENVIRONMENT, &environment)?;
-            self.reseed()?;
             let (function, a, b) = prepare(&environment)?;
             let protected = &self.sandbox.protected;
             protected.call::<(bool, mlua::Value)>((function, self.handler.clone(), a, b))
         })
     }
+}
 
-    /// Lets `math.random` begin anew.
-    fn reseed(&self) -> mlua::Result<()> {
-        let math: Table = self.lua.globals().raw_get("math")?;
-        let seed: mlua::Function = math.raw_get("randomseed")?;
-        seed.call(0)
+/// The functions of `redis` that the server does for a script.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Call,
+    PCall,
+    MayCall,
+    Log,
+    SetProtocol,
+}
+
+const WAYS: [(&str, Way); 5] = [
+    ("call", Way::Call),
+    ("pcall", Way::PCall),
+    ("acl_check_cmd", Way::MayCall),
+    ("log", Way::Log),
+    ("setresp", Way::SetProtocol),
+];
+
+/// These functions. They are made once, and hand their arguments to the function of the script that
+/// runs. They are none of Lua: a script that ends in a call of a Lua function loses its place on
+/// the stack. The line of an error is told by that place.
+fn commands(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
+    let table = lua.create_table_with_capacity(0, WAYS.len())?;
+    for (number, (name, _)) in WAYS.into_iter().enumerate() {
+        let shared = Rc::clone(shared);
+        let function = lua.create_function(move |_, arguments: MultiValue| {
+            shared.commands()?.call::<mlua::Value>((number, arguments))
+        })?;
+        table.raw_set(name, function)?;
     }
+    Ok(table)
+}
+
+/// `redis.acl_check_cmd`.
+fn may_call(arguments: &MultiValue, commands: &mut dyn Commands) -> mlua::Result<mlua::Value> {
+    let raise = |text: &str| Err(mlua::Error::external(Raised(text.into())));
+    if arguments.is_empty() {
+        return raise(
+            "ERR Please specify at least one argument for this redis.acl_check_cmd() call",
+        );
+    }
+    let parts: Option<Vec<_>> = arguments.iter().map(argument).collect();
+    let Some(parts) = parts else {
+        return raise("ERR redis.acl_check_cmd() command arguments must be strings or integers");
+    };
+    match commands.may_call(parts) {
+        Some(may) => Ok(mlua::Value::Boolean(may)),
+        None => raise("ERR Invalid command passed to redis.acl_check_cmd()"),
+    }
+}
+
+/// `redis.log`.
+fn log(arguments: &MultiValue, commands: &mut dyn Commands) -> mlua::Result<mlua::Value> {
+    let mut parts = arguments.iter();
+    let level = match parts.next() {
+        Some(mlua::Value::Integer(level @ 0..=3)) => *level as u8,
+        Some(mlua::Value::Integer(_)) => {
+            return Err(mlua::Error::runtime("Invalid log level."));
+        }
+        _ => {
+            return Err(mlua::Error::runtime(
+                "First argument must be a number (log level).",
+            ));
+        }
+    };
+    let words: Vec<_> = parts.filter_map(argument).collect();
+    commands.log(level, &words.join(&b' '));
+    Ok(mlua::Value::Nil)
+}
+
+/// `redis.setresp`.
+fn set_protocol(arguments: &MultiValue, commands: &mut dyn Commands) -> mlua::Result<mlua::Value> {
+    match arguments.front() {
+        Some(mlua::Value::Integer(version @ (2 | 3))) => {
+            commands.set_protocol(*version as u8);
+            Ok(mlua::Value::Nil)
+        }
+        _ => {
+            let text = b"ERR RESP version must be 2 or 3.".to_vec();
+            Err(mlua::Error::external(Raised(text)))
+        }
+    }
+}
+
+/// What `redis` has beside what the server does.
+fn redis_table(lua: &Lua) -> mlua::Result<Table> {
+    let single = |field: &'static str, strips: bool| {
+        lua.create_function(move |lua, text: MultiValue| {
+            let table = lua.create_table_with_capacity(0, 1)?;
+            match (text.len(), text.front()) {
+                (1, Some(mlua::Value::String(text))) => {
+                    let text = text.as_bytes();
+                    let bare = if strips {
+                        text.strip_prefix(b"-")
+                    } else {
+                        None
+                    };
+                    table.raw_set(field, lua.create_string(bare.unwrap_or(&text))?)?;
+                }
+                _ => table.raw_set("err", "ERR wrong number or type of arguments")?,
+            }
+            Ok(table)
+        })
+    };
+    let redis = lua.create_table()?;
+    redis.raw_set("error_reply", single("err", true)?)?;
+    redis.raw_set("status_reply", single("ok", false)?)?;
+    let sha1 = |lua: &Lua, text: MultiValue| match (text.len(), text.front()) {
+        (1, Some(text)) => {
+            let text = argument(text).unwrap_or_default();
+            lua.create_string(crate::sha1_hex(&text))
+        }
+        _ => Err(mlua::Error::runtime("wrong number of arguments")),
+    };
+    redis.raw_set("sha1hex", lua.create_function(sha1)?)?;
+    let yes = lua.create_function(|_, _: MultiValue| Ok(true))?;
+    let no = lua.create_function(|_, _: MultiValue| Ok(false))?;
+    let nothing = lua.create_function(|_, _: MultiValue| Ok(()))?;
+    redis.raw_set("replicate_commands", yes)?;
+    redis.raw_set("breakpoint", no)?;
+    redis.raw_set("debug", nothing.clone())?;
+    redis.raw_set("set_repl", nothing)?;
+    for (name, number) in [
+        ("LOG_DEBUG", 0),
+        ("LOG_VERBOSE", 1),
+        ("LOG_NOTICE", 2),
+        ("LOG_WARNING", 3),
+        ("REPL_NONE", 0),
+        ("REPL_AOF", 1),
+        ("REPL_SLAVE", 2),
+        ("REPL_REPLICA", 2),
+        ("REPL_ALL", 3),
+        ("REDIS_VERSION_NUM", VERSION_NUMBER),
+        ("SERVER_VERSION_NUM", VERSION_NUMBER),
+    ] {
+        redis.raw_set(name, number)?;
+    }
+    redis.raw_set("REDIS_VERSION", VERSION)?;
+    redis.raw_set("SERVER_VERSION", VERSION)?;
+    redis.raw_set("SERVER_NAME", "redis")?;
+    Ok(redis)
 }
 
 /// Runs a command. What it refuses is a value, too.

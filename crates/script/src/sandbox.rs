@@ -2,7 +2,8 @@
 //! SCRIPT-4).
 //!
 //! Each run has an environment of its own. Its tables of libraries are empty ones, made anew, which
-//! look into the true ones and refuse to be written. The true ones are nowhere to be had.
+//! look into the true ones and refuse to be written. The true ones are nowhere to be had. A table
+//! is made when the run first looks at it: most scripts use one or two.
 
 use crate::interpreter::Shared;
 use crate::{bits, json, msgpack, pattern, structs};
@@ -29,9 +30,10 @@ const BASE: [&str; 13] = [
 /// The part that is written in Lua: `pcall` and `xpcall` that do not catch interruptions, and the
 /// environment of a run.
 const PRELUDE: &str = r#"
-local base, libraries, check, seen = ...
-local rawset, setmetatable, tostring, error, pairs = rawset, setmetatable, tostring, error, pairs
+local base, libraries, plain, commands, check, seen = ...
+local rawset, setmetatable, tostring, error = rawset, setmetatable, tostring, error
 local pcall, xpcall, unpack, select = pcall, xpcall, unpack, select
+local randomseed = libraries.math.randomseed
 
 local function readonly()
     error("Attempt to modify a readonly table", 2)
@@ -60,22 +62,38 @@ end
 base.rawset = function(t, k, v) return rawset(t, k, v) end
 base.unpack = unpack
 
-setmetatable(base, {
-    __index = function(_, name)
-        error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
-    end,
-})
+-- An empty table with it shows what `library` has, and refuses to be written.
+local function view_of(library)
+    return { __index = library, __newindex = readonly, __metatable = false }
+end
 
 local views = {}
-for name, library in pairs(libraries) do
-    views[name] = { __index = library, __newindex = readonly, __metatable = false }
-end
-local environment = { __index = base, __newindex = readonly, __metatable = false }
+for name, library in pairs(libraries) do views[name] = view_of(library) end
 
-local function new_environment(redis)
-    local made = {}
-    for name, view in pairs(views) do made[name] = setmetatable({}, view) end
-    local view = { __index = redis, __newindex = readonly, __metatable = false }
+local environment = { __newindex = readonly, __metatable = false }
+environment.__index = function(made, name)
+    local view = views[name]
+    if view then
+        -- Chance is the same for each script, as in Redis.
+        if name == 'math' then randomseed(0) end
+        local library = setmetatable({}, view)
+        rawset(made, name, library)
+        return library
+    end
+    local value = base[name]
+    if value == nil then
+        error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+    end
+    return value
+end
+
+local redis = view_of(setmetatable(commands, { __index = plain }))
+
+local function new_environment(register)
+    local made, view = {}, redis
+    if register then
+        view = view_of(setmetatable({ register_function = register }, { __index = plain }))
+    end
     made.redis = setmetatable({}, view)
     made.server = made.redis
     made._G = made
@@ -103,14 +121,20 @@ pub(crate) fn library<const N: usize>(
 
 /// What the prelude gives.
 pub(crate) struct Sandbox {
-    /// A new environment around a table `redis`.
+    /// A new environment. While a library is loaded, its argument is `redis.register_function`, and
+    /// there are no commands.
     pub(crate) new_environment: Function,
     /// Calls a function with two arguments; errors go through a handler.
     pub(crate) protected: Function,
 }
 
 impl Sandbox {
-    pub(crate) fn new(lua: &Lua, shared: &Shared) -> mlua::Result<Self> {
+    /// Of `redis`: `plain` is what is always there, `commands` what the server does for a script.
+    pub(crate) fn new(
+        lua: &Lua,
+        shared: &Shared,
+        (plain, commands): (Table, Table),
+    ) -> mlua::Result<Self> {
         let globals = lua.globals();
         let base = lua.create_table()?;
         for name in BASE {
@@ -142,7 +166,8 @@ impl Sandbox {
         let seen = lua.create_function(move |lua, raised: Value| {
             Ok((state.is_over(), crate::interpreter::seen(lua, raised)?))
         })?;
-        let (new_environment, protected) = prelude.call((base, libraries, check, seen))?;
+        let all = (base, libraries, plain, commands, check, seen);
+        let (new_environment, protected) = prelude.call(all)?;
         Ok(Self {
             new_environment,
             protected,

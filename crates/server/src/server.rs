@@ -56,10 +56,10 @@ const RESOLVE_AT_ONCE: usize = 256;
 /// Pause between looks for keys that have expired. Deadlines are judged by the millisecond, whether
 /// or not this is called; the horizon is appended some times in its lead.
 const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
-/// Keys dropped at a time, while other requests of the core wait. When there are more, the next
-/// pause is [`EXPIRE_NEXT`]: some hundred thousand keys a second and core.
-const EXPIRE_SLICE: usize = 256;
-const EXPIRE_NEXT: Duration = Duration::from_millis(1);
+/// Keys dropped at a time, while other requests of the core wait: some 50 us. Where there are more,
+/// the requests that have arrived come first. So an idle core drops as fast as it can, some hundred
+/// thousand keys a second. A request waits for one slice at most.
+const EXPIRE_SLICE: usize = 32;
 
 /// Why a server cannot start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -731,9 +731,11 @@ impl Starting {
         let log = LogId((usize::from(core.0) % logs) as u16);
         self.env.tasks.spawn(core, "expiry", async move {
             loop {
-                let is_more = master.expire(log, EXPIRE_SLICE);
-                let pause = if is_more { EXPIRE_NEXT } else { EXPIRE_PAUSE };
-                clock.sleep(pause).await;
+                match master.expire(log, EXPIRE_SLICE) {
+                    // Lets the event loop look for what has arrived, too.
+                    true => tokio::task::yield_now().await,
+                    false => clock.sleep(EXPIRE_PAUSE).await,
+                }
             }
         })
     }

@@ -1,12 +1,13 @@
-//! Which keys expire when: a note for each key with a deadline, by seconds.
+//! Which keys expire when: a note for each key with a deadline, by *ticks* of a quarter of a
+//! second.
 //!
-//! A key has a note for a second not later than its deadline's. When that second is over, the key
-//! is looked at: it is dropped, noted again, or was changed meanwhile. So a deadline that moves
-//! away needs no new note.
+//! A key has a note for a tick not later than its deadline's. When that tick is over, the key is
+//! looked at: it is dropped, noted again, or was changed meanwhile. So a deadline that moves away
+//! needs no new note.
 //!
-//! A deadline that is far away is noted for a second up to 1/16 of the time earlier. So notes share
-//! a few hundred seconds, and cost little more than their 16 bytes. Such a key is noted again, once
-//! for each factor of 16.
+//! A deadline that is far away is noted for a tick up to 1/64 of the time earlier. So notes share
+//! some thousand ticks, and cost little more than their 16 bytes. Such a key is noted again, once
+//! for each factor of 64.
 //!
 //! Bounded by [`NOTES_MAX`]. Keys that find no room are found by walks through the indexes, for as
 //! long as there are more ([`Notes::is_beyond`]).
@@ -23,11 +24,14 @@ pub type Place = (TableId, KeyHash);
 /// rest by walking.
 const NOTES_MAX: usize = 8 << 20;
 const NONE: u64 = u64::MAX;
+/// Milliseconds of a tick: how late a key that is due is found, at most. Where many expire all the
+/// time, their memory is back the sooner, and what is due at once is less.
+const TICK_MS: u64 = 250;
 
 #[derive(Default)]
 struct Inner {
-    /// By the first second that is not before the deadline.
-    seconds: BTreeMap<u64, Vec<Place>>,
+    /// By the first tick that is not before the deadline.
+    ticks: BTreeMap<u64, Vec<Place>>,
     count: usize,
 }
 
@@ -35,7 +39,7 @@ struct Inner {
 pub(crate) struct Notes {
     inner: Mutex<Inner>,
     most: usize,
-    /// The first second that has notes.
+    /// The first tick that has notes.
     first: AtomicU64,
     beyond: AtomicBool,
 }
@@ -46,13 +50,13 @@ impl Default for Notes {
     }
 }
 
-/// The second in which a key is looked at: the first one that is not before its deadline, or
-/// earlier by up to 1/16 of the time until then.
-fn second_of(deadline: Deadline, now: UnixMs) -> u64 {
-    let second = deadline.ms().div_ceil(1000);
-    let away = second.saturating_sub(now.0 / 1000);
-    let granule = 1 << (away / 16).checked_ilog2().unwrap_or(0);
-    second - second % granule
+/// The tick in which a key is looked at: the first one that is not before its deadline, or earlier
+/// by up to 1/64 of the time until then.
+fn tick_of(deadline: Deadline, now: UnixMs) -> u64 {
+    let tick = deadline.ms().div_ceil(TICK_MS);
+    let away = tick.saturating_sub(now.0 / TICK_MS);
+    let granule = 1 << (away / 64).checked_ilog2().unwrap_or(0);
+    tick - tick % granule
 }
 
 impl Notes {
@@ -75,19 +79,19 @@ impl Notes {
             self.beyond.store(true, Ordering::Release);
             return;
         }
-        let second = second_of(deadline, now);
-        inner.seconds.entry(second).or_default().push(place);
+        let tick = tick_of(deadline, now);
+        inner.ticks.entry(tick).or_default().push(place);
         inner.count += 1;
-        self.first.fetch_min(second, Ordering::AcqRel);
+        self.first.fetch_min(tick, Ordering::AcqRel);
     }
 
     /// Whether there is a key to be looked at.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         let first = self.first.load(Ordering::Acquire);
-        first != NONE && first <= now.0 / 1000
+        first != NONE && first <= now.0 / TICK_MS
     }
 
-    /// Takes up to `most` keys whose seconds are over.
+    /// Takes up to `most` keys whose ticks are over.
     pub(crate) fn take(&self, now: UnixMs, most: usize) -> Vec<Place> {
         let mut taken = Vec::new();
         if !self.is_due(now) {
@@ -95,8 +99,8 @@ impl Notes {
         }
         let mut inner = self.inner();
         while taken.len() < most
-            && let Some(mut notes) = inner.seconds.first_entry()
-            && *notes.key() <= now.0 / 1000
+            && let Some(mut notes) = inner.ticks.first_entry()
+            && *notes.key() <= now.0 / TICK_MS
         {
             let rest = notes.get().len().saturating_sub(most - taken.len());
             taken.extend(notes.get_mut().drain(rest..));
@@ -105,7 +109,10 @@ impl Notes {
             }
         }
         inner.count -= taken.len();
-        let first = inner.seconds.first_key_value().map_or(NONE, |(s, _)| *s);
+        let first = inner
+            .ticks
+            .first_key_value()
+            .map_or(NONE, |(tick, _)| *tick);
         self.first.store(first, Ordering::Release);
         taken
     }
@@ -123,7 +130,7 @@ impl Notes {
     /// Adds a key that is due, also where there is no room.
     pub(crate) fn add_due(&self, place: Place) {
         let mut inner = self.inner();
-        inner.seconds.entry(0).or_default().push(place);
+        inner.ticks.entry(0).or_default().push(place);
         inner.count += 1;
         self.first.store(0, Ordering::Release);
     }
@@ -154,15 +161,15 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_due_when_its_second_is_over() {
+    fn a_key_is_due_when_its_tick_is_over() {
         let notes = Notes::default();
-        for (hash, ms) in [(1, 1_000), (2, 1_001), (3, 2_000), (4, 9_000)] {
+        for (hash, ms) in [(1, 1_000), (2, 1_001), (3, 1_250), (4, 9_000)] {
             notes.add(place(hash), Deadline::new(ms).unwrap(), UnixMs(1));
         }
         assert!(!notes.is_due(UnixMs(999)) && notes.is_due(UnixMs(1_000)));
-        assert_eq!(notes.take(UnixMs(1_999), 10), [place(1)]);
-        assert!(!notes.is_due(UnixMs(1_999)));
-        assert_eq!(notes.take(UnixMs(2_000), 1).len(), 1);
+        assert_eq!(notes.take(UnixMs(1_249), 10), [place(1)]);
+        assert!(!notes.is_due(UnixMs(1_249)));
+        assert_eq!(notes.take(UnixMs(1_250), 1).len(), 1);
         assert_eq!(notes.take(UnixMs(5_000), 10).len(), 1);
         assert_eq!(notes.count(), 1);
         assert_eq!(notes.take(UnixMs(u64::MAX), 10), [place(4)]);
@@ -170,17 +177,18 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_far_away_share_seconds_that_are_before_them() {
+    fn deadlines_far_away_share_ticks_that_are_before_them() {
         let (notes, now) = (Notes::default(), UnixMs(1_700_000_000_000));
         for away_s in 0..100_000_u64 {
             let deadline = Deadline::after(now, away_s * 1_000 + 1);
-            let (second, exact) = (second_of(deadline, now), deadline.ms().div_ceil(1_000));
-            assert!(second > now.0 / 1_000 && second <= exact, "{away_s}");
-            assert!(exact - second <= away_s / 16, "{away_s}");
+            let (tick, exact) = (tick_of(deadline, now), deadline.ms().div_ceil(TICK_MS));
+            let away = exact - now.0 / TICK_MS;
+            assert!(tick > now.0 / TICK_MS && tick <= exact, "{away_s}");
+            assert!(exact - tick <= away / 64, "{away_s}");
             notes.add(place(away_s), deadline, now);
         }
-        let seconds = notes.inner().seconds.len();
-        assert!(seconds < 400, "{seconds}");
+        let ticks = notes.inner().ticks.len();
+        assert!(ticks < 1_000, "{ticks}");
     }
 
     #[test]

@@ -165,7 +165,11 @@ fn found(is_there: bool) -> Result<(), Failure> {
     }
 }
 
-async fn write_all(
+/// Writes objects with these keys and one value, in one request for each server.
+///
+/// # Errors
+/// The cluster refused.
+pub async fn write_all(
     client: &Client,
     table: &Table,
     keys: &[[u8; KEY_BYTES]],

@@ -1,10 +1,11 @@
 //! One caller of a system: one request at a time.
 
+use super::pipeline::Pipeline;
 use bytes::Bytes;
 use pluvio_bench::peer::{Etcd, Memcached};
 use pluvio_client::{Client, Table};
 use pluvio_console::failure::Failure;
-use pluvio_load::resp::{self, Reply, command};
+use pluvio_load::resp::Reply;
 use std::io;
 
 /// How a system is asked.
@@ -36,13 +37,7 @@ impl Way {
                 client: client.clone(),
                 table: table.clone(),
             },
-            Self::Redis(address) => {
-                let connection = resp::Connection::open(address).await;
-                Caller::Redis {
-                    connection: Box::new(connection.map_err(|error| broken(address, &error))?),
-                    out: Vec::new(),
-                }
-            }
+            Self::Redis(address) => Caller::Redis(Box::new(Pipeline::open(address).await?)),
             Self::Memcached(address) => {
                 let opened = Memcached::open(address).await;
                 Caller::Memcached(Box::new(opened.map_err(|error| broken(address, &error))?))
@@ -69,12 +64,7 @@ pub enum Caller {
         table: Table,
     },
     /// By the Redis protocol.
-    Redis {
-        /// Its connection.
-        connection: Box<resp::Connection>,
-        /// The request that is made.
-        out: Vec<u8>,
-    },
+    Redis(Box<Pipeline>),
     /// By memcached's protocol.
     Memcached(Box<Memcached>),
     /// By etcd's.
@@ -91,8 +81,9 @@ impl Caller {
             Self::Native { client, table } => {
                 return Ok(client.read(table, key.as_bytes()).await?.is_some());
             }
-            Self::Redis { connection, out } => {
-                call(connection, out, &[b"GET", key.as_bytes()]).await
+            Self::Redis(pipeline) => {
+                let reply = pipeline.call(&[b"GET", key.as_bytes()]).await?;
+                return Ok(reply != Reply::Nil);
             }
             Self::Memcached(connection) => connection.get(key).await.map(|found| found.is_some()),
             Self::Etcd(connection) => connection.get(key).await,
@@ -110,31 +101,13 @@ impl Caller {
                 client.write(table, key.as_bytes(), value.clone()).await?;
                 return Ok(());
             }
-            Self::Redis { connection, out } => {
-                let done = call(connection, out, &[b"SET", key.as_bytes(), value]).await;
-                done.map(|_| ())
+            Self::Redis(pipeline) => {
+                pipeline.call(&[b"SET", key.as_bytes(), value]).await?;
+                return Ok(());
             }
             Self::Memcached(connection) => connection.set(key, value).await,
             Self::Etcd(connection) => connection.put(key, value).await,
         };
         asked.map_err(|error| Failure::new(format!("a write failed: {error}")))
     }
-}
-
-/// One command of the Redis protocol: whether it gave something.
-async fn call(
-    connection: &mut resp::Connection,
-    out: &mut Vec<u8>,
-    arguments: &[&[u8]],
-) -> io::Result<bool> {
-    out.clear();
-    command(out, arguments);
-    connection.send(out).await?;
-    connection
-        .reply(|reply| match reply {
-            Reply::Error(text) => Err(io::Error::other(text.into_owned())),
-            Reply::Nil => Ok(false),
-            Reply::Simple(_) | Reply::Integer(_) | Reply::Bulk(_) | Reply::Array(_) => Ok(true),
-        })
-        .await?
 }

@@ -10,6 +10,8 @@ pub mod batches;
 mod caller;
 pub mod drive;
 mod ours;
+pub mod pipeline;
+pub mod turns;
 
 pub use caller::Way;
 pub use ours::{Keeps, Ours};

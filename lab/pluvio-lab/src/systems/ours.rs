@@ -6,7 +6,7 @@ use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::session::Session;
 use pluvio_env::Env;
-use pluvio_local::{Durability, LocalCluster, LocalOptions, Program};
+use pluvio_local::{Announcement, Durability, LocalCluster, LocalOptions, Program};
 use pluvio_units::Size;
 use std::path::Path;
 use std::time::Duration;
@@ -134,6 +134,11 @@ impl Ours {
             .chain(self.cluster.servers())
             .map(|one| one.pid)
             .collect()
+    }
+
+    /// What the servers that are there announced.
+    pub fn servers(&self) -> impl Iterator<Item = &Announcement> {
+        self.cluster.servers()
     }
 
     /// The cluster by its native client and this table.

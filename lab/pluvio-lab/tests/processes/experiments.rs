@@ -136,6 +136,58 @@ fn a_store_tells_what_an_object_costs_beside_key_and_value() {
 }
 
 #[test]
+fn transactions_are_measured_beside_single_writes() {
+    let line = "bench transactions --servers 2 --replicas 1 --callers 2 --keys 20 --seconds 0.05 --rounds 2 --json";
+    let json = pluvio(words(line)).json();
+    let seen: Vec<_> = rows(&json)
+        .iter()
+        .map(|row| (row["way"].as_str().unwrap(), row["load"].as_str().unwrap()))
+        .collect();
+    let of = |way| ["write", "one owner", "two owners"].map(|load| (way, load));
+    assert_eq!(seen, [of("native"), of("redis")].concat());
+    for row in rows(&json) {
+        assert!(row["p50_us"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["server_us"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert_eq!(json["ratios"].as_object().unwrap().len(), 2 * 2 * 2);
+}
+
+#[test]
+fn commands_are_measured_beside_plain_ones() {
+    let line = "bench commands --durability none --peer none --callers 3 --pipeline 1,5 --requests 300 --keys 100 --rounds 1 --json";
+    let json = pluvio(words(line)).json();
+    assert_eq!(rows(&json).len(), 2 * 8 + 1);
+    let last = rows(&json).last().unwrap();
+    assert_eq!(last["command"], "expired");
+    let ratios = json["ratios"].as_object().unwrap();
+    for name in ["EXEC of ten / SET", "EVALSHA / SET", "GET volatile / GET"] {
+        let name = format!("pluvio-redis, none, pipeline 5: {name}, server time");
+        assert!(ratios.contains_key(&name), "{name} in {ratios:?}");
+    }
+}
+
+#[test]
+fn keys_expire_under_load() {
+    let line = "bench expiry --durability none --part late --keys 3000 --fill-rate 1000 --spread 1 --seconds 0.5 --rounds 1 --callers 2 --json";
+    let json = pluvio(words(line)).json();
+    let row = &rows(&json)[0];
+    for name in [
+        "late_most_s",
+        "dbsize_late_s",
+        "quiet_p99_us",
+        "expiring_p99_us",
+    ] {
+        assert!(row[name].as_f64().is_some(), "{name} in {row}");
+    }
+    let line = "bench expiry --durability none --part full --memory 128MiB --utilization 50 --lifetime 1 --minutes 0.1 --json";
+    let json = pluvio(words(line)).json();
+    let row = &rows(&json)[0];
+    assert_eq!(row["refused"], 0, "{row}");
+    assert!(row["expired"].as_u64().unwrap() > 0, "{row}");
+    assert!(row["live_percent_max"].as_f64().unwrap() < 55.0, "{row}");
+}
+
+#[test]
 fn files_in_sub_directories_are_found_again() {
     for (option, expected) in [
         ("", 10_000),

@@ -3,10 +3,13 @@
 
 mod arguments;
 mod cluster_cleaner;
+mod commands;
+mod expiry;
 mod recovery;
 mod requests;
 mod store;
 mod streams;
+mod transactions;
 mod ycsb;
 
 use crate::experiment::{Files, tell};
@@ -55,6 +58,14 @@ enum What {
     Requests(requests::Requests),
     /// The cleaner behind a network, by memory utilization: client, master and backups
     ClusterCleaner(cluster_cleaner::ClusterCleaner),
+    /// Transactions of one and of two servers, beside single writes
+    Transactions(transactions::Transactions),
+    /// Commands of the Redis port beside SET and GET: volatile keys, blocks, scripts, keys that
+    /// expire; and redis-server
+    Commands(commands::Commands),
+    /// Keys that expire under load: how late their memory comes back, what readers notice, and a
+    /// nearly full store of volatile keys
+    Expiry(expiry::ExpiryBench),
     /// A contestant of an experiment; started by the experiment
     #[command(hide = true)]
     Contestant,
@@ -77,6 +88,9 @@ pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
         What::Ycsb(all) => ycsb::ycsb(global, all),
         What::Requests(all) => requests::requests(global, all),
         What::ClusterCleaner(all) => cluster_cleaner::cluster_cleaner(global, all),
+        What::Transactions(all) => transactions::transactions(global, all),
+        What::Commands(all) => commands::commands(global, all),
+        What::Expiry(all) => expiry::expiry(global, all),
         What::Contestant => {
             serve(std::io::stdin().lock(), std::io::stdout().lock()).map_err(failure)?;
             Ok(ExitCode::SUCCESS)
