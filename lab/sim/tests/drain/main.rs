@@ -214,15 +214,22 @@ fn a_drained_server_gets_nothing_until_the_drain_is_taken_back() {
 fn a_server_whose_data_fits_nowhere_is_not_drained() {
     let mut loaded: Loaded<Message> = loaded(12, 3);
     let client = loaded.client.clone();
-    loaded.cluster.block_on(async move {
+    let server = loaded.cluster.block_on(async move {
         let table = client.create_table("large", None).await.unwrap();
-        for number in 0..85 {
+        for number in 0..130 {
             let value = bytes::Bytes::from(vec![number as u8; 900_000]);
             let key = format!("large {number}");
             client.write(&table, key.as_bytes(), value).await.unwrap();
+            let servers = client.cluster_status().await.unwrap().servers;
+            let fullest = servers.iter().max_by_key(|s| s.memory_live).unwrap();
+            let others = servers.iter().filter(|s| s.id != fullest.id);
+            let room: u64 = others.map(|s| s.memory_live_max - s.memory_live).sum();
+            if fullest.memory_live > room {
+                return fullest.id;
+            }
         }
+        panic!("there is room for everything");
     });
-    let server = loaded.owner();
     let client = loaded.client.clone();
     let refused = loaded.cluster.block_on(async move {
         let refused = client.drain_server(server, DrainWish::Drain).await;
