@@ -105,7 +105,7 @@ where
     options.pin = process.pin;
     options.spin = process.spin;
     let runtime = OsRuntime::start(&options).map_err(|error| Failure::new(error.to_string()))?;
-    let tls = global.tls.load()?;
+    let tls = global.tls.load(runtime.clock())?;
     let mut net = NetOptions::default();
     let wanted = Connections {
         redis,

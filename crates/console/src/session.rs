@@ -97,10 +97,10 @@ where
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
     let Loops { cores, spin } = loops.into();
-    let tls = tls.load()?;
     let mut options = OsOptions::with_cores(cores);
     options.spin = spin;
     let runtime = OsRuntime::start(&options).map_err(|error| Failure::new(error.to_string()))?;
+    let tls = tls.load(runtime.clock())?;
     let mut options = NetOptions::default();
     options.spin = spin;
     let (tasks, clock) = (runtime.tasks(), runtime.clock());

@@ -75,7 +75,7 @@ impl TlsArgs {
     ///
     /// # Errors
     /// One of the three that belong together is missing, or one cannot be used.
-    pub fn load(&self) -> Result<Option<Arc<Tls>>, Failure> {
+    pub fn load(&self, clock: Arc<dyn Clock>) -> Result<Option<Arc<Tls>>, Failure> {
         let given = (&self.tls_cert, &self.tls_key, &self.tls_ca);
         let (certificate, key, authorities) = match given {
             (Some(certificate), Some(key), Some(authorities)) => (certificate, key, authorities),
@@ -106,7 +106,7 @@ impl TlsArgs {
             },
             trust_network: self.trust_network,
         };
-        let tls = Tls::load(options).map_err(|error| Failure::new(error.to_string()))?;
+        let tls = Tls::load(options, clock).map_err(|error| Failure::new(error.to_string()))?;
         Ok(Some(Arc::new(tls)))
     }
 

@@ -55,7 +55,8 @@ fn tcp_is_a_network() {
 fn tcp_with_tls_is_a_network() {
     let authority = Authority::new("ours");
     authority.sign("server", Shape::default());
-    let tls = Arc::new(Tls::load(authority.own("server")).unwrap());
+    let clock = Rig::new(1).runtime.clock();
+    let tls = Arc::new(Tls::load(authority.own("server"), clock).unwrap());
     all_with(1, Some(&tls), |_| "127.0.0.1:0".to_owned());
     all_with(2, Some(&tls), |_| "127.0.0.1:0".to_owned());
 }

@@ -5,7 +5,7 @@
 mod rig;
 
 use bytes::{Bytes, BytesMut};
-use pluvio_env::{Address, BoxFuture, ByteStream, Listening, Network, StreamService};
+use pluvio_env::{Address, BoxFuture, ByteStream, Clock, Listening, Network, StreamService};
 use pluvio_net::{ClientCertificates, Tls, TlsOptions};
 use rig::certificates::{Authority, Shape};
 use rig::{PATIENCE, Rig, echo, frame, hello, raw, read_to_end};
@@ -17,8 +17,16 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
+fn clock() -> Arc<dyn Clock> {
+    Rig::new(1).runtime.clock()
+}
+
 fn rig(options: TlsOptions) -> Rig {
-    Rig::with_tls(1, Some(Arc::new(Tls::load(options).unwrap())), |_| {})
+    Rig::with_tls(
+        1,
+        Some(Arc::new(Tls::load(options, clock()).unwrap())),
+        |_| {},
+    )
 }
 
 /// What a process with `caller` hears from one with `server`.
@@ -96,7 +104,7 @@ fn files_that_cannot_be_used_are_named_with_the_reason() {
     };
     ours.sign("old", old);
     std::fs::write(ours.path("empty.pem"), "").unwrap();
-    let why = |options: TlsOptions| match Tls::load(options) {
+    let why = |options: TlsOptions| match Tls::load(options, clock()) {
         Ok(_) => panic!("these files were taken"),
         Err(error) => error.to_string(),
     };
@@ -137,7 +145,7 @@ fn new_files_are_used_by_new_connections_and_bad_ones_change_nothing() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     ours.sign("server", Shape::default());
     theirs.sign("server", Shape::default());
-    let tls = Arc::new(Tls::load(ours.own("server")).unwrap());
+    let tls = Arc::new(Tls::load(ours.own("server"), clock()).unwrap());
     let server = Rig::with_tls(1, Some(Arc::clone(&tls)), |_| {});
     let listening = server.listen(echo());
     let call = |options: TlsOptions| {

@@ -1,6 +1,7 @@
 //! The files of TLS, and what is made of them.
 
 use super::{ClientCertificates, TlsError, TlsOptions};
+use core::time::Duration;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
@@ -12,7 +13,6 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Largest file that is read. Bundles with all authorities of the internet have some 250 KiB.
@@ -29,13 +29,13 @@ pub(super) struct Material {
 }
 
 impl Material {
-    /// Reads all files.
+    /// Reads all files, at this time since 1970.
     ///
     /// # Errors
     /// One of them cannot be used.
-    pub(super) fn read(options: &TlsOptions) -> Result<Self, TlsError> {
+    pub(super) fn read(options: &TlsOptions, now: Duration) -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
-        let own = Own::read(options)?;
+        let own = Own::read(options, now)?;
         let roots = Arc::new(roots(&options.authorities)?);
         let revoked = match &options.revoked {
             Some(path) => all::<CertificateRevocationListDer<'static>>(path)?,
@@ -71,7 +71,7 @@ struct Own<'a> {
 }
 
 impl<'a> Own<'a> {
-    fn read(options: &'a TlsOptions) -> Result<Self, TlsError> {
+    fn read(options: &'a TlsOptions, now: Duration) -> Result<Self, TlsError> {
         let path = &options.certificate;
         let chain = all::<CertificateDer<'static>>(path)?;
         let mut expires = u64::MAX;
@@ -81,8 +81,7 @@ impl<'a> Own<'a> {
             let until = parsed.validity().not_after.timestamp();
             expires = expires.min(u64::try_from(until).unwrap_or(0));
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        if expires <= now.map_or(0, |now| now.as_secs()) {
+        if expires <= now.as_secs() {
             let why = "the certificate has expired; put a new one there";
             return Err(unusable(path, why));
         }

@@ -84,6 +84,7 @@ pub enum TlsError {
 /// The TLS of a process.
 pub struct Tls {
     options: TlsOptions,
+    clock: Arc<dyn Clock>,
     name: Option<ServerName<'static>>,
     current: Mutex<Current>,
 }
@@ -94,11 +95,11 @@ struct Current {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the files. The clock says whether the certificate has expired.
     ///
     /// # Errors
     /// One of them cannot be used, or the certificate has expired.
-    pub fn load(options: TlsOptions) -> Result<Self, TlsError> {
+    pub fn load(options: TlsOptions, clock: Arc<dyn Clock>) -> Result<Self, TlsError> {
         let name = match &options.name {
             Some(name) => {
                 let named = ServerName::try_from(name.clone());
@@ -107,9 +108,10 @@ impl Tls {
             None => None,
         };
         let stamps = Stamps::of(&options);
-        let material = Arc::new(Material::read(&options)?);
+        let material = Arc::new(Material::read(&options, clock.unix_time())?);
         Ok(Self {
             options,
+            clock,
             name,
             current: Mutex::new(Current { material, stamps }),
         })
@@ -125,7 +127,7 @@ impl Tls {
         if lock(&self.current).stamps == stamps {
             return Ok(false);
         }
-        let material = Arc::new(Material::read(&self.options)?);
+        let material = Arc::new(Material::read(&self.options, self.clock.unix_time())?);
         *lock(&self.current) = Current { material, stamps };
         Ok(true)
     }
