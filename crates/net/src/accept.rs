@@ -493,9 +493,10 @@ fn refuse(port: &Arc<Port>, arrival: Arrival) {
         port.refusing.fetch_sub(1, Relaxed);
         return;
     }
+    // A peer that waits for TLS would not understand words without it.
+    let is_plain = port.shared.tls.is_none() || port.provider.is_some();
     let text = match &port.role {
-        // Words without TLS would be none.
-        _ if port.shared.tls.is_some() && port.provider.is_none() => Bytes::new(),
+        Role::Rpc(_) | Role::Streams { .. } if !is_plain => Bytes::new(),
         Role::Rpc(_) => {
             let text = format!("too many connections: this server takes {most}; close some");
             refusal(Status::Full, &text)

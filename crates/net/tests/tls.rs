@@ -29,7 +29,7 @@ fn rig(options: TlsOptions) -> Rig {
     )
 }
 
-/// What a process with `caller` hears from one with `server`.
+/// The answer that a process with `caller` gets from one with `server`.
 fn said(server: TlsOptions, caller: TlsOptions) -> Result<Bytes, String> {
     let (server, caller) = (rig(server), rig(caller));
     let listening = server.listen(echo());

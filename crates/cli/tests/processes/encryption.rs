@@ -80,7 +80,7 @@ fn a_cluster_with_tls_serves_those_who_have_certificates() {
     told(&cluster, &operator, &["put", "t", "key", "value"]).ok();
     let value = told(&cluster, &operator, &["get", "t", "key"]).ok().text();
     assert_eq!(value, "value");
-    // Who has no certificate, or one of somebody else, is told what is missing.
+    // An operator without a certificate, or with one of somebody else, is told so.
     let none = told(&cluster, &[], &["get", "t", "key", "--timeout", "3s"]);
     assert_eq!(none.code, Some(1));
     assert!(none.stderr.contains("speaks TLS only"), "{}", none.stderr);

@@ -1,13 +1,12 @@
 //! TLS on the TCP ports of a process, and on the TCP connections that it makes.
 //!
 //! A process has one certificate, and a file with the authorities that it believes. Both sides of
-//! an RPC connection show their certificates: whoever has one of these authorities is a member of
-//! the cluster, or a client with all rights. Byte streams ask their clients for a certificate as
-//! the options say. `docs/security.md` has the files, and how they are renewed.
+//! an RPC connection show their certificates. A side that has one of these authorities is a member
+//! of the cluster, or a client with all rights. Byte streams ask their clients for a certificate as
+//! the options say. `docs/encryption.md` has the files, and how they are renewed.
 //!
 //! Invariants
-//! - TLS-1: a process with TLS takes no byte of an unencrypted connection for a request, and sends
-//!   none. Transports without TLS are refused, unless the options trust the network.
+//! - TLS-1: a process with TLS takes and sends requests inside TLS alone. Transports without TLS are refused, unless the options trust the network.
 //! - TLS-2: files that changed are used by every connection that begins after a reload. Files that
 //!   cannot be used change nothing.
 
@@ -30,10 +29,10 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 /// The first byte of every TLS connection.
 const RECORD_OF_HANDSHAKE: u8 = 0x16;
-/// What a client learns that speaks to a port of TLS without it.
+/// The reason why a port refuses a client without TLS.
 const SPEAK_TLS: &str = "this port speaks TLS only";
 
-/// What a process shows of itself, and whom it believes. All files are in PEM.
+/// The files that a process shows of itself, and those of whom it believes. All are in PEM.
 #[derive(Clone, Debug)]
 pub struct TlsOptions {
     /// Its own certificate, and behind it those between it and an authority.
@@ -121,7 +120,7 @@ impl Tls {
     /// begin from now on use them. Blocks while it reads. Gives whether there was something new.
     ///
     /// # Errors
-    /// As [`Self::load`]; what was in use stays in use, and the next call tries again.
+    /// As [`Self::load`]; the old files stay in use, and the next call tries again.
     pub fn reload(&self) -> Result<bool, TlsError> {
         let stamps = Stamps::of(&self.options);
         if lock(&self.current).stamps == stamps {
@@ -228,7 +227,7 @@ pub(crate) enum Unsecured {
     Broken(String),
 }
 
-/// What a client of byte streams is told that speaks without TLS: words of the Redis protocol,
+/// The answer to a client of byte streams that speaks without TLS: words of the Redis protocol,
 /// which all of them speak.
 pub(crate) fn speak_tls() -> Bytes {
     Bytes::from(format!(
@@ -236,7 +235,7 @@ pub(crate) fn speak_tls() -> Bytes {
     ))
 }
 
-/// What a process is told that says hello without TLS.
+/// The answer to a process that says hello without TLS.
 pub(crate) fn refusal_words() -> String {
     format!("{SPEAK_TLS}; give --tls-cert, --tls-key and --tls-ca")
 }

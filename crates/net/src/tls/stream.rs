@@ -64,8 +64,8 @@ impl TlsByteStream {
 impl Drop for TlsByteStream {
     fn drop(&mut self) {
         add(&self.shared.counters.of(self.peer.core).streams_ended, 1);
-        // The goodbye of TLS: some clients take an end without it for an attack. A peer that takes
-        // no bytes gets none.
+        // The goodbye of TLS: some clients take an end without it for an attack. It is sent as far
+        // as the socket takes it at once.
         let (socket, session) = self.stream.get_mut();
         session.send_close_notify();
         let _the_peer_may_be_gone = session.write_tls(&mut AtOnce(socket));
