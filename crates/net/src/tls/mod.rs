@@ -6,9 +6,10 @@
 //! the options say. `docs/encryption.md` has the files, and how they are renewed.
 //!
 //! Invariants
-//! - TLS-1: a process with TLS takes and sends requests inside TLS alone. Transports without TLS are refused, unless the options trust the network.
+//! - TLS-1: a process with TLS takes and sends requests inside TLS alone. It refuses transports
+//!   without TLS, unless the options trust the network.
 //! - TLS-2: files that changed are used by every connection that begins after a reload. Files that
-//!   cannot be used change nothing.
+//!   are no good change nothing.
 
 mod files;
 mod stream;
