@@ -8,8 +8,8 @@
 //! Invariants
 //! - TLS-1: a process with TLS takes and sends requests inside TLS alone. It refuses transports
 //!   without TLS, unless the options trust the network.
-//! - TLS-2: files that changed are used by every connection that begins after a reload. Files that
-//!   are no good change nothing.
+//! - TLS-2: new files are used by every connection that begins after a reload. While one of them is
+//!   damaged, the former ones stay in use.
 
 mod files;
 mod stream;
