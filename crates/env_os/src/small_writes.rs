@@ -2,9 +2,9 @@
 //!
 //! A write to the page cache takes microseconds, less than handing it to another thread. It may
 //! also wait for the device: when too many pages are dirty, or for the file system's journal. Where
-//! the file system can say so instead (`RWF_NOWAIT`), it is asked. Many cannot for buffered writes,
-//! ext4 and tmpfs among them. There a write that took long sends those after it to blocking
-//! threads, until they are quick again (FILE-3).
+//! the file system can say so instead (`RWF_NOWAIT`), it is asked, as on XFS. Many cannot for
+//! buffered writes: ext4, tmpfs, and overlay over any of them. There a write that took long sends
+//! those after it to blocking threads, until they are quick again (FILE-3).
 //!
 //! All fields are hints between threads, so their order does not matter.
 
