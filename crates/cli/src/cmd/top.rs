@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(json["silent"], json!([3]));
         let text = all(By::Bytes).as_text(By::Bytes);
         assert!(
-            text.contains("x... (300 bytes)") && text.contains("3 MiB"),
+            text.contains("x... (300 bytes)") && text.contains("3MiB"),
             "{text}"
         );
         let text = all(By::Writes).as_text(By::Writes);
