@@ -37,7 +37,7 @@ enum Command {
 }
 
 /// Sections of configuration files that are for `pluvio`.
-const OF_PLUVIO: [&str; 18] = [
+const OF_PLUVIO: [&str; 21] = [
     "bench.latency",
     "bench.load",
     "bench.throughput",
@@ -45,6 +45,7 @@ const OF_PLUVIO: [&str; 18] = [
     "delete",
     "demo",
     "dev",
+    "drain",
     "expire",
     "export",
     "get",
@@ -56,6 +57,8 @@ const OF_PLUVIO: [&str; 18] = [
     "server",
     "status",
     "table",
+    "top",
+    "top.keys",
 ];
 
 fn main() -> ExitCode {

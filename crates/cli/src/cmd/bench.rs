@@ -68,6 +68,17 @@ enum What {
     /// The cleaner behind a network, by memory utilization: client, master and backups
     #[command(disable_help_flag = true)]
     ClusterCleaner(HandedOver),
+    /// Transactions of one and of two servers, beside single writes
+    #[command(disable_help_flag = true)]
+    Transactions(HandedOver),
+    /// Commands of the Redis port beside SET and GET: volatile keys, blocks, scripts, keys that
+    /// expire; and redis-server
+    #[command(disable_help_flag = true)]
+    Commands(HandedOver),
+    /// Keys that expire under load: how late their memory comes back, what readers notice, and a
+    /// nearly full store of volatile keys
+    #[command(disable_help_flag = true)]
+    Expiry(HandedOver),
 }
 
 /// `pluvio bench load`.
@@ -204,7 +215,10 @@ pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
         | What::Recovery(_)
         | What::Ycsb(_)
         | What::Requests(_)
-        | What::ClusterCleaner(_) => return Err(handover::to_laboratory()),
+        | What::ClusterCleaner(_)
+        | What::Transactions(_)
+        | What::Commands(_)
+        | What::Expiry(_) => return Err(handover::to_laboratory()),
     };
     if cfg!(debug_assertions) {
         say("this is a debug build: its speed says nothing; use `cargo build --release`");
