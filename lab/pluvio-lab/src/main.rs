@@ -37,7 +37,7 @@ enum Command {
 }
 
 /// Sections of configuration files that are for `pluvio`.
-const OF_PLUVIO: [&str; 21] = [
+const OF_PLUVIO: [&str; 20] = [
     "bench.latency",
     "bench.load",
     "bench.throughput",
@@ -58,7 +58,6 @@ const OF_PLUVIO: [&str; 21] = [
     "status",
     "table",
     "top",
-    "top.keys",
 ];
 
 fn main() -> ExitCode {
