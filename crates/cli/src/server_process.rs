@@ -180,14 +180,22 @@ async fn leave(server: &Server, signals: &mut StopSignals, limit: Duration) {
     tokio::select! {
         biased;
         signal = signals.next() => {
-            tracing::warn!(%signal, "stopping before all tablets have moved; those that are left are recovered");
+            tracing::warn!(%signal, becomes = left_over(server), "stopping before all tablets have moved");
         }
         left = server.leave(limit) => match left {
             Ok(()) => tracing::info!("left the cluster; nothing has to be recovered"),
             Err(why) => {
-                tracing::warn!(%why, "stopping without having left the cluster; tablets that are left are recovered");
+                tracing::warn!(%why, becomes = left_over(server), "stopping without having left the cluster");
             }
         },
+    }
+}
+
+/// What becomes of tablets that a stopped server still has.
+fn left_over(server: &Server) -> &'static str {
+    match server.status().replicas_wanted {
+        0 => "what is left is lost: --replicas 0",
+        _ => "what is left is recovered",
     }
 }
 
@@ -233,7 +241,10 @@ fn redis_password(arguments: &Arguments) -> Result<Option<Password>, Failure> {
     // Not as if there were none: that would open the port.
     match Password::of_text(&text) {
         Some(password) => Ok(Some(password)),
-        None => Err(Failure::usage(format!("{from}: the password is empty"))),
+        None => Err(Failure::usage(format!(
+            "{from}: the password is empty, or longer than {} bytes",
+            Password::BYTES_MAX
+        ))),
     }
 }
 

@@ -18,8 +18,8 @@ use crate::lock;
 use crate::ring::socket::SocketFile;
 use crate::serve;
 use crate::socket::{tune, write_and_close};
-use crate::streams::TcpByteStream;
-use crate::tls::{self, TlsByteStream, Unsecured};
+use crate::streams::OsByteStream;
+use crate::tls::{self, Unsecured};
 use bytes::Bytes;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -431,11 +431,11 @@ async fn attend(place: Place, loose: Loose) {
             Box::pin(serve::serve(&place, arrival, peer, service)).await;
         }
         (Role::Streams { service, .. }, Arrival::Tcp(stream, _)) => {
-            let stream = TcpByteStream::new(stream, peer, Arc::clone(shared));
+            let stream = OsByteStream::new(stream, peer, Arc::clone(shared));
             service.serve(Box::new(stream)).await;
         }
         (Role::Streams { service, .. }, Arrival::Tls(stream, _)) => {
-            let stream = TlsByteStream::new(stream, peer, Arc::clone(shared));
+            let stream = OsByteStream::new(stream, peer, Arc::clone(shared));
             service.serve(Box::new(stream)).await;
         }
         // No such port is opened.
@@ -473,7 +473,7 @@ async fn secured(place: &Place, arrival: Arrival, peer: &Peer) -> Option<Arrival
     };
     add(&shared.counters.of(place.core).tls_failed, 1);
     if place.port.may_warn() {
-        tracing::warn!(peer = %peer.address, why, "a connection without TLS was refused");
+        tracing::warn!(peer = %peer.address, why, "a connection got no TLS");
     }
     if let Some(stream) = plain {
         Box::pin(write_and_close(stream, plain_answer, &*shared.clock)).await;

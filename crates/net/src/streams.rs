@@ -1,43 +1,107 @@
-//! A connection that carries bytes without frames.
+//! A connection that carries bytes without frames, inside TLS or not.
 
 use crate::client_io::Shared;
 use crate::counters::add;
 use crate::spare::{self, BUFFER_BYTES};
 use bytes::BytesMut;
 use core::future::poll_fn;
-use core::task::Poll;
+use core::task::{Context, Poll, Waker};
 use pluvio_env::{Address, BoxFuture, ByteStream, Peer, StreamError};
-use std::io;
+use std::io::{self, Write};
 use std::pin::pin;
 use std::sync::Arc;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 /// While nothing arrives, an empty buffer of the caller above this size is given back.
 const IDLE_BYTES_MAX: usize = 4 << 10;
 
+/// The way of the bytes of a stream.
+pub(crate) trait Carrier: AsyncRead + AsyncWrite + Send + Unpin {
+    fn socket(&self) -> &TcpStream;
+
+    /// Reads the bytes that are there. The next read registers its waker.
+    fn try_read(&mut self, into: &mut BytesMut) -> io::Result<usize>;
+
+    /// Says that the stream ends here, as far as the socket takes it at once.
+    fn say_end(&mut self);
+}
+
+impl Carrier for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+
+    fn try_read(&mut self, into: &mut BytesMut) -> io::Result<usize> {
+        self.try_read_buf(into)
+    }
+
+    fn say_end(&mut self) {}
+}
+
+impl Carrier for Box<TlsStream<TcpStream>> {
+    fn socket(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+
+    fn try_read(&mut self, into: &mut BytesMut) -> io::Result<usize> {
+        match pin!(self.read_buf(into)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(read) => read,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Some clients take an end without the goodbye of TLS for an attack.
+    fn say_end(&mut self) {
+        let (socket, session) = self.get_mut();
+        session.send_close_notify();
+        let _the_peer_may_be_gone = session.write_tls(&mut AtOnce(socket));
+    }
+}
+
+/// Writes what the socket takes at once.
+struct AtOnce<'a>(&'a TcpStream);
+
+impl Write for AtOnce<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.try_write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// An accepted TCP connection.
-pub(crate) struct TcpByteStream {
-    stream: TcpStream,
+pub(crate) struct OsByteStream<C: Carrier> {
+    carrier: C,
     peer: Peer,
     shared: Arc<Shared>,
 }
 
-impl TcpByteStream {
-    pub(crate) fn new(stream: TcpStream, peer: Peer, shared: Arc<Shared>) -> Self {
+impl<C: Carrier> OsByteStream<C> {
+    pub(crate) fn new(carrier: C, peer: Peer, shared: Arc<Shared>) -> Self {
         add(&shared.counters.of(peer.core).streams_accepted, 1);
         Self {
-            stream,
+            carrier,
             peer,
             shared,
         }
     }
 
-    fn count_received(&self, count: usize) {
-        add(
-            &self.shared.counters.of(self.peer.core).bytes_received,
-            count,
-        );
+    /// What a read came to.
+    fn received(&self, read: io::Result<usize>) -> Result<usize, StreamError> {
+        let counters = self.shared.counters.of(self.peer.core);
+        match read {
+            Ok(count) => {
+                add(&counters.bytes_received, count);
+                Ok(count)
+            }
+            // TLS without its goodbye: requests are whole or not, so no request is cut.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+            Err(error) => Err(self.broken(&error)),
+        }
     }
 
     /// The error that the connection has ended with.
@@ -48,9 +112,10 @@ impl TcpByteStream {
     }
 }
 
-impl Drop for TcpByteStream {
+impl<C: Carrier> Drop for OsByteStream<C> {
     fn drop(&mut self) {
         add(&self.shared.counters.of(self.peer.core).streams_ended, 1);
+        self.carrier.say_end();
     }
 }
 
@@ -59,13 +124,13 @@ fn is_stalled(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
 }
 
-impl ByteStream for TcpByteStream {
+impl<C: Carrier> ByteStream for OsByteStream<C> {
     fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>> {
         Box::pin(async move {
             let read = poll_fn(|cx| {
                 // Read into a lent buffer, so that a waiting connection holds none.
                 let mut buffer = spare::take();
-                let read = pin!(self.stream.read_buf(&mut buffer)).poll(cx);
+                let read = pin!(self.carrier.read_buf(&mut buffer)).poll(cx);
                 match &read {
                     Poll::Ready(_) => into.extend_from_slice(&buffer),
                     Poll::Pending => {
@@ -78,23 +143,19 @@ impl ByteStream for TcpByteStream {
                 read
             });
             let read = read.await;
-            let count = read.map_err(|error| self.broken(&error))?;
-            self.count_received(count);
-            Ok(count)
+            self.received(read)
         })
     }
 
     fn try_read(&mut self, into: &mut BytesMut) -> Result<Option<usize>, StreamError> {
         let mut buffer = spare::take();
         debug_assert!(buffer.capacity() >= BUFFER_BYTES, "a lent buffer has room");
-        let result = match self.stream.try_read_buf(&mut buffer) {
-            Ok(count) => {
-                into.extend_from_slice(&buffer);
-                self.count_received(count);
-                Ok(Some(count))
-            }
+        let result = match self.carrier.try_read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(self.broken(&error)),
+            read => {
+                into.extend_from_slice(&buffer);
+                self.received(read).map(Some)
+            }
         };
         spare::give(buffer);
         result
@@ -103,13 +164,18 @@ impl ByteStream for TcpByteStream {
     fn gone(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             // An error of this call means the same.
-            let _ = self.stream.ready(Interest::ERROR).await;
+            let _ = self.carrier.socket().ready(Interest::ERROR).await;
         })
     }
 
     fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>> {
         Box::pin(async move {
-            if let Err(error) = self.stream.write_all(data).await {
+            let written = match self.carrier.write_all(data).await {
+                // TLS may keep a part in its own buffer.
+                Ok(()) => self.carrier.flush().await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = written {
                 return Err(self.broken(&error));
             }
             let counters = self.shared.counters.of(self.peer.core);
@@ -123,7 +189,7 @@ impl ByteStream for TcpByteStream {
     }
 
     fn local(&self) -> Address {
-        match self.stream.local_addr() {
+        match self.carrier.socket().local_addr() {
             Ok(address) => Address::from(address.to_string().as_str()),
             Err(_) => Address::default(),
         }

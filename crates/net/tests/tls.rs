@@ -53,7 +53,7 @@ fn members_show_certificates_of_the_same_authority() {
     let hello = Ok(Bytes::from("hello"));
     assert_eq!(said(ours.own("server"), ours.own("server")), hello);
     // A caller whose authority nobody believes, though it believes the server.
-    let stranger = theirs.options("stranger", &ours.path("ca.pem"));
+    let stranger = theirs.options("stranger", &ours.both(&theirs));
     let why = said(ours.own("server"), stranger).unwrap_err();
     assert!(
         why.contains("UnknownCA") || why.contains("refused"),
@@ -119,6 +119,22 @@ fn files_that_cannot_be_used_are_named_with_the_reason() {
         text.contains("old.pem") && text.contains("expired"),
         "{text}"
     );
+    let early = Shape {
+        begins_later: true,
+        ..Shape::default()
+    };
+    ours.sign("early", early);
+    let text = why(ours.own("early"));
+    assert!(
+        text.contains("early.pem for TLS: the others would refuse it"),
+        "{text}"
+    );
+    let others = Authority::new("others");
+    let text = why(ours.options("server", &others.path("ca.pem")));
+    assert!(text.contains("the others would refuse it"), "{text}");
+    let revoked = Some(ours.path("ca.pem"));
+    let text = why(TlsOptions { revoked, ..base() });
+    assert!(text.contains("no list of revoked ones"), "{text}");
     let key = ours.path("other.key");
     let text = why(TlsOptions { key, ..base() });
     assert!(

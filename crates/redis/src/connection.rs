@@ -35,12 +35,14 @@ mod waiting;
 
 use crate::block::{Block, Queued};
 use crate::commands::{
-    Commands, Data, OneKey, Own, Prepared, Ran, Scratch, is_there, one_key, run_data, run_now,
-    run_own,
+    Commands, Data, OneKey, Own, Prepared, Ran, Scratch, is_there, logs_in, one_key, run_data,
+    run_now, run_own,
 };
 use crate::counters::add;
 use crate::database::{DatabaseId, KnownHash, PREFETCH_MAX};
-use crate::failure::{AFTER_DOUBT, NOT_IN_MULTI, evicted, too_long};
+use crate::failure::{
+    AFTER_DOUBT, NO_AUTH_IN_MULTI, NOT_IN_MULTI, evicted, exec_aborted, too_long,
+};
 use crate::give_way::give_way;
 use crate::memory::Share;
 use crate::output::Output;
@@ -501,6 +503,11 @@ where
                 return Err(Wait::For(Step::Run(resolved)));
             }
             if let Err(failure) = self.permit(&resolved) {
+                let is_exec = matches!(row.run, Run::Data(Data::Exec));
+                let failure = match is_exec && self.block.discard().is_ok() {
+                    true => exec_aborted(&failure),
+                    false => failure,
+                };
                 self.block.spoil();
                 self.core.counters.rejected(spec);
                 let answered = self.session.is_answered();
@@ -573,11 +580,17 @@ where
         }
         self.begin(&resolved);
         let Resolved { spec, command, .. } = resolved;
-        if SPECS[usize::from(spec)].has_flag("no_multi") {
+        let row = &SPECS[usize::from(spec)];
+        let refused = match row.run {
+            _ if row.has_flag("no_multi") => Some(NOT_IN_MULTI),
+            Run::Own(what) if logs_in(self.core, what, &command) => Some(NO_AUTH_IN_MULTI),
+            _ => None,
+        };
+        if let Some(failure) = refused {
             self.block.spoil();
             self.core.counters.rejected(spec);
             let answered = self.session.is_answered();
-            self.answer(Reply::Error(NOT_IN_MULTI), answered);
+            self.answer(Reply::Error(failure), answered);
             return Ok(());
         }
         let limit = self.core.options().limits.command_bytes_max;

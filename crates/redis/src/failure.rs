@@ -36,6 +36,11 @@ pub(crate) const EXEC_ABORT: Failure =
 pub(crate) const EXEC_WITHOUT_MULTI: Failure = Failure::fixed("ERR EXEC without MULTI");
 pub(crate) const DISCARD_WITHOUT_MULTI: Failure = Failure::fixed("ERR DISCARD without MULTI");
 pub(crate) const NESTED_MULTI: Failure = Failure::fixed("ERR MULTI calls can not be nested");
+/// EXEC itself was refused.
+pub(crate) fn exec_aborted(why: &Failure) -> Failure {
+    let start = b"EXECABORT Transaction discarded because of: ";
+    Failure::new([&start[..], why.text()].concat())
+}
 pub(crate) const NOT_IN_MULTI: Failure =
     Failure::fixed("ERR Command not allowed inside a transaction");
 /// Inside EXEC nothing waits.
@@ -94,7 +99,11 @@ pub(crate) const NO_AUTH_HELLO: Failure = Failure::fixed(
      protocol version at the same time",
 );
 pub(crate) const NO_AUTH_IN_MULTI: Failure =
-    Failure::fixed("ERR AUTH is not allowed inside a transaction: a password takes time");
+    Failure::fixed("ERR AUTH is not allowed inside a transaction: it would change the user");
+/// The rules that are kept of a user are none that this version knows.
+pub(crate) const UNREADABLE_USER: Failure = Failure::fixed(
+    "ERR this server cannot read the user that is kept: change it at a newer server, or delete it",
+);
 /// More logins wait than may.
 pub(crate) const TOO_MANY_LOGINS: Failure =
     Failure::fixed("ERR too many passwords wait to be checked: try again later");

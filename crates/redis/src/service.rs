@@ -138,7 +138,8 @@ async fn admit(core: &Core, peer: &Address) -> Result<(), Failure> {
     users.ready(client, &**clock).await?;
     let is_protected = core.options().parameters.number(Number::IsProtected) != 0;
     if is_protected && users.default_user().needs_none && !is_of_this_machine(peer) {
-        tracing::info!(target: "audit", %peer, "refused: protected mode");
+        let second = core.shared.wall_clock().0;
+        users.denials.trace_stranger(peer, second);
         return Err(DENIED);
     }
     Ok(())

@@ -25,7 +25,8 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// lead. Where all are stopped, a stop takes this long.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// Why a server did not leave in order. Its tablets are recovered when its process ends.
+/// Why a server did not leave in order. Tablets that it still has are recovered when its process
+/// ends, if it keeps replicas.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotLeft {

@@ -301,11 +301,19 @@ fn exported(line: u64, text: &[u8]) -> Result<Record, BadRecord> {
         }
     };
     let (key, value) = (part("key")?, part("value")?.into());
+    let deadline = deadline_in(line, &object, DEADLINE_FIELD)?;
+    object.remove(DEADLINE_FIELD);
+    // A deadline with a wrong name would be lost in silence.
+    if let Some(name) = object.keys().next() {
+        let known = format!("key, value and {DEADLINE_FIELD}");
+        let message = format!("field {name:?} is unknown; there are {known}, or NAME_base64");
+        return Err(bad(line, message));
+    }
     Ok(Record {
         line,
         key,
         value,
-        deadline: deadline_in(line, &object, DEADLINE_FIELD)?,
+        deadline,
     })
 }
 
@@ -543,6 +551,14 @@ mod tests {
         let found = deadlines(&file.join("\n"), Format::Export, None);
         let expected = [1, i64::MAX as u64, 0, 77, 0].map(Ok);
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_field_of_an_exported_object_that_nobody_knows_is_told() {
+        let text = r#"{"key":"k","value":"","expires_at":5}"#;
+        let found = deadlines(text, Format::Export, None);
+        let why = found[0].as_ref().unwrap_err();
+        assert!(why.contains("field \"expires_at\" is unknown"), "{why}");
     }
 
     // shows: INPUT-3

@@ -5,7 +5,7 @@ use core::time::Duration;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -17,6 +17,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Largest file that is read. Bundles with all authorities of the internet have some 250 KiB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
+/// What files of certificates have.
+const CERTIFICATE: &str = "certificate";
 
 /// The use of a process's certificate towards each kind of other side.
 pub(super) struct Material {
@@ -38,7 +40,9 @@ impl Material {
         let own = Own::read(options, now)?;
         let roots = Arc::new(roots(&options.authorities)?);
         let revoked = match &options.revoked {
-            Some(path) => all::<CertificateRevocationListDer<'static>>(path)?,
+            Some(path) => {
+                all::<CertificateRevocationListDer<'static>>(path, "list of revoked ones")?
+            }
             None => Vec::new(),
         };
         let others = Others {
@@ -47,6 +51,7 @@ impl Material {
             revoked,
             path: &options.authorities,
         };
+        own.check(&others, now)?;
         let stream_clients = match options.stream_clients {
             ClientCertificates::Unasked => None,
             ClientCertificates::Required => Some(others.clients(false)?),
@@ -73,7 +78,7 @@ struct Own<'a> {
 impl<'a> Own<'a> {
     fn read(options: &'a TlsOptions, now: Duration) -> Result<Self, TlsError> {
         let path = &options.certificate;
-        let chain = all::<CertificateDer<'static>>(path)?;
+        let chain = all::<CertificateDer<'static>>(path, CERTIFICATE)?;
         let mut expires = u64::MAX;
         for certificate in &chain {
             let (_rest, parsed) = X509Certificate::from_der(certificate)
@@ -94,6 +99,24 @@ impl<'a> Own<'a> {
             key,
             expires,
         })
+    }
+
+    /// Whether another process with the same authorities would believe it, so that new files shut
+    /// nobody out. Names are not looked at: this process may call others, and never be called.
+    fn check(&self, others: &Others<'_>, now: Duration) -> Result<(), TlsError> {
+        let (own, between) = self.chain.split_first().expect("a file has one at least");
+        let believed = others.clients(false)?.verify_client_cert(
+            own,
+            between,
+            UnixTime::since_unix_epoch(now),
+        );
+        match believed {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let why = format!("the others would refuse it: {error}");
+                Err(unusable(&self.options.certificate, why))
+            }
+        }
     }
 
     fn server(
@@ -165,7 +188,7 @@ impl Others<'_> {
 
 fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in all::<CertificateDer<'static>>(path)? {
+    for certificate in all::<CertificateDer<'static>>(path, CERTIFICATE)? {
         roots
             .add(certificate)
             .map_err(|error| unusable(path, error.to_string()))?;
@@ -174,15 +197,12 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
 }
 
 /// All things of one kind in a file: at least one.
-fn all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
+fn all<T: PemObject>(path: &Path, wanted: &str) -> Result<Vec<T>, TlsError> {
     let bytes = bytes(path)?;
     let found: Result<Vec<T>, pem::Error> = T::pem_slice_iter(&bytes).collect();
-    let found = found.map_err(|error| unusable(path, no_pem(&error, "certificate")))?;
+    let found = found.map_err(|error| unusable(path, no_pem(&error, wanted)))?;
     if found.is_empty() {
-        return Err(unusable(
-            path,
-            no_pem(&pem::Error::NoItemsFound, "certificate"),
-        ));
+        return Err(unusable(path, no_pem(&pem::Error::NoItemsFound, wanted)));
     }
     Ok(found)
 }
@@ -190,6 +210,7 @@ fn all<T: PemObject>(path: &Path) -> Result<Vec<T>, TlsError> {
 fn no_pem(error: &pem::Error, wanted: &str) -> String {
     match error {
         pem::Error::NoItemsFound => format!("it has no {wanted} in PEM"),
+        pem::Error::MissingSectionEnd { .. } => "it is cut short".to_owned(),
         other => format!("it is no PEM: {other}"),
     }
 }

@@ -12,9 +12,6 @@
 //!   damaged, the former ones stay in use.
 
 mod files;
-mod stream;
-
-pub(crate) use stream::TlsByteStream;
 
 use crate::lock;
 use bytes::Bytes;

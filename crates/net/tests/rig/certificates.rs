@@ -20,6 +20,7 @@ pub struct Shape<'a> {
     /// Names besides `localhost` and 127.0.0.1, or instead of them if there is one.
     pub name: Option<&'a str>,
     pub is_expired: bool,
+    pub begins_later: bool,
     pub serial: u64,
 }
 
@@ -52,6 +53,9 @@ impl Authority {
         if shape.is_expired {
             params.not_before = date_time_ymd(2001, 1, 1);
             params.not_after = date_time_ymd(2002, 1, 1);
+        }
+        if shape.begins_later {
+            params.not_before = date_time_ymd(2999, 1, 1);
         }
         let key = KeyPair::generate().unwrap();
         let signed = params.signed_by(&key, &self.issuer).unwrap();
@@ -90,6 +94,14 @@ impl Authority {
             stream_clients: ClientCertificates::Required,
             trust_network: false,
         }
+    }
+
+    /// A file with this authority and another one.
+    pub fn both(&self, other: &Self) -> PathBuf {
+        let own = std::fs::read_to_string(self.path("ca.pem")).unwrap();
+        let all = own + &std::fs::read_to_string(other.path("ca.pem")).unwrap();
+        std::fs::write(self.path("both.pem"), all).unwrap();
+        self.path("both.pem")
     }
 
     /// The same for a process that believes this authority.

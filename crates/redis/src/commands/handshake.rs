@@ -7,7 +7,7 @@ use super::{CommandResult, Own, client};
 use crate::block::{Block, Login};
 use crate::clients::ClientEntry;
 use crate::database::DatabaseId;
-use crate::failure::{self, NO_AUTH_HELLO, NO_AUTH_IN_MULTI, WRONG_PASSWORD};
+use crate::failure::{self, NO_AUTH_HELLO, WRONG_PASSWORD};
 use crate::memory::Share;
 use crate::number::integer;
 use crate::parser::Command;
@@ -92,13 +92,23 @@ fn read_auth<'c>(core: &Core, command: &'c Command) -> Result<Credentials<'c>, F
     }
 }
 
-/// Whether a command has a password that has to be computed.
-pub(crate) fn takes_time(core: &Core, what: Own, command: &Command) -> bool {
-    let login = match what {
+/// The login that a command is, if it is one.
+fn login_of<'c>(core: &Core, what: Own, command: &'c Command) -> Option<Credentials<'c>> {
+    match what {
         Own::Auth => read_auth(core, command).ok(),
         Own::Hello => read_hello(command).ok().and_then(|hello| hello.login),
         _ => None,
-    };
+    }
+}
+
+/// Whether a command would change the user of its connection.
+pub(crate) fn logs_in(core: &Core, what: Own, command: &Command) -> bool {
+    login_of(core, what, command).is_some()
+}
+
+/// Whether a command has a password that has to be computed.
+pub(crate) fn takes_time(core: &Core, what: Own, command: &Command) -> bool {
+    let login = login_of(core, what, command);
     login.is_some_and(|login| matches!(glance(core, &login), Glance::Unknown))
 }
 
@@ -121,8 +131,8 @@ fn log_in_at_once(
             block.set_caller(session.caller(&core.shared));
             Ok(())
         }
-        // Elsewhere `takes_time` has found that out.
-        Glance::Unknown => Err(NO_AUTH_IN_MULTI),
+        // `takes_time` knew it a moment ago: the user has been changed since.
+        Glance::Unknown => Err(WRONG_PASSWORD),
     }
 }
 

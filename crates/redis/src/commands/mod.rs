@@ -33,7 +33,7 @@ mod strings;
 mod transaction;
 
 pub use cluster::Query;
-pub(crate) use handshake::takes_time;
+pub(crate) use handshake::{logs_in, takes_time};
 pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
 pub(crate) use script::library;
 pub(crate) use transaction::Prepared;

@@ -1,4 +1,5 @@
-//! Who runs commands that check rights by themselves: scripts and transactions.
+//! The user for whom scripts and transactions run. They check the rights of their commands
+//! themselves.
 
 use super::denials::{Context, Denial, Reason};
 use super::rights::Denied;

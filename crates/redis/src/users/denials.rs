@@ -3,11 +3,12 @@
 //! - DENIALS-1: nothing here holds a password. A name that is no user's is not kept, because it may
 //!   be a password in the wrong place.
 //! - DENIALS-2: at most [`ENTRIES_MAX`] entries are kept, and at most [`TRACES_MAX`] failures
-//!   and [`TRACES_MAX`] logins a second are traced.
+//!   and [`TRACES_MAX`] logins a second are traced; and so many connections that protected mode
+//!   refused.
 
 use crate::clients::ClientEntry;
 use core::time::Duration;
-use pluvio_env::Moment;
+use pluvio_env::{Address, Moment};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -84,6 +85,7 @@ struct Inner {
     entries: VecDeque<Entry>,
     refusals: Pace,
     logins: Pace,
+    strangers: Pace,
 }
 
 /// Bounds traces of one kind.
@@ -213,6 +215,14 @@ impl Denials {
         }
     }
 
+    /// Traces a connection that protected mode has refused, unless there were many in this second.
+    pub(crate) fn trace_stranger(&self, peer: &Address, second: u64) {
+        let left_out = self.inner().strangers.may_trace(second);
+        if let Some(left_out) = left_out {
+            tracing::info!(target: "audit", %peer, left_out, "refused: protected mode");
+        }
+    }
+
     /// The newest entries.
     pub(crate) fn newest(&self, count: usize) -> Vec<Entry> {
         self.inner().entries.iter().take(count).cloned().collect()
@@ -233,7 +243,6 @@ pub(crate) fn trace_done(what: &'static str, user: &[u8], by: &[u8], client: &Cl
 mod tests {
     use super::*;
     use crate::clients::Clients;
-    use pluvio_env::Address;
 
     // shows: DENIALS-1, DENIALS-2
     #[test]

@@ -20,7 +20,7 @@ pub(crate) mod password;
 pub(crate) mod rights;
 pub(crate) mod rules;
 
-use crate::failure::{TOO_MANY_LOGINS, TOO_MANY_USERS, WRONG_PASSWORD, of_client};
+use crate::failure::{TOO_MANY_LOGINS, TOO_MANY_USERS, UNREADABLE_USER, WRONG_PASSWORD, of_client};
 use crate::reply::Failure;
 use crate::shared::Elsewhere;
 use core::fmt;
@@ -361,6 +361,9 @@ impl Users {
         rules: Vec<Vec<u8>>,
     ) -> Result<bool, Failure> {
         check_name(name)?;
+        if !User::takes(&rules) {
+            return Err(Failure::new(format!("ERR {}", rules::RuleError::TooMany)));
+        }
         let Tools {
             client, clock, rng, ..
         } = tools;
@@ -378,8 +381,8 @@ impl Users {
             };
             let version = found.as_ref().map(|object| object.version);
             let user = match &found {
-                Some(object) => User::of_record(name, &object.value)
-                    .unwrap_or_else(|| User::new(name, self.life(rng))),
+                // Written by a newer version, perhaps. It must not be lost.
+                Some(object) => User::of_record(name, &object.value).ok_or(UNREADABLE_USER)?,
                 None if name == DEFAULT => {
                     User::clone(&self.secrets().first).in_life(self.life(rng))
                 }

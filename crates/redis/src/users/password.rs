@@ -17,13 +17,17 @@ use subtle::ConstantTimeEq;
 pub struct Password(Vec<u8>);
 
 impl Password {
+    /// Longest argument of a connection that has not logged in.
+    pub const BYTES_MAX: usize = 16 << 10;
+
     /// From the bytes of a file or an environment variable: one line break at the end does not
-    /// count. `None`: it is empty.
+    /// count. `None`: it is empty, or longer than a client may send it ([`Password::BYTES_MAX`]).
     #[must_use]
     pub fn of_text(text: &[u8]) -> Option<Self> {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         let text = text.strip_suffix(b"\r").unwrap_or(text);
-        (!text.is_empty()).then(|| Self(text.to_vec()))
+        let is_usable = (1..=Self::BYTES_MAX).contains(&text.len());
+        is_usable.then(|| Self(text.to_vec()))
     }
 
     pub(super) fn digest(&self) -> Sha {

@@ -15,6 +15,11 @@ const PASSWORDS_MAX: usize = 16;
 const SELECTORS_MAX: usize = 64;
 /// Longest text of a user.
 const TEXT_MAX: usize = 64 << 10;
+/// Most rules of one change, and their bytes; and most of them that are about passwords: each of
+/// those may have to be computed.
+const RULES_MAX: usize = 1024;
+const RULES_BYTES_MAX: usize = TEXT_MAX;
+const PASSWORD_RULES_MAX: usize = 2 * PASSWORDS_MAX;
 /// Longest name.
 const NAME_MAX: usize = 256;
 /// The beginning of a record, before the number of the user's life.
@@ -59,7 +64,7 @@ impl fmt::Display for RuleError {
                 "The password hash must be exactly 64 characters and contain only lowercase \
                  hexadecimal characters"
             }
-            Self::TooMany => "A user has at most 16 passwords, 64 selectors and 64 KiB of rules",
+            Self::TooMany => "A user has at most 16 passwords, 64 selectors and 64 KiB of rules; a change has at most 1024 rules, 32 of them about passwords",
         })
     }
 }
@@ -276,6 +281,13 @@ impl User {
         let selectors = self.selectors.iter();
         words.extend(selectors.map(|selector| [b"(", &selector.text()[..], b")"].concat()));
         words.join(&b' ')
+    }
+
+    /// Whether a change is small enough to be looked at.
+    pub(crate) fn takes(rules: &[Vec<u8>]) -> bool {
+        let bytes: usize = rules.iter().map(Vec::len).sum();
+        let of_passwords = rules.iter().filter(|rule| is_of_password(rule)).count();
+        rules.len() <= RULES_MAX && bytes <= RULES_BYTES_MAX && of_passwords <= PASSWORD_RULES_MAX
     }
 
     /// Whether it fits where users are kept.

@@ -230,16 +230,56 @@ fn rights_count_inside_transactions() {
             ("MULTI", "+OK\r\n"),
             ("SET b:1 v", "+QUEUED\r\n"),
             ("GET b:1", "+QUEUED\r\n"),
-            ("AUTH bob new", "+QUEUED\r\n"),
         ],
     );
     admin.say("ACL SETUSER bob -set");
     let reason = "ACLs rules changed between the moment the transaction was accumulated and the \
                   EXEC call. This command is no longer allowed for the following reason: no \
                   permission to execute the command or subcommand";
-    let auth = "ERR AUTH is not allowed inside a transaction: a password takes time";
-    let expected = format!("*3\r\n-NOPERM {reason}\r\n$-1\r\n-{auth}\r\n");
+    let expected = format!("*2\r\n-NOPERM {reason}\r\n$-1\r\n");
     assert_eq!(c.say("EXEC"), expected);
+    // The user of a block stays the same.
+    let auth = "-ERR AUTH is not allowed inside a transaction: it would change the user\r\n";
+    say_all(
+        &mut c,
+        &[
+            ("MULTI", "+OK\r\n"),
+            ("AUTH bob pw", auth),
+            ("HELLO 2 AUTH bob pw", auth),
+            ("EXEC", abort),
+        ],
+    );
+}
+
+#[test]
+fn who_may_not_say_exec_is_out_of_the_block() {
+    let mut bench = server(&FakeCluster::new(1), None);
+    let _admin = admin_makes(&mut bench, "bob on >pw ~* +@all -exec");
+    let mut c = bench.connect();
+    let aborted = "-EXECABORT Transaction discarded because of: NOPERM User bob has no permissions \
+                   to run the 'exec' command\r\n";
+    say_all(
+        &mut c,
+        &[
+            ("AUTH bob pw", "+OK\r\n"),
+            ("MULTI", "+OK\r\n"),
+            ("SET a v", "+QUEUED\r\n"),
+            ("EXEC", aborted),
+            ("GET a", "$-1\r\n"),
+        ],
+    );
+}
+
+#[test]
+fn a_change_of_a_user_is_bounded_before_it_is_looked_at() {
+    let mut bench = server(&FakeCluster::new(1), None);
+    let mut c = bench.connect();
+    for rules in [vec!["+get"; 1025], vec![">a", "<a"].repeat(17)] {
+        let command = [&["ACL", "SETUSER", "u"][..], &rules].concat();
+        let reply = String::from_utf8(c.call(&command)).unwrap();
+        assert!(reply.contains("32 of them about passwords"), "{reply}");
+    }
+    assert_eq!(c.say("ACL GETUSER u"), "$-1\r\n");
 }
 
 #[test]

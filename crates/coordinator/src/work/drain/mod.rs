@@ -84,9 +84,14 @@ impl State {
         self.check_up(server)?;
         let drained = wish == DrainWish::Drain;
         if drained && !self.is_draining(server) && self.drain_of(server).alone {
-            let message = format!(
-                "server {server} cannot be drained: no other server is up, keeps replicas and is not drained itself; start another one first"
-            );
+            let mut others = self.up().filter(|info| info.id != server);
+            let why = match others.any(|info| info.volatile) {
+                true => {
+                    "no other server that keeps replicas is up and stays, and tablets do not move to those with --replicas 0; start another one first"
+                }
+                false => "no other server is up and stays; start another one first",
+            };
+            let message = format!("server {server} cannot be drained: {why}");
             return Err(Refusal::fatal(FatalKind::Other, message));
         }
         let record = self.servers.get_mut(&server).expect("it is up");
@@ -176,6 +181,14 @@ struct Begun {
     bytes: u64,
 }
 
+/// A tablet that is to be moved.
+struct Waiting {
+    table: TableId,
+    range: HashRange,
+    /// What it has, about.
+    bytes: u64,
+}
+
 /// Knowledge of the work on one server, beside the state.
 #[derive(Default)]
 struct Progress {
@@ -210,6 +223,28 @@ impl Progress {
             }
             false
         });
+    }
+
+    /// Deals a tablet to a server that has not given it up yet.
+    ///
+    /// # Errors
+    /// None of them has room. All are asked again, after a pause: with why it waits, if one that
+    /// gave the tablet up knows.
+    fn deal(&mut self, plan: &mut Plan, tablet: &Waiting, can_cut: bool) -> Result<Deal, String> {
+        let (table, first) = (tablet.table, tablet.range.first);
+        let has_failed = |to| self.failed.contains(&(table, first, to));
+        let nobody_is_left = plan.all(has_failed);
+        if let Some(deal) = plan.deal(tablet.range, tablet.bytes, can_cut, has_failed) {
+            return Ok(deal);
+        }
+        self.failed.retain(|(t, f, _)| (*t, *f) != (table, first));
+        let why = self.why.clone().filter(|_| nobody_is_left);
+        Err(why.unwrap_or_else(|| {
+            format!(
+                "the other servers have no room for a tablet of {} MiB: delete objects, or start another server",
+                tablet.bytes >> 20
+            )
+        }))
     }
 
     /// Bytes that are on their way to a server.
@@ -353,15 +388,11 @@ impl Drains {
         Err(Refusal::fatal(FatalKind::Other, message))
     }
 
-    /// Bytes that a tablet has at its owner, about.
-    async fn bytes_of(&self, state: &State, tablet: &TabletRecord, table: TableId) -> u64 {
-        let owner = &state.servers[&tablet.owner].info;
+    /// Bytes and objects of a table at one of its owners, as bytes of a log.
+    async fn bytes_of(&self, owner: &ServerInfo, table: TableId) -> u64 {
         let count = CountObjects { table };
         match self.context.calls.call(owner, &count, LIMIT).await {
-            Ok(count) => {
-                let bytes = count.bytes + count.objects * ENTRY_BYTES;
-                share_of(&state.tables[&table], tablet.owner, tablet.range, bytes)
-            }
+            Ok(count) => count.bytes + count.objects * ENTRY_BYTES,
             // The receiver finds out.
             Err(_) => 0,
         }
@@ -388,12 +419,13 @@ impl Drains {
         self.waits().remove(&server);
     }
 
-    /// Begins as many migrations as may be under way. Gives the pause until the next look.
+    /// Begins as many migrations as may be under way. A tablet that fits nowhere holds up no other.
+    /// Gives the pause until the next look.
     async fn step(&self, state: &State, server: ServerId, progress: &mut Progress) -> Duration {
         let under_way = state.drain_of(server).moving as usize;
-        let mut movable = state.movable(server);
-        movable.truncate(MOVES_AT_ONCE.saturating_sub(under_way));
-        if movable.is_empty() {
+        let mut may_begin = MOVES_AT_ONCE.saturating_sub(under_way);
+        let movable = state.movable(server);
+        if movable.is_empty() || may_begin == 0 {
             self.note(
                 server,
                 (under_way == 0).then(|| state.unsettled(server)).flatten(),
@@ -411,30 +443,37 @@ impl Drains {
         let mut plan = Plan::new(receivers);
         let mut pause = LOOK;
         let mut why = None;
+        let mut counted = BTreeMap::new();
         for (table, tablet) in movable {
-            let bytes = self.bytes_of(state, &tablet, table).await;
-            let first = tablet.range.first;
-            let has_failed = |to| progress.failed.contains(&(table, first, to));
-            if plan.all(has_failed) {
-                // Everybody is asked again, after a pause.
-                progress
-                    .failed
-                    .retain(|(t, f, _)| (*t, *f) != (table, first));
-                why = why.or_else(|| progress.why.clone());
-                pause = AGAIN;
-                continue;
+            if may_begin == 0 {
+                break;
             }
-            let can_cut = state.tables[&table].tablets.len() + 1 < TABLETS_MAX;
-            let Some(deal) = plan.deal(tablet.range, bytes, can_cut, has_failed) else {
-                why = Some(format!(
-                    "the other servers have no room for a tablet of {} MiB: delete objects, or start another server",
-                    bytes >> 20
-                ));
-                pause = AGAIN;
-                continue;
+            let all = match counted.get(&table) {
+                Some(all) => *all,
+                None => {
+                    let owner = &state.servers[&server].info;
+                    let all = self.bytes_of(owner, table).await;
+                    *counted.entry(table).or_insert(all)
+                }
             };
-            if let Err(refusal) = self.begin(table, &deal, progress).await {
-                why = Some(refusal.to_string());
+            let record = &state.tables[&table];
+            let waiting = Waiting {
+                table,
+                range: tablet.range,
+                bytes: share_of(record, server, tablet.range, all),
+            };
+            let can_cut = record.tablets.len() + 1 < TABLETS_MAX;
+            match progress.deal(&mut plan, &waiting, can_cut) {
+                Ok(deal) => {
+                    may_begin -= 1;
+                    if let Err(refusal) = self.begin(table, &deal, progress).await {
+                        why = Some(refusal.to_string());
+                    }
+                }
+                Err(waits) => {
+                    why = why.or(Some(waits));
+                    pause = AGAIN;
+                }
             }
         }
         self.note(server, why);

@@ -213,3 +213,50 @@ fn only_settled_tablets_are_movable() {
     assert_eq!(state.movable(ServerId(1)), []);
     assert!(state.unsettled(ServerId(1)).unwrap().starts_with("1 of"));
 }
+
+#[test]
+fn a_server_that_gave_a_tablet_up_is_asked_again_when_the_others_have_no_room() {
+    let receivers = [(1, 100), (2, 1)].map(|(id, free)| Receiver {
+        id: ServerId(id),
+        free: free << 20,
+        tablets: 0,
+    });
+    let tablet = Waiting {
+        table: TableId(7),
+        range: HashRange::ALL,
+        bytes: 50 << 20,
+    };
+    let mut progress = Progress::default();
+    let key = (tablet.table, tablet.range.first, ServerId(1));
+    progress.failed.insert(key);
+    let mut deal = || {
+        let mut plan = Plan::new(receivers.to_vec());
+        let dealt = progress.deal(&mut plan, &tablet, false);
+        dealt.map(|deal| deal.to)
+    };
+    let why = deal().unwrap_err();
+    assert!(why.contains("no room for a tablet of 50 MiB"), "{why}");
+    assert_eq!(deal(), Ok(ServerId(1)));
+}
+
+#[test]
+fn when_all_have_given_a_tablet_up_the_last_reason_is_told() {
+    let receiver = Receiver {
+        id: ServerId(1),
+        free: 100 << 20,
+        tablets: 0,
+    };
+    let tablet = Waiting {
+        table: TableId(7),
+        range: HashRange::ALL,
+        bytes: 1,
+    };
+    let mut progress = Progress {
+        why: Some("it was given up".to_owned()),
+        ..Progress::default()
+    };
+    let key = (tablet.table, tablet.range.first, ServerId(1));
+    progress.failed.insert(key);
+    let told = progress.deal(&mut Plan::new(vec![receiver]), &tablet, false);
+    assert_eq!(told.map(|deal| deal.to), Err("it was given up".to_owned()));
+}
