@@ -191,7 +191,7 @@ async fn leave(server: &Server, signals: &mut StopSignals, limit: Duration) {
     }
 }
 
-/// What becomes of tablets that a stopped server still has.
+/// Says how tablets end that a stopped server still has.
 fn left_over(server: &Server) -> &'static str {
     match server.status().replicas_wanted {
         0 => "what is left is lost: --replicas 0",

@@ -274,7 +274,7 @@ fn who_may_not_say_exec_is_out_of_the_block() {
 fn a_change_of_a_user_is_bounded_before_it_is_looked_at() {
     let mut bench = server(&FakeCluster::new(1), None);
     let mut c = bench.connect();
-    for rules in [vec!["+get"; 1025], vec![">a", "<a"].repeat(17)] {
+    for rules in [vec!["+get"; 1025], [">a", "<a"].repeat(17)] {
         let command = [&["ACL", "SETUSER", "u"][..], &rules].concat();
         let reply = String::from_utf8(c.call(&command)).unwrap();
         assert!(reply.contains("32 of them about passwords"), "{reply}");
