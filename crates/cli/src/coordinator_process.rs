@@ -3,7 +3,7 @@
 //! It listens before it leads: one that waits for its turn says who leads.
 
 use crate::admin::metrics::Metrics;
-use crate::admin::{Admin, Subject};
+use crate::admin::{Admin, Sampler, Subject};
 use crate::args::Coordinator as Arguments;
 use crate::process::{self, DISK_PATIENCE, Parts};
 use pluvio_client::{Client, ClientOptions};
@@ -11,11 +11,13 @@ use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::ports;
 use pluvio_coordinator::{Candidate, CoordinatorError, CoordinatorOptions, Standing};
-use pluvio_env::{Address, BoxFuture, DiskError, Env};
+use pluvio_env::{Address, BoxFuture, DiskError, Env, Tasks};
 use pluvio_env_os::DiskOpener;
 use pluvio_local::{Announcement, METADATA_PASSWORD, MetadataLogin, Role};
 use pluvio_metadata::{Login, Place};
 use pluvio_net::{OsNetwork, Tls};
+use pluvio_units::CoreId;
+use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::path::Path;
 use std::process::ExitCode;
@@ -130,6 +132,8 @@ async fn serve(
         candidate: Arc::clone(&candidate),
         network,
         tls: tls.clone(),
+        tasks: Arc::clone(&env.tasks),
+        sampler: Arc::new(Sampler::new(Arc::clone(&env.clock))),
     });
     let admin = match &arguments.admin {
         Some(address) => Some(Admin::start(&env, address, tls, subject.clone()).await?),
@@ -263,6 +267,8 @@ struct Pages {
     candidate: Arc<Candidate>,
     network: Arc<OsNetwork>,
     tls: Option<Arc<Tls>>,
+    tasks: Arc<dyn Tasks>,
+    sampler: Arc<Sampler>,
 }
 
 impl Pages {
@@ -295,6 +301,9 @@ impl Subject for Pages {
         let mut metrics = Metrics::default();
         metrics.net(&self.network.counters().totals());
         metrics.tls(self.tls.as_deref());
+        let busy = (0..self.tasks.cores()).filter_map(|core| self.tasks.busy(CoreId(core)));
+        let busy = busy.map(|busy| u64::try_from(busy.as_micros()).unwrap_or(u64::MAX));
+        metrics.loops(&busy.collect::<Vec<_>>());
         let leads = self.leads();
         metrics.coordinator(leads);
         // One coordinator tells of the cluster.
@@ -308,5 +317,27 @@ impl Subject for Pages {
             }
             metrics
         })
+    }
+
+    fn has_page(&self) -> bool {
+        true
+    }
+
+    fn cluster(&self, with_keys: bool) -> Option<BoxFuture<'static, Value>> {
+        let leader = match self.candidate.standing() {
+            Standing::Waiting(leader) => Some(leader),
+            Standing::Looking | Standing::Deciding | Standing::Leading(_) => None,
+        };
+        let client = self.place().clone().filter(|_| self.leads());
+        let Some(client) = client else {
+            let trouble = self.candidate.trouble();
+            let troubles: Vec<_> = trouble.into_iter().collect();
+            let told = json!({ "leads": false, "leader": leader, "troubles": troubles });
+            return Some(Box::pin(std::future::ready(told)));
+        };
+        let sampler = Arc::clone(&self.sampler);
+        Some(Box::pin(
+            async move { sampler.look(&client, with_keys).await },
+        ))
     }
 }

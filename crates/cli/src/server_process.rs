@@ -344,6 +344,13 @@ impl Subject for Pages {
         }
         Box::pin(std::future::ready(metrics))
     }
+
+    fn redis_metrics(&self) -> Option<Metrics> {
+        let server = self.server()?;
+        let mut metrics = Metrics::default();
+        metrics.like_redis_exporter(&server.status(), &server.redis_totals()?);
+        Some(metrics)
+    }
 }
 
 #[cfg(test)]

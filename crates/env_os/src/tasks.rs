@@ -87,6 +87,12 @@ impl Tasks for OsTasks {
         self.core(core).memory_node
     }
 
+    fn busy(&self, core: CoreId) -> Option<Duration> {
+        // A loop has one worker.
+        let metrics = self.core(core).handle.metrics();
+        Some(metrics.worker_total_busy_duration(0))
+    }
+
     fn spawn_on(
         &self,
         core: CoreId,

@@ -135,6 +135,8 @@ pub struct Master {
     /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
     serve_until: AtomicU64,
     requests: AtomicU64,
+    /// Bytes of entries of tablets that came from other servers.
+    pub(crate) moved_here: AtomicU64,
     /// Calls of [`Master::forget_clients`].
     turns: AtomicUsize,
     pub(crate) settlements: Settlements,
@@ -167,6 +169,7 @@ impl Master {
             stopped: AtomicBool::new(false),
             serve_until: AtomicU64::new(0),
             requests: AtomicU64::new(0),
+            moved_here: AtomicU64::new(0),
             turns: AtomicUsize::new(0),
         });
         let time = ClusterTime(Arc::clone(&master.env.clock));
@@ -224,6 +227,13 @@ impl Master {
     #[must_use]
     pub fn replication(&self) -> &Replication {
         &self.replication
+    }
+
+    /// Bytes of entries that came with tablets from other servers so far, also those of moves that
+    /// failed.
+    #[must_use]
+    pub fn moved_here(&self) -> u64 {
+        self.moved_here.load(Ordering::Relaxed)
     }
 
     /// Requests of clients so far, those of this process's own front ends included.

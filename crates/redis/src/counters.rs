@@ -9,6 +9,7 @@ use crate::table::SPECS;
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use pluvio_env::Moment;
+use pluvio_units::TimeSpread;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -50,6 +51,8 @@ struct Commands {
     /// By their numbers in the table.
     all: Vec<OneCommand>,
     calls: u64,
+    /// How long the timed ones took.
+    spread: TimeSpread,
     /// The rates since the older one are shown.
     older: Sample,
     newer: Sample,
@@ -184,9 +187,14 @@ impl Counters {
         now: Moment,
         keeps: bool,
     ) {
-        let took = nanos(took);
         let mut commands = self.commands();
         commands.calls += count;
+        let each = match u32::try_from(count) {
+            Ok(2..) => took / count as u32,
+            Ok(0..=1) | Err(_) => took,
+        };
+        commands.spread.add(each, count);
+        let took = nanos(took);
         if now.since(commands.newer.at) >= RATE_TIME {
             commands.older = commands.newer;
             commands.newer = Sample {
@@ -248,6 +256,11 @@ impl Counters {
                 sum.add(&**times).expect("all have the same bounds");
             }
         }
+    }
+
+    /// How long all timed commands took on this core, but those of transactions.
+    pub(crate) fn spread(&self) -> TimeSpread {
+        self.commands().spread
     }
 
     /// Adds what this core counted.
@@ -422,6 +435,8 @@ mod tests {
         };
         assert_eq!(totals.commands[SPECS[0].name], expected);
         assert_eq!(totals.commands_total(), 4);
+        assert_eq!(counters.spread().count(), 3);
+        assert_eq!(counters.spread().total(), Duration::from_micros(6));
         let mut times = BTreeMap::new();
         counters.add_times_to(&mut times);
         assert_eq!(times[SPECS[0].name].len(), 2, "the last one was not kept");

@@ -11,6 +11,7 @@ use crate::users::Tools;
 use bytes::Bytes;
 use pluvio_client::{Client, Parts};
 use pluvio_env::{Address, BoxFuture, ByteStream, StreamService};
+use pluvio_units::TimeSpread;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -94,6 +95,12 @@ impl RedisService {
     /// now on. [`Totals::connections_open`] tells how many are left.
     pub fn retire(&self) {
         self.shared.clients.retire();
+    }
+
+    /// How long commands took since the start, all together.
+    #[must_use]
+    pub fn spread(&self) -> TimeSpread {
+        self.shared.spread()
     }
 
     /// How long commands took since the start, by command.

@@ -20,7 +20,7 @@ use crate::users::{Tools, Users};
 use core::time::Duration;
 use pluvio_client::{Client, Parts, ServerList, ServerStatus};
 use pluvio_env::{BoxFuture, Clock, Moment};
-use pluvio_units::{CoreId, ServerId};
+use pluvio_units::{CoreId, ServerId, TimeSpread};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -355,6 +355,12 @@ impl Shared {
             counters.add_to(&mut totals);
         }
         totals
+    }
+
+    /// How long commands took since the start, all together.
+    pub(crate) fn spread(&self) -> TimeSpread {
+        let all = self.counters.iter().map(|core| core.spread());
+        all.fold(TimeSpread::default(), |sum, core| sum.plus(&core))
     }
 
     /// How long commands took since the start, by command.

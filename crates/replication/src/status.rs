@@ -1,6 +1,6 @@
 //! Numbers for status and metrics, and places for checkers.
 
-use pluvio_units::{SegmentId, ServerId};
+use pluvio_units::{SegmentId, ServerId, TimeSpread};
 use std::collections::BTreeMap;
 
 /// The places at backups that may have a replica of a segment, and whether there is a replica that
@@ -35,6 +35,8 @@ pub struct ReplicationStatus {
     pub write_failures: u64,
     /// Replicas lost since the start.
     pub replicas_lost: u64,
+    /// How long acknowledged writes took, from the request to the answer: network and backup.
+    pub write_times: TimeSpread,
 }
 
 impl ReplicationStatus {
@@ -52,5 +54,6 @@ impl ReplicationStatus {
         self.bytes_written += other.bytes_written;
         self.write_failures += other.write_failures;
         self.replicas_lost += other.replicas_lost;
+        self.write_times = self.write_times.plus(&other.write_times);
     }
 }

@@ -364,6 +364,10 @@ impl LogTask {
                 let (server, segment) = (sent.server, sent.segment);
                 let result = outcome.map_err(RpcError::from);
                 let result = result.and_then(|reply| reply_to::<WriteReplica>(&sent.to, reply));
+                if result.is_ok() {
+                    let limit = self.inner.options.write_limit;
+                    machine.timed(limit.saturating_sub(sent.until.since(now)));
+                }
                 let outcome = self.inner.outcome(server, segment, result);
                 if matches!(outcome, WriteOutcome::Full(_)) && placement.is_news(server, now) {
                     tracing::warn!(%server, %segment, "a backup has no space: its disk is full");

@@ -33,6 +33,8 @@ pub use leave::NotLeft;
 pub use membership::{Membership, PingOptions, Standing};
 pub use options::{MIN_REPLICAS, OnCorruption, ServerOptions};
 pub use pluvio_log::Tombstones;
-pub use pluvio_redis::{ClientMemory, Latencies, MachineFn, MachineUse, Password};
+pub use pluvio_redis::{
+    ClientMemory, CommandTotals, Latencies, MachineFn, MachineUse, Password, Totals as RedisTotals,
+};
 pub use server::{Server, ServerError};
 pub use status::Readiness;

@@ -10,7 +10,7 @@ use crate::local::Local;
 use crate::membership::{Membership, Standing, Watcher};
 use crate::options::ServerOptions;
 use crate::service::ServerService;
-use crate::status::{Readiness, StatusSource};
+use crate::status::{Readiness, StatusSource, WholeStatus};
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_client::{Client, ClientOptions, Doubt};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle, Transport};
@@ -33,7 +33,7 @@ use pluvio_wire::{
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long to wait for the coordinator's answer to an enlistment.
@@ -101,7 +101,7 @@ pub struct Server {
     leaving: Leaving,
     membership: Arc<Membership>,
     local: Local,
-    status: Arc<StatusSource>,
+    status: Arc<WholeStatus>,
     redis: Option<RedisPort>,
     redis_cluster: Option<RedisPort>,
     ports: Vec<Listening>,
@@ -246,7 +246,7 @@ impl Server {
     /// Its backup, for tests and checkers.
     #[must_use]
     pub fn backup(&self) -> &Backup {
-        &self.status.backup
+        &self.status.source.backup
     }
 
     /// The server list as this server knows it.
@@ -264,7 +264,7 @@ impl Server {
     /// Whether it can do its work.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
-        self.status.readiness()
+        self.status.source.readiness()
     }
 
     /// Ends when the cluster has declared this server dead, or when its disk hangs, and says why.
@@ -420,13 +420,19 @@ impl Starting {
             membership: Arc::clone(&self.membership),
             local: self.local.clone(),
             backup: self.backup.clone(),
+            env: self.env.clone(),
+            began: self.env.clock.now(),
+        });
+        let whole = Arc::new(WholeStatus {
+            source: Arc::clone(&status),
+            ports: OnceLock::new(),
         });
         let service = Arc::new(ServerService {
             membership: Arc::clone(&self.membership),
             local: self.local.clone(),
             backup: self.backup.clone(),
             limits: Arc::<Limits>::default(),
-            status: Arc::clone(&status),
+            status: Arc::clone(&whole),
         });
         let mut ports = vec![
             self.env
@@ -435,6 +441,11 @@ impl Starting {
                 .await?,
         ];
         let (redis, redis_cluster) = self.open_redis(&status, &mut ports).await?;
+        let told = [&redis, &redis_cluster].into_iter().flatten();
+        let told = whole
+            .ports
+            .set(told.map(|port| port.service.clone()).collect());
+        assert!(told.is_ok(), "ports are opened once");
         let reply = self
             .enlist(
                 former,
@@ -463,7 +474,7 @@ impl Starting {
             },
             membership: self.membership,
             local: self.local,
-            status,
+            status: whole,
             redis,
             redis_cluster,
             ports,

@@ -3,7 +3,7 @@
 use crate::limits::Limits;
 use crate::local::{Local, log_of};
 use crate::membership::Membership;
-use crate::status::StatusSource;
+use crate::status::WholeStatus;
 use core::task::Waker;
 use pluvio_backup::Backup;
 use pluvio_client::LocalMaster;
@@ -30,7 +30,7 @@ pub(crate) struct ServerService {
     pub(crate) local: Local,
     pub(crate) backup: Backup,
     pub(crate) limits: Arc<Limits>,
-    pub(crate) status: Arc<StatusSource>,
+    pub(crate) status: Arc<WholeStatus>,
 }
 
 /// An answer that is ready.

@@ -2,20 +2,52 @@
 
 use crate::local::Local;
 use crate::membership::{Membership, Standing};
+use core::time::Duration;
 use pluvio_backup::Backup;
+use pluvio_env::{Env, Moment};
+use pluvio_redis::RedisService;
+use pluvio_units::{CoreId, TimeSpread};
 use pluvio_wire::ServerStatus;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Reads the status from the parts of a server.
 pub(crate) struct StatusSource {
     pub(crate) membership: Arc<Membership>,
     pub(crate) local: Local,
     pub(crate) backup: Backup,
+    pub(crate) env: Env,
+    pub(crate) began: Moment,
+}
+
+/// The status with what the ports for Redis clients count. Those read the rest themselves, so they
+/// are no part of its source.
+pub(crate) struct WholeStatus {
+    pub(crate) source: Arc<StatusSource>,
+    pub(crate) ports: OnceLock<Vec<RedisService>>,
+}
+
+impl WholeStatus {
+    pub(crate) fn read(&self) -> ServerStatus {
+        let ports = self.ports.get().into_iter().flatten();
+        let times = ports.fold(TimeSpread::default(), |sum, port| sum.plus(&port.spread()));
+        ServerStatus {
+            command_times: times,
+            ..self.source.read()
+        }
+    }
 }
 
 /// Why a server serves nothing while its lease is over (LEASE-1, LEASE-3).
 const NOT_CONFIRMED: &str =
     "neither its backups nor the coordinator confirm that it is a member, so it serves nothing";
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
 
 /// Whether a server can do its work.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +61,11 @@ pub struct Readiness {
 impl StatusSource {
     pub(crate) fn read(&self) -> ServerStatus {
         let backup = self.backup.stats();
+        let tasks = &self.env.tasks;
+        let busy = (0..tasks.cores()).filter_map(|core| tasks.busy(CoreId(core)));
         let mut status = ServerStatus {
+            uptime_ms: millis(self.env.clock.now().since(self.began)),
+            loops_busy_us: busy.map(micros).collect(),
             id: self.membership.id(),
             frames: backup.frames,
             frame_bytes: backup.frame_bytes,
@@ -56,7 +92,7 @@ impl StatusSource {
         status.objects_expired = master.store().expiry().dropped();
         let (locked, age) = master.locked_now();
         status.keys_locked = locked;
-        status.keys_locked_ms_max = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        status.keys_locked_ms_max = millis(age);
         status.tablets = master.tablets().serving();
         status.segments = log.segments;
         status.segments_under_replicated = replication.segments_under_replicated;
@@ -70,6 +106,13 @@ impl StatusSource {
         status.writes_wait = replication.writes_wait.or_else(not_confirmed);
         status.cleaner_freed = log.cleaner.bytes_freed;
         status.cleaner_moved = log.cleaner.bytes_copied();
+        status.compactions = log.cleaner.compactions;
+        status.cleaner_passes = log.cleaner.passes;
+        status.replica_write_times = replication.write_times;
+        status.replica_bytes = replication.bytes_written;
+        status.replicas_lost = replication.replicas_lost;
+        status.replica_write_failures = replication.write_failures;
+        status.moved_here = master.moved_here();
         status.requests = master.requests();
         status
     }

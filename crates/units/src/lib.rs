@@ -20,6 +20,7 @@ mod pace;
 mod position;
 mod size;
 mod slots;
+mod spread;
 mod waits;
 mod xxh3;
 
@@ -41,4 +42,5 @@ pub use pace::Pace;
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};
 pub use slots::{HashKind, KeySlot, Rank, SLOTS, TableHash};
+pub use spread::TimeSpread;
 pub use waits::Waits;

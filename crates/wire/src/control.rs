@@ -10,7 +10,7 @@ use crate::recovery_stage::RecoveryStage;
 use pluvio_env::Address;
 use pluvio_units::{
     ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, RecoveryId, ReplicationEpoch,
-    SegmentId, ServerId, ServerListVersion, TableHash, TableId,
+    SegmentId, ServerId, ServerListVersion, TableHash, TableId, TimeSpread,
 };
 use serde::{Deserialize, Serialize};
 
@@ -525,6 +525,26 @@ pub struct ServerStatus {
     pub cleaner_moved: u64,
     /// Requests answered since the start.
     pub requests: u64,
+    /// Milliseconds since its process started.
+    pub uptime_ms: u64,
+    /// Microseconds for which each of its event loops has worked since the start.
+    pub loops_busy_us: Vec<u64>,
+    /// How long commands of Redis clients took since the start.
+    pub command_times: TimeSpread,
+    /// How long backups took to acknowledge what it wrote to them since the start.
+    pub replica_write_times: TimeSpread,
+    /// Bytes that backups acknowledged since the start, of each replica.
+    pub replica_bytes: u64,
+    /// Replicas that its log lost since the start: servers that died or refused them.
+    pub replicas_lost: u64,
+    /// Writes to replicas that failed since the start and were repeated.
+    pub replica_write_failures: u64,
+    /// Segments compacted in memory since the start.
+    pub compactions: u64,
+    /// Combined passes of the cleaner since the start.
+    pub cleaner_passes: u64,
+    /// Bytes of entries that came with tablets from other servers since the start.
+    pub moved_here: u64,
 }
 impl Fields for ServerStatus {}
 

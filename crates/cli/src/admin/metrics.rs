@@ -6,6 +6,7 @@
 use pluvio_client::{ClusterStatus, ServerStatus};
 use pluvio_net::{Tls, Totals};
 use pluvio_server::Latencies;
+use pluvio_units::TimeSpread;
 use pluvio_wire::{ServerState, TabletState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -16,6 +17,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 /// A label's name and value.
 type Label = (&'static str, String);
@@ -26,9 +28,16 @@ struct Metric {
     name: String,
     help: String,
     grows: bool,
-    samples: Vec<(Vec<Label>, u64)>,
+    samples: Vec<(Vec<Label>, Number)>,
     /// Distributions, where it is one.
     times: Vec<(Vec<Label>, Times)>,
+}
+
+/// The value of a sample.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Whole(u64),
+    Seconds(f64),
 }
 
 /// How long things took.
@@ -57,6 +66,15 @@ const BUCKET_ENDS: [u64; 11] = [
 ];
 
 impl Times {
+    fn of_spread(times: &TimeSpread) -> Self {
+        let end = |end: Option<Duration>| end.map_or(f64::INFINITY, |end| end.as_secs_f64());
+        Self {
+            seconds: times.total().as_secs_f64(),
+            count: times.count(),
+            buckets: times.counts().map(|(to, count)| (end(to), count)).collect(),
+        }
+    }
+
     fn of(times: &Latencies) -> Self {
         let mut counts = [0; BUCKET_ENDS.len()];
         let mut nanos = 0.0;
@@ -117,7 +135,7 @@ pub struct Metrics(Vec<Metric>);
 
 impl Metrics {
     /// A number that goes up and down.
-    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: u64) {
         self.gauges(name, help, vec![(Vec::new(), value)]);
     }
 
@@ -127,25 +145,48 @@ impl Metrics {
             name: name.to_owned(),
             help: help.to_owned(),
             grows: false,
-            samples,
+            samples: whole(samples),
             times: Vec::new(),
         });
     }
 
     /// A number that only grows while the process lives.
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) {
         self.counters(name, help, vec![(Vec::new(), value)]);
     }
 
     /// A growing number for each of a bounded set of labels.
-    fn counters(&mut self, name: &str, help: &str, samples: Vec<(Vec<Label>, u64)>) {
+    pub(super) fn counters(&mut self, name: &str, help: &str, samples: Vec<(Vec<Label>, u64)>) {
         self.0.push(Metric {
             name: name.to_owned(),
             help: help.to_owned(),
             grows: true,
-            samples,
+            samples: whole(samples),
             times: Vec::new(),
         });
+    }
+
+    /// A growing time for each of a bounded set of labels.
+    pub(super) fn seconds(&mut self, name: &str, help: &str, samples: Vec<(Vec<Label>, f64)>) {
+        let samples = samples.into_iter();
+        self.0.push(Metric {
+            name: name.to_owned(),
+            help: help.to_owned(),
+            grows: true,
+            samples: samples.map(|(of, n)| (of, Number::Seconds(n))).collect(),
+            times: Vec::new(),
+        });
+    }
+
+    /// Of each event loop, for how many microseconds it has worked.
+    pub fn loops(&mut self, busy_us: &[u64]) {
+        let loops = (0..).zip(busy_us);
+        let of = |(core, us): (u32, &u64)| (vec![("core", core.to_string())], *us as f64 / 1e6);
+        self.seconds(
+            "loop_busy_seconds",
+            "Time for which an event loop has worked, by core.",
+            loops.map(of).collect(),
+        );
     }
 
     /// A distribution of times for each of a bounded set of labels.
@@ -259,6 +300,43 @@ impl Metrics {
             "requests",
             "Requests for objects that were answered.",
             s.requests,
+        );
+        self.gauge(
+            "uptime_seconds",
+            "Seconds since the server started.",
+            s.uptime_ms / 1000,
+        );
+        self.loops(&s.loops_busy_us);
+        self.histograms(
+            "replica_write_seconds",
+            "Time until a backup has acknowledged a write to a replica.",
+            vec![(Vec::new(), Times::of_spread(&s.replica_write_times))],
+        );
+        self.counter(
+            "replica_written_bytes",
+            "Bytes that backups acknowledged, of each replica.",
+            s.replica_bytes,
+        );
+        self.counter(
+            "replica_write_failures",
+            "Writes to replicas that failed and were repeated.",
+            s.replica_write_failures,
+        );
+        self.counter("replicas_lost", "Replicas lost.", s.replicas_lost);
+        self.counter(
+            "cleaner_compactions",
+            "Segments compacted in memory.",
+            s.compactions,
+        );
+        self.counter(
+            "cleaner_passes",
+            "Passes of the cleaner over memory and disk.",
+            s.cleaner_passes,
+        );
+        self.counter(
+            "moved_here_bytes",
+            "Bytes of entries that came with tablets from other servers.",
+            s.moved_here,
         );
     }
 
@@ -433,6 +511,26 @@ impl Metrics {
                 .map(|(stage, count)| (vec![("stage", stage.to_owned())], count))
                 .collect(),
         );
+        let moved = status.migrations.iter().filter(|m| !m.done);
+        self.gauge(
+            "cluster_migrations_bytes",
+            "Bytes copied so far by the migrations under way.",
+            moved.map(|m| m.progress.bytes).sum(),
+        );
+        self.gauge(
+            "cluster_servers_waiting",
+            "Servers whose writes wait.",
+            status
+                .servers
+                .iter()
+                .filter(|s| s.writes_wait.is_some())
+                .count() as u64,
+        );
+        self.gauge(
+            "cluster_servers_silent",
+            "Members that did not answer when they were asked for this page.",
+            servers(ServerState::Up).saturating_sub(status.servers.len() as u64),
+        );
         let under_way = status.migrations.iter().filter(|m| !m.done).count();
         self.gauge(
             "cluster_migrations_under_way",
@@ -449,7 +547,15 @@ impl Metrics {
 
 /// The page.
 pub fn text(metrics: Metrics) -> String {
-    let mut registry = Registry::with_prefix("pluvio");
+    page(Registry::with_prefix("pluvio"), metrics)
+}
+
+/// The page of numbers with the names of redis_exporter.
+pub fn redis_text(metrics: Metrics) -> String {
+    page(Registry::with_prefix("redis"), metrics)
+}
+
+fn page(mut registry: Registry, metrics: Metrics) -> String {
     registry.register_collector(Box::new(metrics));
     let mut page = String::new();
     encode(&mut page, &registry).expect("writing to a string does not fail");
@@ -487,13 +593,22 @@ impl Collector for Metrics {
 }
 
 impl Metric {
-    fn encode_value(&self, value: u64, to: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+    fn encode_value(&self, value: Number, to: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        let value = match value {
+            Number::Seconds(seconds) => return ConstCounter::new(seconds).encode(to),
+            Number::Whole(value) => value,
+        };
         if self.grows {
             return ConstCounter::new(value).encode(to);
         }
         // Gauges are signed in this format; no size reaches the difference.
         ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(to)
     }
+}
+
+fn whole(samples: Vec<(Vec<Label>, u64)>) -> Vec<(Vec<Label>, Number)> {
+    let samples = samples.into_iter();
+    samples.map(|(of, n)| (of, Number::Whole(n))).collect()
 }
 
 /// Name and help of one of the transport's counts.
@@ -517,6 +632,7 @@ mod tests {
             requests: 3,
             ..ServerStatus::default()
         });
+        all.loops(&[1]);
         all.net(&Totals::default());
         all.cluster(&ClusterStatus {
             cluster: pluvio_units::ClusterId(1),

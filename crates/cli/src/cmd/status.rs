@@ -313,7 +313,7 @@ fn mixed_text(status: &ClusterStatus) -> Option<String> {
 }
 
 /// What somebody should do something about.
-fn troubles(status: &ClusterStatus) -> Vec<String> {
+pub fn troubles(status: &ClusterStatus) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(trouble) = &status.metadata_trouble {
         found.push(format!(

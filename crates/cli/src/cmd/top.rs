@@ -44,7 +44,7 @@ struct Keys {
 
 /// The order of keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum By {
+pub enum By {
     /// Those that are read most
     Reads,
     /// Those that are changed most
@@ -79,16 +79,17 @@ pub fn run(global: &Global, top: &Top) -> Result<ExitCode, Failure> {
 
 /// A key of the list.
 #[derive(Clone, PartialEq, Debug)]
-struct Listed {
+pub struct Listed {
     hash: KeyHash,
-    key: Vec<u8>,
+    /// Its first bytes.
+    pub key: Vec<u8>,
     key_len: u32,
     /// In a second; or bytes.
-    amount: f64,
+    pub amount: f64,
     less: f64,
     more: f64,
     /// The server that told most of it.
-    server: ServerId,
+    pub server: ServerId,
     of_server: f64,
 }
 
@@ -140,7 +141,7 @@ async fn ask(client: &Client, keys: &Keys) -> Result<All, Failure> {
 }
 
 /// The keys of all servers, most first.
-fn merge(answers: &[TopKeys], by: By) -> Vec<((TableId, KeyHash), Listed)> {
+pub fn merge(answers: &[TopKeys], by: By) -> Vec<((TableId, KeyHash), Listed)> {
     let mut all: BTreeMap<(TableId, KeyHash), Listed> = BTreeMap::new();
     for answer in answers {
         for of_table in &answer.tables {

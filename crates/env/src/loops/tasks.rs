@@ -1,6 +1,7 @@
 //! Concurrent work.
 
 use crate::{BoxFuture, Pace};
+use core::time::Duration;
 use pluvio_units::CoreId;
 
 /// Starts concurrent work. In production a task runs on the event loop of one core. In the
@@ -12,6 +13,12 @@ pub trait Tasks: Send + Sync {
     /// The memory node of the processor that the event loop of `core` is bound to. `None` if the
     /// loop is not bound, or if the nodes are unknown.
     fn memory_node(&self, _core: CoreId) -> Option<u32> {
+        None
+    }
+
+    /// How long the event loop of `core` has worked since it started, with what it looks for more
+    /// work when it spins. `None` where nobody measures that.
+    fn busy(&self, _core: CoreId) -> Option<Duration> {
         None
     }
 

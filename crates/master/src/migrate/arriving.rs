@@ -28,6 +28,7 @@ use pluvio_wire::{
     Refusal, RpcError, ServerList, ServerState, TabletPart, TabletReceived, call,
 };
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -298,6 +299,7 @@ impl Master {
         let progress = &mut arrival.state().0;
         progress.bytes += bytes;
         progress.objects = objects;
+        self.moved_here.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 

@@ -120,6 +120,11 @@ impl Machine {
         }
     }
 
+    /// Counts how long a backup took to acknowledge a write.
+    pub(crate) fn timed(&mut self, took: Duration) {
+        self.counters.write_times.add(took, 1);
+    }
+
     /// Adds every place that may have a replica, and whether it has one that counts.
     pub(crate) fn places(&self, places: &mut Places) {
         for (id, segment) in &self.segments {
