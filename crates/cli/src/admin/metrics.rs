@@ -577,6 +577,10 @@ impl Collector for Metrics {
                     count,
                     buckets,
                 } = times;
+                if labels.is_empty() {
+                    to.encode_histogram::<NoLabelSet>(*seconds, *count, buckets, None)?;
+                    break;
+                }
                 let mut to = to.encode_family(labels)?;
                 to.encode_histogram::<NoLabelSet>(*seconds, *count, buckets, None)?;
             }

@@ -14,3 +14,4 @@ pub mod scan;
 pub mod status;
 pub mod table;
 pub mod top;
+pub mod top_servers;

@@ -1,6 +1,7 @@
-//! `pluvio top`: the keys that are used most, and the largest ones.
+//! `pluvio top`: what servers do, the keys that are used most, and the largest ones.
 
 use crate::cmd::objects::put_bytes;
+use crate::cmd::top_servers::{self, Servers};
 use clap::{Args, Subcommand, ValueEnum};
 use futures_util::future::join_all;
 use pluvio_client::{Client, GetTopKeys, TOP_KEYS_MAX, TopKeys};
@@ -25,6 +26,8 @@ pub struct Top {
 
 #[derive(Subcommand, Clone, Debug)]
 enum What {
+    /// Operations a second, latencies, memory and work of each server, again and again
+    Servers(Servers),
     /// Keys of the last minute, from samples of the servers; the largest ones of those noticed
     Keys(Keys),
 }
@@ -63,15 +66,21 @@ impl By {
     }
 }
 
+/// Characters of a key that are always shown.
+const KEY_MIN: usize = 12;
+
 /// Runs the command.
 pub fn run(global: &Global, top: &Top) -> Result<ExitCode, Failure> {
-    let (What::Keys(keys), json) = (top.what.clone(), global.json);
+    let (keys, json) = match &top.what {
+        What::Servers(servers) => return top_servers::run(global, servers),
+        What::Keys(keys) => (keys.clone(), global.json),
+    };
     with_session(global, 1, move |Session { client, .. }| async move {
         let all = ask(&client, &keys).await?;
         if json {
             print_json(&all.as_json(keys.by))?;
         } else {
-            print_line(&all.as_text(keys.by))?;
+            print_line(&all.as_text_within(keys.by, width()))?;
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -242,7 +251,20 @@ impl All {
         })
     }
 
-    fn as_text(&self, by: By) -> String {
+    /// Within `width` columns: long keys are cut for that.
+    fn as_text_within(&self, by: By, width: usize) -> String {
+        let longest = |text: &str| text.lines().map(|line| line.chars().count()).max();
+        let whole = self.as_text(by, usize::MAX);
+        let over = longest(&whole).unwrap_or(0).saturating_sub(width);
+        if over == 0 {
+            return whole;
+        }
+        let keys = self.keys.iter().map(|(_, listed)| shown_key(listed));
+        let key = keys.map(|key| key.chars().count()).max().unwrap_or(0);
+        self.as_text(by, key.saturating_sub(over).max(KEY_MIN))
+    }
+
+    fn as_text(&self, by: By, key_max: usize) -> String {
         if self.keys.is_empty() {
             return "no keys were sampled".to_owned();
         }
@@ -252,7 +274,7 @@ impl All {
             By::Bytes => table(&["table", "key", "size", "server"], &[2, 3]),
         };
         for ((id, _), listed) in &self.keys {
-            let mut row = vec![self.table(*id), shown_key(listed)];
+            let mut row = vec![self.table(*id), cut(shown_key(listed), key_max)];
             match by {
                 By::Bytes => row.push(bytes(listed.amount as u64)),
                 By::Reads | By::Writes => {
@@ -265,6 +287,25 @@ impl All {
             text.add_row(row);
         }
         table_text(&text)
+    }
+}
+
+/// Its beginning, within so many characters.
+fn cut(key: String, most: usize) -> String {
+    match key.char_indices().nth(most) {
+        None => key,
+        Some(_) => {
+            let kept: String = key.chars().take(most.saturating_sub(3)).collect();
+            format!("{kept}...")
+        }
+    }
+}
+
+/// The columns of the terminal; without end where there is none.
+fn width() -> usize {
+    match rustix::termios::tcgetwinsize(std::io::stdout()) {
+        Ok(size) if size.ws_col > 0 => size.ws_col.into(),
+        Ok(_) | Err(_) => usize::MAX,
     }
 }
 
@@ -336,7 +377,7 @@ mod tests {
             answers: answers.clone(),
             silent: vec![ServerId(3)],
         };
-        let text = all(By::Reads).as_text(By::Reads);
+        let text = all(By::Reads).as_text(By::Reads, usize::MAX);
         let lines: Vec<Vec<&str>> = text
             .lines()
             .map(|l| l.split_whitespace().collect())
@@ -347,15 +388,26 @@ mod tests {
         );
         assert_eq!(lines[2][1..3], ["b", "70"]);
         assert_eq!(lines[3][1..3], ["a\\n\\xff", "5.00"]);
+        let mut long = all(By::Reads);
+        long.keys[0].1.key = vec![b'k'; 256];
+        let narrow = long.as_text_within(By::Reads, 60);
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 60),
+            "{narrow}"
+        );
+        assert!(
+            narrow.contains("kkk...") && narrow.contains("98 and 104"),
+            "{narrow}"
+        );
         let json = all(By::Reads).as_json(By::Reads);
         assert_eq!(json["keys"][0]["range"], json!([98.0, 104.0]));
         assert_eq!(json["silent"], json!([3]));
-        let text = all(By::Bytes).as_text(By::Bytes);
+        let text = all(By::Bytes).as_text(By::Bytes, usize::MAX);
         assert!(
             text.contains("x... (300 bytes)") && text.contains("3MiB"),
             "{text}"
         );
-        let text = all(By::Writes).as_text(By::Writes);
+        let text = all(By::Writes).as_text(By::Writes, usize::MAX);
         assert_eq!(text, "no keys were sampled");
     }
 }

@@ -33,6 +33,7 @@ mod older_formats;
 mod replication;
 mod rings;
 mod rolling_restart;
+mod seen;
 mod stock_clients;
 mod support;
 mod transactions;

@@ -34,7 +34,7 @@ pub struct Need {
 }
 
 /// All of them.
-pub const NEEDS: [Need; 8] = [
+pub const NEEDS: [Need; 10] = [
     Need {
         what: "redis-cli",
         tests: "needs_redis_cli",
@@ -79,6 +79,18 @@ pub const NEEDS: [Need; 8] = [
         tests: LIBFABRIC,
         packages: &["libfabric-dev"],
         there: |_| Path::new(LIBFABRIC_HEADER).exists(),
+    },
+    Need {
+        what: "Chromium",
+        tests: "needs_chromium",
+        packages: &["chromium"],
+        there: |_| succeeds_quietly(Command::new("chromium").arg("--version")),
+    },
+    Need {
+        what: "promtool",
+        tests: "needs_promtool",
+        packages: &["dpkg"],
+        there: promtool,
     },
     Need {
         what: "public data sets",
@@ -139,6 +151,28 @@ fn words(target: &Path) -> bool {
         .join(WORDS)
         .join("usr/share/dict/american-english-huge");
     succeeds(&mut unpack) && std::fs::rename(list, wanted).is_ok()
+}
+
+/// Whether promtool is there; fetches and unpacks the package of Prometheus, of which no service
+/// starts in this way.
+fn promtool(target: &Path) -> bool {
+    let folder = target.join("test-tools/prometheus");
+    let tool = folder.join("usr/bin/promtool");
+    if tool.exists() {
+        return true;
+    }
+    println!("setup: apt-get download prometheus");
+    let fetched = std::fs::create_dir_all(&folder).is_ok()
+        && apt(&folder, &["download", "-qq", "prometheus"]);
+    let packages = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let package = packages
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    let Some(package) = package.filter(|_| fetched) else {
+        return false;
+    };
+    let mut unpack = Command::new("dpkg-deb");
+    succeeds(unpack.arg("-x").arg(package).arg(&folder)) && tool.exists()
 }
 
 /// Whether redis-py is there; puts it into a virtual environment below the target folder.
