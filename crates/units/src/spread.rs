@@ -5,9 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// Counts of times by powers of two of microseconds.
 ///
-/// The first count is of times below 2 us, each further one of times up to twice those of the one
-/// before, and the last one of all that are longer (8 s and more). A quantile is told as the end of
-/// its count: up to twice the true time.
+/// The first count is of times below 2 us. Each further one reaches twice as far. The last one has
+/// all times from 8 s on. A quantile is told as the end of its count: up to twice the true time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TimeSpread {
     counts: [u64; TimeSpread::COUNTS],

@@ -1,8 +1,7 @@
 //! The cluster as JSON for the page of a coordinator (`page.html`).
 //!
-//! - ADM-2: what the page gets is bounded, whatever the size of the cluster: servers, tables,
-//!   recoveries and moves are cut at limits below, with their true numbers beside them, and tablets
-//!   that share a small part of the ring are joined.
+//! - ADM-2: the JSON is bounded, whatever the size of the cluster. Servers, tables, recoveries and
+//!   moves are cut at the limits below. Tablets of a small part of the ring are joined.
 
 use crate::cmd::rates::Rates;
 use crate::cmd::status::troubles;
@@ -29,7 +28,7 @@ const KEYS_MAX: usize = 8;
 /// Characters of a key or of a name that are told.
 const NAME_MAX: usize = 128;
 
-/// What was seen of a cluster at one moment.
+/// A cluster as it was seen at one moment.
 pub struct Look {
     /// All but keys.
     pub status: ClusterStatus,
@@ -334,6 +333,7 @@ mod tests {
         }
     }
 
+    // shows: ADM-2
     #[test]
     fn a_large_cluster_has_a_page_of_bounded_size() {
         let look = Look {

@@ -117,6 +117,10 @@ mod tests {
         let page = redis_text(metrics);
         for line in [
             "redis_up 1",
+            "redis_commands_failed_calls_total{cmd=\"get\"} 0",
+            "redis_commands_rejected_calls_total{cmd=\"get\"} 0",
+            "redis_net_input_bytes_total 0",
+            "redis_net_output_bytes_total 0",
             "redis_commands_total{cmd=\"get\"} 3",
             "redis_commands_duration_seconds_total{cmd=\"get\"} 1.5",
             "redis_keyspace_hits_total 5",

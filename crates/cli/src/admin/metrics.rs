@@ -3,11 +3,10 @@
 //! Nothing is counted here: every page is built from what the owners of the numbers say at that
 //! moment. Names begin with `pluvio_` and end with the unit; `docs/operations.md` lists them.
 
-use pluvio_client::{ClusterStatus, ServerStatus};
+use pluvio_client::ServerStatus;
 use pluvio_net::{Tls, Totals};
 use pluvio_server::Latencies;
 use pluvio_units::TimeSpread;
-use pluvio_wire::{ServerState, TabletState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
@@ -140,7 +139,7 @@ impl Metrics {
     }
 
     /// A number that goes up and down for each of a bounded set of labels.
-    fn gauges(&mut self, name: &str, help: &str, samples: Vec<(Vec<Label>, u64)>) {
+    pub(super) fn gauges(&mut self, name: &str, help: &str, samples: Vec<(Vec<Label>, u64)>) {
         self.0.push(Metric {
             name: name.to_owned(),
             help: help.to_owned(),
@@ -448,101 +447,6 @@ impl Metrics {
             n.waited,
         );
     }
-
-    /// The whole cluster, as its coordinator sees it.
-    pub fn cluster(&mut self, status: &ClusterStatus) {
-        let servers = |state| {
-            status
-                .list
-                .servers
-                .iter()
-                .filter(|s| s.state == state)
-                .count() as u64
-        };
-        let tablets = |state| {
-            let all = status.tables.iter().flat_map(|t| &t.tablets);
-            all.filter(|t| t.state == state).count() as u64
-        };
-        self.gauge(
-            "cluster_servers_up",
-            "Servers that are members.",
-            servers(ServerState::Up),
-        );
-        self.gauge(
-            "cluster_servers_crashed",
-            "Servers declared dead and not recovered yet.",
-            servers(ServerState::Crashed),
-        );
-        self.gauge(
-            "cluster_servers_drained",
-            "Servers whose tablets move, or have moved, away.",
-            status.drains.len() as u64,
-        );
-        self.gauge("cluster_tables", "Tables.", status.tables.len() as u64);
-        self.gauge(
-            "cluster_tablets_served",
-            "Tablets that are served.",
-            tablets(TabletState::Normal),
-        );
-        self.gauge(
-            "cluster_tablets_recovering",
-            "Tablets that wait for recovery.",
-            tablets(TabletState::Recovering),
-        );
-        self.gauge(
-            "cluster_tablets_assigning",
-            "Tablets whose owner has not confirmed them.",
-            tablets(TabletState::Assigning),
-        );
-        let mut stages: BTreeMap<&str, u64> = BTreeMap::new();
-        for recovery in status.recoveries.iter().filter(|r| !r.done) {
-            *stages.entry(recovery.stage.name()).or_default() += 1;
-        }
-        self.gauge(
-            "cluster_recoveries_under_way",
-            "Recoveries under way.",
-            stages.values().sum(),
-        );
-        let stages = stages.into_iter();
-        self.gauges(
-            "cluster_recoveries_in_stage",
-            "Recoveries under way, by stage.",
-            stages
-                .map(|(stage, count)| (vec![("stage", stage.to_owned())], count))
-                .collect(),
-        );
-        let moved = status.migrations.iter().filter(|m| !m.done);
-        self.gauge(
-            "cluster_migrations_bytes",
-            "Bytes copied so far by the migrations under way.",
-            moved.map(|m| m.progress.bytes).sum(),
-        );
-        self.gauge(
-            "cluster_servers_waiting",
-            "Servers whose writes wait.",
-            status
-                .servers
-                .iter()
-                .filter(|s| s.writes_wait.is_some())
-                .count() as u64,
-        );
-        self.gauge(
-            "cluster_servers_silent",
-            "Members that did not answer when they were asked for this page.",
-            servers(ServerState::Up).saturating_sub(status.servers.len() as u64),
-        );
-        let under_way = status.migrations.iter().filter(|m| !m.done).count();
-        self.gauge(
-            "cluster_migrations_under_way",
-            "Migrations of tablets under way.",
-            under_way as u64,
-        );
-        self.gauge(
-            "cluster_server_list_version",
-            "Version of the server list.",
-            status.list.version.0,
-        );
-    }
 }
 
 /// The page.
@@ -627,6 +531,7 @@ fn net_words(name: &str) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pluvio_client::ClusterStatus;
     use pluvio_wire::ServerList;
 
     fn everything() -> Metrics {

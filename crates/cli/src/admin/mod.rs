@@ -1,15 +1,18 @@
-//! HTTP for operators, on the admin port of every process: `/metrics`, `/healthz`, `/readyz`,
-//! `/metrics/redis` and `/log`; on that of a coordinator also the page of the cluster at `/`.
+//! HTTP for operators, on the admin port of every process.
+//!
+//! Pages: `/metrics`, `/metrics/redis`, `/healthz`, `/readyz` and `/log`. A coordinator also has the
+//! page of the cluster at `/`.
 //!
 //! - ADM-1: a flood or a slow peer on this port costs a bounded number of files and nothing else.
 //!   There are at most [`CONNECTIONS_MAX`] connections, each for at most [`CONNECTION_LIMIT`].
 //!   Those that ask nothing, or never finish asking, give their places to others after
 //!   [`QUIET_LIMIT`].
 //! - ADM-3: keys of users are shown, and anything is changed, only on a port that is open on the
-//!   loopback alone, and only where a request names that as its host. So no page of the web reaches
-//!   them by a name that it points here. All else that a port tells has no keys and no secrets.
+//!   loopback alone. The request must name the loopback as its host, too. So no page of the web
+//!   reaches them by a name that it points here.
 
 mod cluster;
+mod cluster_metrics;
 mod compatible;
 mod listener;
 pub mod metrics;
@@ -269,6 +272,7 @@ async fn change_log(State(port): State<Port>, headers: HeaderMap, body: Body) ->
 mod tests {
     use super::*;
 
+    // shows: ADM-3
     #[test]
     fn hosts_of_the_loopback_are_trusted_and_no_names() {
         for host in [

@@ -1,4 +1,4 @@
-//! What a server did between two looks at its counters.
+//! Rates of a server between two looks at its counters.
 
 use pluvio_client::ServerStatus;
 use std::time::Duration;

@@ -290,7 +290,7 @@ impl All {
     }
 }
 
-/// Its beginning, within so many characters.
+/// Its beginning, within `most` characters.
 fn cut(key: String, most: usize) -> String {
     match key.char_indices().nth(most) {
         None => key,

@@ -33,6 +33,7 @@ fn put_log(address: &str, host: &str, filter: &str) -> String {
     answer
 }
 
+// shows: ADM-3
 #[test]
 fn operators_see_the_cluster_and_every_number_of_dashboard_and_alerts() {
     let cluster = Setup::servers(2).start();
@@ -118,7 +119,7 @@ mod needs_chromium {
     use crate::support::program::run;
     use std::process::Command;
 
-    /// What a browser makes of the page, with a name that would be a script if it were no text.
+    /// A name of a table that would be a script if it were no text stays text.
     #[test]
     fn a_browser_shows_the_page() {
         let cluster = Setup::servers(2).start();

@@ -1,0 +1,103 @@
+//! The numbers of the whole cluster, which the coordinator that leads tells.
+
+use super::metrics::Metrics;
+use pluvio_client::ClusterStatus;
+use pluvio_wire::{ServerState, TabletState};
+use std::collections::BTreeMap;
+
+impl Metrics {
+    /// The whole cluster, as its coordinator sees it.
+    pub fn cluster(&mut self, status: &ClusterStatus) {
+        let servers = |state| {
+            status
+                .list
+                .servers
+                .iter()
+                .filter(|s| s.state == state)
+                .count() as u64
+        };
+        let tablets = |state| {
+            let all = status.tables.iter().flat_map(|t| &t.tablets);
+            all.filter(|t| t.state == state).count() as u64
+        };
+        self.gauge(
+            "cluster_servers_up",
+            "Servers that are members.",
+            servers(ServerState::Up),
+        );
+        self.gauge(
+            "cluster_servers_crashed",
+            "Servers declared dead and not recovered yet.",
+            servers(ServerState::Crashed),
+        );
+        self.gauge(
+            "cluster_servers_drained",
+            "Servers whose tablets move, or have moved, away.",
+            status.drains.len() as u64,
+        );
+        self.gauge("cluster_tables", "Tables.", status.tables.len() as u64);
+        self.gauge(
+            "cluster_tablets_served",
+            "Tablets that are served.",
+            tablets(TabletState::Normal),
+        );
+        self.gauge(
+            "cluster_tablets_recovering",
+            "Tablets that wait for recovery.",
+            tablets(TabletState::Recovering),
+        );
+        self.gauge(
+            "cluster_tablets_assigning",
+            "Tablets whose owner has not confirmed them.",
+            tablets(TabletState::Assigning),
+        );
+        let mut stages: BTreeMap<&str, u64> = BTreeMap::new();
+        for recovery in status.recoveries.iter().filter(|r| !r.done) {
+            *stages.entry(recovery.stage.name()).or_default() += 1;
+        }
+        self.gauge(
+            "cluster_recoveries_under_way",
+            "Recoveries under way.",
+            stages.values().sum(),
+        );
+        let stages = stages.into_iter();
+        self.gauges(
+            "cluster_recoveries_in_stage",
+            "Recoveries under way, by stage.",
+            stages
+                .map(|(stage, count)| (vec![("stage", stage.to_owned())], count))
+                .collect(),
+        );
+        let moved = status.migrations.iter().filter(|m| !m.done);
+        self.gauge(
+            "cluster_migrations_bytes",
+            "Bytes copied so far by the migrations under way.",
+            moved.map(|m| m.progress.bytes).sum(),
+        );
+        self.gauge(
+            "cluster_servers_waiting",
+            "Servers whose writes wait.",
+            status
+                .servers
+                .iter()
+                .filter(|s| s.writes_wait.is_some())
+                .count() as u64,
+        );
+        self.gauge(
+            "cluster_servers_silent",
+            "Members that did not answer when they were asked for this page.",
+            servers(ServerState::Up).saturating_sub(status.servers.len() as u64),
+        );
+        let under_way = status.migrations.iter().filter(|m| !m.done).count();
+        self.gauge(
+            "cluster_migrations_under_way",
+            "Migrations of tablets under way.",
+            under_way as u64,
+        );
+        self.gauge(
+            "cluster_server_list_version",
+            "Version of the server list.",
+            status.list.version.0,
+        );
+    }
+}
