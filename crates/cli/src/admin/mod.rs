@@ -1,7 +1,7 @@
 //! HTTP for operators, on the admin port of every process.
 //!
-//! Pages: `/metrics`, `/metrics/redis`, `/healthz`, `/readyz` and `/log`. A coordinator also has the
-//! page of the cluster at `/`.
+//! Pages: `/metrics`, `/metrics/redis`, `/healthz`, `/readyz` and `/log`. A coordinator also has
+//! the page of the cluster at `/`.
 //!
 //! - ADM-1: a flood or a slow peer on this port costs a bounded number of files and nothing else.
 //!   There are at most [`CONNECTIONS_MAX`] connections, each for at most [`CONNECTION_LIMIT`].
