@@ -57,8 +57,8 @@ const TASKS: [(&str, &str); 15] = [
     ),
     (
         "packages",
-        "make and try what users install (Debian package, image, Helm chart, list of parts): STEPS, --release for the \
-         release profile",
+        "make and try what users install (Debian package, image, Helm chart, list of parts): STEPS, --release or --debug for \
+         another profile",
     ),
     (
         "tsan",

@@ -33,6 +33,7 @@ mod older_formats;
 mod replication;
 mod rings;
 mod rolling_restart;
+mod services;
 mod stock_clients;
 mod support;
 mod transactions;

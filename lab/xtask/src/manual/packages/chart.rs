@@ -10,7 +10,7 @@ use std::process::Command;
 const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.22.0";
 /// Brings the schemas of the API in its wheel.
 const VALIDATE: &str = "kubernetes-validate==1.37.0";
-/// The versions that manifests are checked against: the oldest that the chart takes, and a late one.
+/// The versions that manifests are checked against: the oldest that the chart takes, and a new one.
 const KUBERNETES: [&str; 2] = ["1.30.0", "1.37.0"];
 
 /// Values that must be refused, each with a word that the refusal has.

@@ -11,8 +11,7 @@ const CARGO_DEB: (&str, &str) = ("cargo-deb", "3.8.0");
 const CONFIG: &str = "/etc/pluvio/pluvio.toml";
 const DATA: &str = "/var/lib/pluvio";
 const UNITS: [&str; 2] = ["pluvio-server", "pluvio-coordinator"];
-/// The most exposure that a unit may have, by the measure of `systemd-analyze security`: 100 is 10.0
-/// there.
+/// The most exposure that a unit may have, as `systemd-analyze security` measures it: 100 is 10.0.
 const EXPOSURE_MAX: &str = "20";
 
 /// Starts both roles with the packaged configuration, as the units do, and uses them. In a network
@@ -77,7 +76,7 @@ pub fn check(place: &Place) -> Result<Done> {
 fn build(place: &Place, cargo_deb: &Path) -> Result<PathBuf> {
     let binary = place.binary()?;
     // cargo-deb looks for target/release/… there, whichever the profile.
-    let files = place.metadata.target.join(place.profile).join("package");
+    let files = place.metadata.target.join(place.folder()).join("package");
     drop(std::fs::remove_dir_all(&files));
     let completions = files.join("completions");
     std::fs::create_dir_all(&completions)?;
@@ -149,7 +148,7 @@ fn installed(place: &Place, package: &Path) -> Result<()> {
     let mut run = Command::new("unshare");
     run.args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     said(run.args(["sh", "-c", RUN, "sh"]).arg(&logs))?;
-    // What an operator changed stays over an upgrade, and the data do.
+    // An operator's changes outlive an upgrade, and the data do.
     let config = std::fs::read_to_string(CONFIG)? + "# mine\n";
     std::fs::write(CONFIG, &config)?;
     install()?;

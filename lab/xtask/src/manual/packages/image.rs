@@ -62,7 +62,7 @@ fn static_binary(place: &Place, target: &str) -> Result<PathBuf> {
     // Libraries in C are built with it, and linked by rustc itself.
     let variable = format!("env.CC_{}=\"musl-gcc\"", target.replace('-', "_"));
     place.build(&["--target", target, "--config", &variable])?;
-    let folder = place.metadata.target.join(target).join(place.profile);
+    let folder = place.metadata.target.join(target).join(place.folder());
     Ok(folder.join("pluvio"))
 }
 

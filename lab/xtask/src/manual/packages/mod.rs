@@ -7,8 +7,8 @@
 //! 4. `image`: the container image is built from the static program, and run.
 //! 5. `licences`: cargo-deny, where it is installed.
 //!
-//! What is made lies in `target/packages`. `--release` takes the release profile, as releases do;
-//! without it the programs are those of the tests. A step that this machine cannot do is skipped
+//! The results lie in `target/packages`. `--release` takes the release profile, as releases do,
+//! and `--debug` the profile dev; without them the programs are those of the tests. A step that this machine cannot do is skipped
 //! with a notice. Tools are fetched at fixed versions into `target/test-tools/packages`. Not part
 //! of CI: it fetches and builds for some ten minutes, and installs a package on this machine.
 
@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// The user of the image, which has no name.
 const IMAGE_USER: u32 = 65_532;
 
-/// What came of a step that did not fail.
+/// The outcome of a step that did not fail.
 enum Done {
     /// It is as it should be.
     Good,
@@ -70,6 +70,14 @@ impl Place {
         Ok(folder)
     }
 
+    /// Where cargo puts the programs of the profile, below the target folder.
+    fn folder(&self) -> &'static str {
+        match self.profile {
+            "dev" => "debug",
+            profile => profile,
+        }
+    }
+
     /// Where the results lie.
     fn made(&self) -> PathBuf {
         self.metadata.target.join("packages")
@@ -85,7 +93,7 @@ impl Place {
     /// The program of this machine, built.
     fn binary(&self) -> Result<PathBuf> {
         self.build(&[])?;
-        Ok(self.metadata.target.join(self.profile).join("pluvio"))
+        Ok(self.metadata.target.join(self.folder()).join("pluvio"))
     }
 
     /// Builds the program.
@@ -110,6 +118,7 @@ pub fn run(root: &Path, words: &[&str]) -> Result<bool> {
     for word in words {
         match *word {
             "--release" => profile = "release",
+            "--debug" => profile = "dev",
             name => names.extend(super::names(name, "step", STEPS.iter().map(|step| step.0))?),
         }
     }
@@ -151,7 +160,7 @@ fn is_root() -> bool {
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// What cargo-deny says of licences, bans and sources, and of known defects where their list can be
+/// Asks cargo-deny about licences, bans and sources, and about known defects where their list can be
 /// had.
 fn licences(place: &Place) -> Result<Done> {
     let deny = |check: &[&str]| {
