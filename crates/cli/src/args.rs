@@ -16,7 +16,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cmd::{bench, demo, drain, export, import, lifetime, objects, scan, status, table, top};
+use crate::cmd::{
+    bench, demo, drain, export, import, lifetime, manual, objects, scan, status, table, top,
+};
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
 #[derive(Parser, Debug)]
@@ -74,6 +76,10 @@ pub enum Command {
     Export(export::Export),
     /// Measure the speed of a running cluster, and of parts of it (by pluvio-lab)
     Bench(bench::Bench),
+    /// Print what a shell needs to complete commands and options
+    Completions(manual::Completions),
+    /// Write the manual pages of all commands
+    Man(manual::Man),
     /// Run simulated clusters with faults, from a seed (by pluvio-lab)
     #[command(disable_help_flag = true)]
     Sim(HandedOver),

@@ -12,7 +12,7 @@ use pluvio_console::options::Global;
 use pluvio_console::ports;
 use pluvio_coordinator::{Candidate, CoordinatorError, CoordinatorOptions, Standing};
 use pluvio_env::{Address, BoxFuture, DiskError, Env, Tasks};
-use pluvio_env_os::DiskOpener;
+use pluvio_env_os::{DiskOpener, Phase, tell_manager};
 use pluvio_local::{Announcement, METADATA_PASSWORD, MetadataLogin, Role};
 use pluvio_metadata::{Login, Place};
 use pluvio_net::{OsNetwork, Tls};
@@ -165,6 +165,7 @@ async fn serve(
             standing = candidate.settled() => matches!(standing, Standing::Leading(_)),
         }
     };
+    tell_manager(Phase::Waits("waits for its metadata"));
     let leads = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -186,10 +187,12 @@ async fn serve(
         admin: admin.as_ref().map(|a| a.address.clone()),
     }
     .tell(json);
+    tell_manager(Phase::Ready);
     tokio::select! {
         biased;
         signal = signals.next() => {
             tracing::info!(%signal, "stopping");
+            tell_manager(Phase::Stopping(process::SHUTDOWN_LIMIT * 2));
             candidate.resign().await;
             Ok(())
         }

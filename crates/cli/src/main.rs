@@ -12,6 +12,7 @@
 //! output is no failure of a command that only writes output.
 
 mod admin;
+mod allocator;
 mod args;
 mod cmd;
 mod coordinator_process;
@@ -41,6 +42,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let only_output_is_wanted = matches!(
         command,
         Command::Get(_)
+            | Command::Completions(_)
             | Command::Scan(_)
             | Command::Export(_)
             | Command::Status(_)
@@ -74,6 +76,8 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Import(import) => cmd::import::run(global, &import),
         Command::Export(export) => cmd::export::run(global, &export),
         Command::Bench(bench) => cmd::bench::run(global, &bench),
+        Command::Completions(completions) => cmd::manual::completions(&completions),
+        Command::Man(man) => cmd::manual::man(&man),
         Command::Sim(_) | Command::Simulate(_) | Command::Torture(_) => {
             Err(handover::to_laboratory())
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// How long the end of a process waits for work that was given to blocking threads: an fsync on a
 /// busy disk.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
+pub const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Files that a process keeps for other things than incoming connections: the frames that its
 /// backup writes, and files that are always open.

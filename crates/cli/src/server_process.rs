@@ -11,7 +11,7 @@ use pluvio_console::options::Global;
 use pluvio_console::output::number_of;
 use pluvio_console::ports;
 use pluvio_env::{Address, BoxFuture, Transport};
-use pluvio_env_os::{StopSignal, StopSignals};
+use pluvio_env_os::{Phase, StopSignal, StopSignals, tell_manager};
 use pluvio_local::stamps::{Notes, Stamped};
 use pluvio_local::{Announcement, Durability, REDIS_PASSWORD, Role};
 use pluvio_net::{OsNetwork, Tls};
@@ -123,6 +123,9 @@ async fn serve(
     options.redis_password = redis_password(&arguments)?;
     options.redis_protected = arguments.redis_protected_mode == Switch::Yes;
     options.redis_connections_max = connections.redis;
+    tell_manager(Phase::Waits(
+        "waits for the coordinator to take this server",
+    ));
     let started = tokio::select! {
         biased;
         signal = signals.next() => {
@@ -150,10 +153,12 @@ async fn serve(
         admin: admin_address,
     }
     .tell(json);
+    tell_manager(Phase::Ready);
     let result = tokio::select! {
         biased;
         signal = signals.next() => {
             tracing::info!(%signal, "stopping");
+            tell_manager(Phase::Stopping(arguments.drain_timeout + process::SHUTDOWN_LIMIT * 2));
             if signal == StopSignal::Terminate && !arguments.drain_timeout.is_zero() {
                 leave(&server, &mut signals, arguments.drain_timeout).await;
             }

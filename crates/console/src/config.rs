@@ -7,7 +7,7 @@
 //!
 //! A file may serve two programs: sections of commands that another program does are left to it.
 //!
-//! - CFG-1: a key that no option has is an error that names it.
+//! - CFG-1: a key that no option has is an error that names it and its line.
 
 use crate::failure::Failure;
 use crate::handover::{asks_another, is_handed_over};
@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
 
 /// The section of options that all commands have.
 const GLOBAL: &str = "global";
@@ -45,9 +46,11 @@ pub fn read<C: Parser>(arguments: &[OsString], elsewhere: &[&str]) -> Result<Ask
     let file = config_path(arguments);
     let mut keys = toml::Table::new();
     if let Some(path) = &file {
-        keys = load(path)?;
+        let text = text_of(path)?;
+        keys = parse(path, &text)?;
         command = Sections {
             path,
+            text: &text,
             elsewhere,
             globals: globals(&command),
         }
@@ -167,20 +170,41 @@ fn config_path(arguments: &[OsString]) -> Option<PathBuf> {
     })
 }
 
-fn load(path: &PathBuf) -> Result<toml::Table, Failure> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| {
+fn text_of(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| {
         Failure::usage(format!(
-            "cannot read the configuration file {shown}: {error}"
+            "cannot read the configuration file {}: {error}",
+            path.display()
         ))
-    })?;
+    })
+}
+
+fn parse(path: &Path, text: &str) -> Result<toml::Table, Failure> {
+    let shown = path.display();
     text.parse().map_err(|error: toml::de::Error| {
         // The parser's text has several lines that draw the place; one line is enough here.
-        let place = error
-            .span()
-            .map_or(0, |span| text[..span.start].matches('\n').count() + 1);
+        let place = error.span().map_or(0, |span| line_at(text, span.start));
         Failure::usage(format!("{shown}, line {place}: {}", error.message()))
     })
+}
+
+/// The number of the line of this byte.
+fn line_at(text: &str, byte: usize) -> usize {
+    text[..byte].matches('\n').count() + 1
+}
+
+/// The number of the line of a key, or of a section without keys, that stands below these sections.
+fn line_of(text: &str, sections: &[&str], key: &str) -> Option<usize> {
+    let mut table = DeTable::parse(text).ok()?.into_inner();
+    for section in sections {
+        let found = table.remove(*section)?;
+        table = match found.into_inner() {
+            DeValue::Table(deeper) => deeper,
+            _ => return None,
+        };
+    }
+    let (found, _) = table.get_key_value(key)?;
+    Some(line_at(text, found.span().start))
 }
 
 /// The long names of the options that all commands have.
@@ -192,6 +216,7 @@ fn globals(command: &Command) -> Vec<String> {
 /// A configuration file, as far as all of its sections have it in common.
 struct Sections<'a> {
     path: &'a Path,
+    text: &'a str,
     elsewhere: &'a [&'a str],
     globals: Vec<String>,
 }
@@ -201,7 +226,7 @@ impl Sections<'_> {
     fn apply(&self, mut command: Command, file: &toml::Table) -> Result<Command, Failure> {
         for (section, value) in file {
             let toml::Value::Table(keys) = value else {
-                return Err(self.wrong(format!(
+                return Err(self.wrong(&[], section, format!(
                     "key `{section}` stands outside a section; put it below [{GLOBAL}] or a command's name"
                 )));
             };
@@ -211,7 +236,7 @@ impl Sections<'_> {
                     Below::Command(changed) => *changed,
                     Below::Elsewhere => command,
                     Below::Nothing => {
-                        return Err(self.wrong(format!(
+                        return Err(self.wrong(&[], section, format!(
                             "unknown section [{section}]; sections are [{GLOBAL}] and the names of commands"
                         )));
                     }
@@ -261,11 +286,12 @@ impl Sections<'_> {
                     Below::Nothing => {}
                 }
             }
-            let values = texts(value).ok_or_else(|| {
-                self.wrong(format!(
+            let values =
+                texts(value).ok_or_else(|| {
+                    self.wrong(&within(section), key, format!(
                     "key `{key}` in section [{section}] must be a text, a number, true or false"
                 ))
-            });
+                });
             let argument = command
                 .get_arguments()
                 .find(|a| a.get_long() == Some(key) && !NOT_IN_FILES.contains(&key.as_str()));
@@ -281,7 +307,7 @@ impl Sections<'_> {
     fn unknown(&self, section: &str, key: &str) -> Failure {
         let of_all = self.globals.iter().any(|long| long == key) && !NOT_IN_FILES.contains(&key);
         if section != GLOBAL && of_all {
-            return self.wrong(format!(
+            return self.wrong(&within(section), key, format!(
                 "key `{key}` in section [{section}] is an option of all commands; put it below [{GLOBAL}]"
             ));
         }
@@ -289,14 +315,22 @@ impl Sections<'_> {
             GLOBAL => String::new(),
             _ => format!("{} ", section.replace('.', " ")),
         };
-        self.wrong(format!(
+        self.wrong(&within(section), key, format!(
             "unknown key `{key}` in section [{section}]; keys are the long names of options, see `pluvio {command}--help`"
         ))
     }
 
-    fn wrong(&self, what: String) -> Failure {
-        Failure::usage(format!("{}: {what}", self.path.display()))
+    /// A failure that names the file, and the line of `key` below `sections`.
+    fn wrong(&self, sections: &[&str], key: &str, what: String) -> Failure {
+        let line = line_of(self.text, sections, key);
+        let line = line.map_or_else(String::new, |line| format!(", line {line}"));
+        Failure::usage(format!("{}{line}: {what}", self.path.display()))
     }
+}
+
+/// The tables that a section's name goes through.
+fn within(section: &str) -> Vec<&str> {
+    section.split('.').collect()
 }
 
 /// What a subcommand's section came to.
@@ -477,20 +511,21 @@ mod tests {
         Store(HandedOver),
     }
 
-    fn apply(file: &toml::Table) -> Result<Command, Failure> {
+    fn apply(text: &str) -> Result<Command, Failure> {
+        let file: toml::Table = text.parse().expect("TOML");
         let command = Cli::command();
         let globals = globals(&command);
         let sections = Sections {
             path: Path::new("pluvio.toml"),
+            text,
             elsewhere: &["get", "bench.trace"],
             globals,
         };
-        sections.apply(command, file)
+        sections.apply(command, &file)
     }
 
     fn parse(file: &str, arguments: &[&str]) -> Result<Cli, String> {
-        let table: toml::Table = file.parse().expect("TOML");
-        let command = apply(&table).map_err(|f| f.to_string())?;
+        let command = apply(file).map_err(|f| f.to_string())?;
         let matches = command
             .try_get_matches_from(arguments)
             .map_err(|e| e.to_string())?;
@@ -530,19 +565,25 @@ mod tests {
 
     // shows: CFG-1
     #[test]
-    fn unknown_keys_are_named() {
-        for (file, named) in [
-            ("[server]\nmemry = 1\n", "`memry`"),
-            ("[sever]\nmemory = 1\n", "[sever]"),
-            ("memory = 1\n", "`memory`"),
-            ("[global]\nconfig = \"x\"\n", "`config`"),
-            ("[bench.load]\nkees = 1\n", "`kees`"),
-            ("[bench]\nload = 1\n", "`load`"),
-            ("[server]\nmemory = {}\n", "`memory`"),
-            ("[server]\nlog = \"info\"\n", "below [global]"),
+    fn unknown_keys_are_named_with_their_lines() {
+        for (file, line, named) in [
+            ("[server]\nmemry = 1\n", 2, "`memry`"),
+            (
+                "[server]\nmemory = 1\n\n[sever]\nmemory = 1\n",
+                4,
+                "[sever]",
+            ),
+            ("# all\nmemory = 1\n", 2, "`memory`"),
+            ("[global]\nconfig = \"x\"\n", 2, "`config`"),
+            ("[bench.load]\n\nkees = 1\n", 3, "`kees`"),
+            ("[bench]\nload = 1\n", 2, "`load`"),
+            ("[server]\nmemory = {}\n", 2, "`memory`"),
+            ("[server]\nlog = \"info\"\n", 2, "below [global]"),
         ] {
             let error = parse(file, &["pluvio", "status"]).unwrap_err();
             assert!(error.contains(named), "{file:?}: {error}");
+            let line = format!("pluvio.toml, line {line}: ");
+            assert!(error.starts_with(&line), "{file:?}: {error}");
         }
     }
 
@@ -601,11 +642,11 @@ mod tests {
     #[test]
     fn what_is_shown_says_where_it_came_from() {
         let file = "[global]\ntimeout = \"10s\"\n[server]\ndata = \"d\"\nreplicas = 5\n[bench.load]\nseed = 7\n";
-        let file: toml::Table = file.parse().unwrap();
+        let keys: toml::Table = file.parse().unwrap();
         let shown = |arguments: &[&str]| {
-            let command = apply(&file).unwrap();
+            let command = apply(file).unwrap();
             let matches = command.clone().try_get_matches_from(arguments).unwrap();
-            show(&command, &matches, &file)
+            show(&command, &matches, &keys)
         };
         let text = shown(&["pluvio", "server", "--replicas", "2"]);
         for line in [
@@ -622,11 +663,9 @@ mod tests {
 
     #[test]
     fn an_error_is_told_with_its_line() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("pluvio.toml");
         for (text, line) in [("[server\n", 1), ("[server]\n= 1\n", 2), ("\n\n a b\n", 3)] {
-            std::fs::write(&path, text).unwrap();
-            let error = load(&path).unwrap_err().to_string();
+            let error = super::parse(Path::new("pluvio.toml"), text);
+            let error = error.unwrap_err().to_string();
             assert!(
                 error.contains(&format!("line {line}:")),
                 "{text:?}: {error}"

@@ -33,6 +33,16 @@ pub fn print_line(text: &str) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
+/// Prints a text that ends with its last line.
+///
+/// # Errors
+/// Standard output is closed.
+pub fn print_text(text: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text)?;
+    Ok(out.flush()?)
+}
+
 /// Says one line on standard error. When nobody can hear it, that is no reason to stop.
 pub fn say(text: impl Display) {
     let _unheard = writeln!(std::io::stderr().lock(), "{text}");

@@ -37,10 +37,11 @@ enum Command {
 }
 
 /// Sections of configuration files that are for `pluvio`.
-const OF_PLUVIO: [&str; 20] = [
+const OF_PLUVIO: [&str; 22] = [
     "bench.latency",
     "bench.load",
     "bench.throughput",
+    "completions",
     "coordinator",
     "delete",
     "demo",
@@ -51,6 +52,7 @@ const OF_PLUVIO: [&str; 20] = [
     "get",
     "import",
     "incr",
+    "man",
     "persist",
     "put",
     "scan",

@@ -3,7 +3,7 @@
 //! It knows no crate of the workspace and few others, so that it is built seconds after a clone.
 //! The rest it reaches by running cargo, git and the built binary.
 //!
-//! What it does not do: benchmarks and experiments themselves (`pluvio bench`), packaging.
+//! What it does not do: benchmarks and experiments themselves (`pluvio bench`).
 
 mod cargo;
 mod ci;
@@ -14,11 +14,11 @@ mod tidy;
 
 use anyhow::Result;
 use ci::test;
-use manual::{applications, example, long, measure, porcupine, tsan};
+use manual::{applications, example, long, measure, packages, porcupine, tsan};
 use std::process::ExitCode;
 
 /// The tasks, each with what it does.
-const TASKS: [(&str, &str); 14] = [
+const TASKS: [(&str, &str); 15] = [
     (
         "test",
         "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
@@ -54,6 +54,11 @@ const TASKS: [(&str, &str); 14] = [
         "applications",
         "the own tests of applications and client libraries of Redis, against a cluster of ours: NAMES, --servers N (1), \
          --peer for redis-server in its place",
+    ),
+    (
+        "packages",
+        "make and try what users install (Debian package, image, Helm chart, list of parts): STEPS, --release or --debug for \
+         another profile",
     ),
     (
         "tsan",
@@ -108,6 +113,7 @@ fn run(words: &[&str]) -> Result<bool> {
         ["server-time", flags @ ..] => example::run(&root, "server_time", flags),
         ["long-tests", flags @ ..] => long::run(&root, flags),
         ["applications", words @ ..] => applications::run(&root, words),
+        ["packages", words @ ..] => packages::run(&root, words),
         ["tsan", words @ ..] => tsan::run(&root, words),
         ["porcupine", file] => porcupine::run(&root, file),
         ["tidy", flags @ ..] => tidy::run(&root, flags),

@@ -7,6 +7,7 @@ pub mod drain;
 pub mod export;
 pub mod import;
 pub mod lifetime;
+pub mod manual;
 pub mod migrate;
 pub mod objects;
 pub mod rates;

@@ -34,6 +34,7 @@ mod replication;
 mod rings;
 mod rolling_restart;
 mod seen;
+mod services;
 mod stock_clients;
 mod support;
 mod transactions;

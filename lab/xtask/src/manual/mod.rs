@@ -6,6 +6,7 @@ pub mod applications;
 pub mod example;
 pub mod long;
 pub mod measure;
+pub mod packages;
 pub mod porcupine;
 pub mod tsan;
 
