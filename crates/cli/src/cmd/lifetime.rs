@@ -121,7 +121,7 @@ pub fn put_deadline(object: &mut Map<String, Value>, deadline: Option<Deadline>)
     }
 }
 
-/// Milliseconds of a time as people write it: `1500ms`, `10s`, `7d`; a bare number means seconds.
+/// Milliseconds of a time as people write it: `1500ms`, `10s`, `7d`.
 fn time_to_live(text: &str) -> Result<u64, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -129,7 +129,7 @@ fn time_to_live(text: &str) -> Result<u64, String> {
     let (number, unit) = text.split_at(digits);
     let factor = match unit.trim() {
         "ms" => Some(1),
-        "s" | "" => Some(1_000),
+        "s" => Some(1_000),
         "m" | "min" => Some(60_000),
         "h" => Some(3_600_000),
         "d" => Some(86_400_000),

@@ -10,6 +10,7 @@ pub mod lifetime;
 pub mod migrate;
 pub mod objects;
 pub mod scan;
+pub mod settings;
 pub mod status;
 pub mod table;
 pub mod top;
