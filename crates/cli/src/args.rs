@@ -11,13 +11,15 @@ use pluvio_local::{Durability, MetadataLogin, SERVERS_MAX};
 use pluvio_metadata::Place as MetadataPlace;
 use pluvio_server::ServerOptions;
 use pluvio_units::{ParseSizeError, Size};
+use pluvio_wire::SettingsWish;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cmd::{
-    bench, demo, drain, export, import, lifetime, manual, objects, scan, status, table, top,
+    bench, demo, drain, export, import, lifetime, manual, objects, scan, settings, status, table,
+    top,
 };
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
@@ -56,6 +58,10 @@ pub enum Command {
     Table(table::Table),
     /// Move all tablets of a server away, so that it can be stopped
     Drain(drain::Drain),
+    /// Show and change how the cluster keeps its objects
+    Settings(settings::Settings),
+    /// Let the cluster speak the newest version, once all servers have it
+    Finalize(settings::Finalize),
     /// Read one object
     Get(objects::Get),
     /// Write one object
@@ -128,10 +134,10 @@ pub struct Dev {
     /// Number of servers; with --data of an earlier run as many as there were [default: 4]
     #[arg(long, value_name = "N", env = "PLUVIO_SERVERS", value_parser = clap::value_parser!(u32).range(1..=i64::from(SERVERS_MAX)))]
     pub servers: Option<u32>,
-    /// Replicas of every write on other servers' disks; 0 keeps none
+    /// Replicas of every write on other servers' disks, when the cluster begins; 0 keeps none
     #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
     pub replicas: u32,
-    /// Replicas without which writes wait [default: 1]
+    /// Replicas without which writes wait, when the cluster begins [default: 1]
     #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
     pub min_replicas: Option<u32>,
     /// Log memory of each server
@@ -181,12 +187,15 @@ pub struct Dev {
     /// Who its coordinators are there.
     #[command(flatten)]
     pub metadata_login: MetadataLogin,
-    /// When a write is acknowledged
+    /// When a write is acknowledged, when the cluster begins
     #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
     pub durability: Durability,
     /// Event loops of each server [default: this machine's processors shared out, at least 1]
     #[arg(long, value_name = "N", env = "PLUVIO_CORES", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub cores: Option<u16>,
+    /// After SIGTERM, how long a server's tablets may take to move, as of `pluvio server`
+    #[arg(long, value_name = "TIME", env = "PLUVIO_DRAIN_TIMEOUT", default_value = "25s", value_parser = duration)]
+    pub drain_timeout: Duration,
     /// Let servers talk to each other, and to clients of this machine, by rings in shared memory
     #[arg(long)]
     pub rings: bool,
@@ -238,19 +247,13 @@ pub struct Server {
     /// The rack or power domain of this machine: replicas go to other ones first
     #[arg(long, value_name = "NAME", env = "PLUVIO_RACK", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub rack: Option<String>,
-    /// Replicas of every write on other servers' disks; 0 keeps none
-    #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
-    pub replicas: u32,
-    /// Replicas without which writes wait [default: 1]
-    #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
-    pub min_replicas: Option<u32>,
     /// After SIGTERM, how long the tablets may take to move to other servers before this one ends.
     /// Those that are left are recovered; with 0s all are
     #[arg(long, value_name = "TIME", env = "PLUVIO_DRAIN_TIMEOUT", default_value = "25s", value_parser = duration)]
     pub drain_timeout: Duration,
-    /// When a write is acknowledged
-    #[arg(long, value_enum, env = "PLUVIO_DURABILITY", default_value_t = Durability::Buffered)]
-    pub durability: Durability,
+    /// What it expects of the cluster's settings.
+    #[command(flatten)]
+    pub expects: Expects,
     /// How a write replaces an object that is there
     #[arg(long, value_enum, env = "PLUVIO_UPDATE", default_value_t = Update::Append)]
     pub update: Update,
@@ -323,9 +326,56 @@ pub struct Coordinator {
     /// How long a server may be silent before it is declared crashed
     #[arg(long, value_name = "TIME", env = "PLUVIO_DEAD_SERVER_TIMEOUT", default_value = "1s", value_parser = silence)]
     pub dead_server_timeout: Duration,
+    /// The settings of a cluster that begins.
+    #[command(flatten)]
+    pub begins: Begins,
     /// What both kinds of processes have.
     #[command(flatten)]
     pub process: Process,
+}
+
+/// What a server expects of the cluster's settings.
+#[derive(Args, Clone, Debug)]
+pub struct Expects {
+    /// Replicas of every write on other servers' disks, 0 for none: the server does not join a
+    /// cluster that has another number. The first server of a cluster begins it with these three,
+    /// unless the coordinator was given some [default: what the cluster has; 3 when it begins]
+    #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
+    pub replicas: Option<u32>,
+    /// As --replicas: replicas without which writes wait [default: what the cluster has; 1 when it
+    /// begins]
+    #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
+    pub min_replicas: Option<u32>,
+    /// As --replicas: when a write is acknowledged [default: what the cluster has; buffered when it
+    /// begins]
+    #[arg(long, value_enum, env = "PLUVIO_DURABILITY")]
+    pub durability: Option<Durability>,
+}
+
+/// The settings of a cluster that begins. Later, `pluvio settings set` changes them.
+#[derive(Args, Clone, Debug)]
+pub struct Begins {
+    /// Replicas of every write on other servers' disks, when the cluster begins; 0 keeps none. Later
+    /// `pluvio settings set` changes it [default: that of the first server]
+    #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
+    pub replicas: Option<u32>,
+    /// As --replicas: replicas without which writes wait [default: that of the first server]
+    #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
+    pub min_replicas: Option<u32>,
+    /// As --replicas: when a write is acknowledged [default: that of the first server]
+    #[arg(long, value_enum, env = "PLUVIO_DURABILITY")]
+    pub durability: Option<Durability>,
+}
+
+impl Begins {
+    /// As the coordinator takes it.
+    pub fn settings(&self) -> SettingsWish {
+        SettingsWish {
+            replicas: self.replicas,
+            min_replicas: self.min_replicas,
+            synced: self.durability.map(|d| d == Durability::Synced),
+        }
+    }
 }
 
 /// What servers and coordinators have in common.

@@ -17,6 +17,7 @@ use pluvio_local::{Announcement, METADATA_PASSWORD, MetadataLogin, Role};
 use pluvio_metadata::{Login, Place};
 use pluvio_net::{OsNetwork, Tls};
 use pluvio_units::CoreId;
+use pluvio_wire::ClusterSettings;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::path::Path;
@@ -33,6 +34,9 @@ const STATUS_LIMIT: Duration = Duration::from_secs(3);
 /// # Errors
 /// It cannot start.
 pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let settings = arguments.begins.settings();
+    let wished = ClusterSettings::USUAL.with(&settings.completed());
+    wished.map_err(Failure::usage)?;
     let place = place(arguments)?;
     let login = login(&arguments.metadata_login, &place)?;
     if arguments.standby && place.directory().is_none() {
@@ -126,6 +130,8 @@ async fn serve(
     } = parts;
     let mut options = CoordinatorOptions::default();
     options.dead_server_timeout = arguments.dead_server_timeout;
+    options.settings = arguments.begins.settings();
+    options.versions = process::versions();
     let candidate = Arc::new(Candidate::new(env.clone(), options));
     let subject = Arc::new(Pages {
         client: Mutex::new(None),

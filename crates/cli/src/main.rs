@@ -66,6 +66,8 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Top(top) => cmd::top::run(global, &top),
         Command::Table(table) => cmd::table::run(global, &table),
         Command::Drain(drain) => cmd::drain::run(global, &drain),
+        Command::Settings(settings) => cmd::settings::run(global, &settings),
+        Command::Finalize(_) => cmd::settings::finalize(global),
         Command::Get(get) => cmd::objects::get(global, &get),
         Command::Put(put) => cmd::objects::put(global, &put),
         Command::Delete(delete) => cmd::objects::delete(global, &delete),

@@ -13,6 +13,7 @@ use pluvio_env_os::{
 };
 use pluvio_net::{NetOptions, OsNetwork, Tls};
 use pluvio_units::CoreId;
+use pluvio_wire::Versions;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::process::ExitCode;
@@ -271,4 +272,20 @@ mod tests {
             ["203.0.113.1:7700", "127.0.0.1:7700"]
         ));
     }
+}
+
+/// The versions that this process speaks. Tests let a build with debug assertions be another one:
+/// `PLUVIO_TEST_VERSIONS=7-8`.
+pub fn versions() -> Versions {
+    let own = Versions::OWN;
+    if !cfg!(debug_assertions) {
+        return own;
+    }
+    let given = std::env::var("PLUVIO_TEST_VERSIONS").ok();
+    let read = given.as_deref().and_then(|text| {
+        let (oldest, newest) = text.split_once('-')?;
+        let (oldest, newest) = (oldest.parse().ok()?, newest.parse().ok()?);
+        Some(Versions { oldest, newest })
+    });
+    read.unwrap_or(own)
 }

@@ -218,9 +218,11 @@ fn options(
     options.admin = admin;
     options.memory = arguments.memory;
     options.huge_pages = arguments.huge_pages == HugePages::IfPossible;
-    options.replicas = arguments.replicas;
-    options.min_replicas = arguments.min_replicas;
-    options.synced = arguments.durability == Durability::Synced;
+    let expects = &arguments.expects;
+    options.replicas = expects.replicas;
+    options.min_replicas = expects.min_replicas;
+    options.synced = expects.durability.map(|d| d == Durability::Synced);
+    options.versions = process::versions();
     options.in_place = arguments.update == Update::InPlace;
     options.rack = arguments.rack.clone();
     options.redis_memory = arguments.redis_memory;

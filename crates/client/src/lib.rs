@@ -66,6 +66,7 @@ mod options;
 mod request;
 mod retry;
 mod sequence;
+mod settings;
 mod several;
 mod table;
 #[cfg(any(test, feature = "testing"))]

@@ -1,6 +1,7 @@
 //! Times of the coordinator.
 
 use core::time::Duration;
+use pluvio_wire::{SettingsWish, Versions};
 
 /// Times of the coordinator. The defaults suit a cluster on one rack or one machine.
 #[derive(Clone, Debug)]
@@ -44,6 +45,11 @@ pub struct CoordinatorOptions {
     pub migration_limit: Duration,
     /// The limit of one request to a server. Default 2 s.
     pub call_limit: Duration,
+    /// Settings of a cluster that begins, or that has none yet. Default none: those of the first
+    /// server that joins.
+    pub settings: SettingsWish,
+    /// The versions that this coordinator speaks. Default those of this program.
+    pub versions: Versions,
 }
 
 impl CoordinatorOptions {
@@ -67,6 +73,8 @@ impl Default for CoordinatorOptions {
             serve_early: true,
             migration_limit: Duration::from_secs(3600),
             call_limit: Duration::from_secs(2),
+            settings: SettingsWish::default(),
+            versions: Versions::OWN,
         }
     }
 }

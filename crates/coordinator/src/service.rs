@@ -15,12 +15,13 @@ use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service};
 use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
-    Answer, CoordinatorOp, CreateTable, DrainServer, DropTable, Enlist, FatalKind,
-    GetClusterStatus, GetDrain, GetLeader, GetLeaderReply, GetMigration, GetServerList,
-    GetServerListReply, GetServerStatus, GetTable, HintServerCrashed, LeaveCluster, ListTables,
-    ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping, PingReply,
+    Answer, ChangeSettings, CoordinatorOp, CreateTable, DrainServer, DropTable, Enlist, FatalKind,
+    FinalizeVersion, GetClusterStatus, GetDrain, GetLeader, GetLeaderReply, GetMigration,
+    GetServerList, GetServerListReply, GetServerStatus, GetTable, HintServerCrashed, LeaveCluster,
+    ListTables, ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping, PingReply,
     RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp, ServerStatus,
-    SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, decode, handled, reply,
+    SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, Versions, decode,
+    handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -36,6 +37,19 @@ pub enum CoordinatorError {
     /// The metadata store failed. Retryable once its cause is gone.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The cluster speaks a version that this program does not. Nothing was changed.
+    #[error(
+        "the cluster speaks version {active}, and this program {own}: use a program that speaks it; there is no way back after `pluvio finalize`"
+    )]
+    UnknownVersion {
+        /// The version that the cluster speaks.
+        active: u16,
+        /// Those of this program.
+        own: Versions,
+    },
+    /// An option makes no sense. Nothing was changed.
+    #[error("{0}")]
+    Option(String),
     /// The store was written by a version of pluvio that this one does not understand.
     #[error(
         "the metadata has format {0}, which this version of pluvio does not know: use the version that wrote it"
@@ -182,7 +196,7 @@ impl Coordinator {
     ) -> Result<Self, CoordinatorError> {
         let deposed = || StoreError("has another leader meanwhile".into());
         tenure.unpack().await?.map_err(|_| deposed())?;
-        let state = match State::load(tenure.store()).await? {
+        let mut state = match State::load(tenure.store()).await? {
             Some(state) => match known.filter(|known| *known != state.globals.cluster) {
                 None => state,
                 Some(cluster) => {
@@ -194,7 +208,10 @@ impl Coordinator {
                 if let Some(cluster) = known {
                     return Err(CoordinatorError::lost(cluster));
                 }
-                let state = State::new(ClusterId(env.rng.next_u64().max(1)));
+                let mut state = State::new(ClusterId(env.rng.next_u64().max(1)));
+                state.globals.active = options.versions.newest;
+                let settled = state.begin_settings(&options.settings);
+                settled.map_err(CoordinatorError::Option)?;
                 let stored = tenure.apply(state.all_changes()).await;
                 stored.map_err(|_| deposed())?;
                 tracing::info!(cluster = %format_args!("{:016x}", state.globals.cluster.0), "new cluster");
@@ -208,8 +225,20 @@ impl Coordinator {
                 false => deposed().into(),
             });
         }
+        let (active, own) = (state.globals.active, options.versions);
+        if !own.speak(active) {
+            return Err(CoordinatorError::UnknownVersion { active, own });
+        }
+        let before = state.clone();
+        let settled = state.begin_settings(&options.settings);
+        if settled.map_err(CoordinatorError::Option)? {
+            state.settle_list(&before);
+            let stored = tenure.apply(state.changes_since(&before)).await;
+            stored.map_err(|_| deposed())?;
+        }
         tracing::info!(
             term = tenure.term(),
+            active,
             servers = state.servers.len(),
             tables = state.tables.len(),
             "coordinator started"
@@ -440,6 +469,30 @@ impl Coordinator {
                 .later::<TabletReceived, _>(request, |office, report| async move {
                     office.works.migrations.tablet_received(report).await
                 }),
+            CoordinatorOp::ChangeSettings => {
+                self.later::<ChangeSettings, _>(request, |office, change| async move {
+                    let ledger = &office.context.ledger;
+                    let changing =
+                        ledger.change_for_caller(move |state| state.change_settings(&change));
+                    let settings = changing.await?;
+                    tracing::info!(%settings, "settings of the cluster");
+                    Ok(settings)
+                })
+            }
+            CoordinatorOp::FinalizeVersion => {
+                self.later::<FinalizeVersion, _>(request, |office, _| async move {
+                    let (ledger, own) = (&office.context.ledger, office.context.options.versions);
+                    let raised = ledger
+                        .change_for_caller(move |state| state.finalize(own))
+                        .await?;
+                    tracing::info!(
+                        former = raised.former,
+                        active = raised.active,
+                        "version of the cluster"
+                    );
+                    Ok(raised)
+                })
+            }
             CoordinatorOp::GetClusterStatus => self
                 .later::<GetClusterStatus, _>(request, |office, _| async move {
                     cluster_status(&office.context, &office.works).await

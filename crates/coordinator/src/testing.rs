@@ -18,6 +18,7 @@ pub(crate) fn server(id: u64, address: impl Into<String>) -> ServerInfo {
         volatile: false,
         draining: false,
         disk_mb_per_s: 0,
+        versions: pluvio_wire::Versions::OWN,
         state: ServerState::Up,
     }
 }

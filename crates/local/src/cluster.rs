@@ -53,9 +53,9 @@ const START_LIMIT: Duration = Duration::from_secs(180);
 pub struct LocalOptions {
     /// Number of servers; as many as the data directory knows, or 4, when `None`.
     pub servers: Option<u32>,
-    /// See `ServerOptions`.
+    /// Of the cluster's settings, when it begins: see `pluvio_wire::ClusterSettings`.
     pub replicas: u32,
-    /// See `ServerOptions`.
+    /// As `replicas`.
     pub min_replicas: Option<u32>,
     /// Log memory of each server.
     pub memory: Size,
@@ -84,7 +84,7 @@ pub struct LocalOptions {
     pub metadata: Option<Place>,
     /// Who coordinators are there.
     pub metadata_login: MetadataLogin,
-    /// When writes are acknowledged.
+    /// As `replicas`: when writes are acknowledged.
     pub durability: Durability,
     /// What children trace.
     pub log: Option<String>,
@@ -104,6 +104,8 @@ pub struct LocalOptions {
     /// Servers note the times of their requests, and write them down when they are stopped: see
     /// [`crate::stamps`].
     pub stamps: bool,
+    /// How long a server's tablets may take to move after SIGTERM; as by itself when `None`.
+    pub drain_timeout: Option<Duration>,
 }
 
 /// Where a child runs, when that is not simply here.
@@ -145,6 +147,7 @@ impl LocalOptions {
             rings: false,
             start_limit: Some(START_LIMIT),
             stamps: false,
+            drain_timeout: None,
         }
     }
 
@@ -294,21 +297,22 @@ impl LocalCluster {
     /// needs is that of `ServerOptions`; a lone server is its own backup.
     fn check_replicas(&self) -> Result<(), Failure> {
         let mut options = ServerOptions::new(Address::default(), Address::default());
-        options.replicas = self.options.replicas;
+        options.replicas = Some(self.options.replicas);
         options.min_replicas = self.options.min_replicas;
         if let Some(problem) = options.problem() {
             return Err(Failure::usage(problem));
         }
         let servers = self.servers.len();
         let backups = u32::try_from(servers - 1).unwrap_or(u32::MAX).max(1);
-        let needed = options.needed();
-        if options.replicas == 0 || needed <= backups {
+        let settings = options.settings().map_err(Failure::usage)?;
+        let needed = settings.min_replicas;
+        if settings.replicas == 0 || needed <= backups {
             return Ok(());
         }
         Err(Failure::usage(format!(
             "--replicas {}: a write needs {needed} backups, and with --servers {servers} there are {backups}; \
              start more servers, or lower --replicas or --min-replicas",
-            options.replicas
+            settings.replicas
         )))
     }
 
@@ -519,12 +523,14 @@ impl LocalCluster {
             Some(child) => {
                 let id = child.announced().and_then(|a| a.id);
                 let who = id.map_or_else(String::new, |id| format!("server {id}, "));
-                format!(
-                    "{} ({who}process {}) died: {}",
-                    child.name(),
-                    child.pid(),
-                    child.reason(status)
-                )
+                let (name, pid) = (child.name(), child.pid());
+                match status.is_some_and(|status| status.success()) {
+                    true => format!("{name} ({who}process {pid}) has stopped in order"),
+                    false => {
+                        let why = child.reason(status);
+                        format!("{name} ({who}process {pid}) died: {why}")
+                    }
+                }
             }
         }
     }
@@ -628,6 +634,13 @@ impl LocalCluster {
         };
         let listen = &self.coordinator_addresses[index];
         let mut arguments = self.common_arguments("coordinator", listen, admin);
+        let options = &self.options;
+        let mut add = |name: &str, value: String| arguments.extend([name.into(), value.into()]);
+        add("--replicas", options.replicas.to_string());
+        add("--durability", options.durability.name().to_owned());
+        if let Some(least) = options.min_replicas {
+            add("--min-replicas", least.to_string());
+        }
         let place = match &self.options.metadata {
             Some(place) => place.clone(),
             None => Place::Embedded(self.options.data.join("coordinator")),
@@ -680,8 +693,6 @@ impl LocalCluster {
         add("--redis", format!("{host}:{redis}"));
         add("--redis-cluster", format!("{host}:{redis_cluster}"));
         add("--memory", options.memory.bytes().to_string());
-        add("--replicas", options.replicas.to_string());
-        add("--durability", options.durability.name().to_owned());
         add("--cores", options.cores.unwrap_or(shared_out).to_string());
         if let Some(memory) = options.redis_memory {
             add("--redis-memory", memory.bytes().to_string());
@@ -693,8 +704,8 @@ impl LocalCluster {
         if let Some(timeout) = options.redis_timeout {
             add("--timeout", format!("{}ms", timeout.as_millis()));
         }
-        if let Some(least) = options.min_replicas {
-            add("--min-replicas", least.to_string());
+        if let Some(limit) = options.drain_timeout {
+            add("--drain-timeout", format!("{}ms", limit.as_millis()));
         }
         if let Some(file) = &options.redis_password_file {
             arguments.extend(["--redis-password-file".into(), file.into()]);

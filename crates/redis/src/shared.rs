@@ -61,6 +61,7 @@ pub struct RedisOptions {
     /// The version of Pluvio, as INFO and HELLO show it.
     pub version: String,
     /// Whether a write is on its replicas' devices before it is acknowledged, as CONFIG shows it.
+    /// Else the server's status says so.
     pub synced: bool,
     /// Most connections at a time, of all ports with the same `connections`.
     pub connections_max: usize,
@@ -326,6 +327,11 @@ impl Shared {
 
     pub(crate) fn status(&self) -> ServerStatus {
         (self.status)()
+    }
+
+    /// Whether a write of this server is on its replicas' devices before it is acknowledged.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.options.synced || self.status().synced
     }
 
     /// Replicas that every acknowledged write has, whichever server has its key. Most have more:

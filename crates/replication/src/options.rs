@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use pluvio_units::{ClusterId, ServerId};
-use pluvio_wire::Coordinators;
+use pluvio_wire::{ClusterSettings, Coordinators};
 use std::sync::Arc;
 
 /// The settings, and the identity of this master.
@@ -14,12 +14,12 @@ pub struct ReplicationOptions {
     pub me: ServerId,
     /// The rack this master stands in, if known.
     pub rack: Option<String>,
-    /// Replicas wanted of each segment.
-    pub replicas: u32,
-    /// Replicas without which nothing is acknowledged, at least 1.
-    pub min_replicas: u32,
-    /// Replicas are on their devices when acknowledged, instead of in page caches.
-    pub synced: bool,
+    /// How many replicas are wanted and needed of each segment, and whether they are on their
+    /// devices when acknowledged, instead of in page caches. Until the first server list that has
+    /// the cluster's settings.
+    pub settings: ClusterSettings,
+    /// Whether it takes the settings of server lists. Else `settings` stay: for tests.
+    pub follows_list: bool,
     /// Where the coordinators are.
     pub coordinators: Arc<Coordinators>,
     /// How long to wait for a backup's answer before the same is sent again. Generous: sending
@@ -30,16 +30,15 @@ pub struct ReplicationOptions {
 }
 
 impl ReplicationOptions {
-    /// Usual values: three replicas, two of them needed, synced.
+    /// Usual values. The settings are those of a cluster for which nobody has said anything.
     #[must_use]
     pub fn new(cluster: ClusterId, me: ServerId) -> Self {
         Self {
             cluster,
             me,
             rack: None,
-            replicas: 3,
-            min_replicas: 2,
-            synced: true,
+            settings: ClusterSettings::USUAL,
+            follows_list: true,
             coordinators: Arc::new(Coordinators::new(Vec::new())),
             write_limit: Duration::from_secs(2),
             full_pause: Duration::from_secs(4),

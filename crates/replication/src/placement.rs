@@ -3,7 +3,7 @@
 use core::time::Duration;
 use pluvio_env::{Moment, Rng};
 use pluvio_units::ServerId;
-use pluvio_wire::{ServerInfo, ServerList};
+use pluvio_wire::{ClusterSettings, ServerInfo, ServerList};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,8 +29,7 @@ pub(crate) struct View {
     pub(crate) me: ServerId,
     pub(crate) rack: Option<String>,
     pub(crate) list: Arc<ServerList>,
-    pub(crate) replicas: u32,
-    pub(crate) min_replicas: u32,
+    pub(crate) settings: ClusterSettings,
 }
 
 impl View {
@@ -54,7 +53,7 @@ impl View {
     /// Replicas wanted.
     pub(crate) fn wanted(&self) -> usize {
         if self.list.grown {
-            self.replicas.max(1) as usize
+            self.settings.replicas.max(1) as usize
         } else {
             1
         }
@@ -63,7 +62,12 @@ impl View {
     /// Replicas needed for an acknowledgement.
     pub(crate) fn needed(&self) -> usize {
         if self.list.grown {
-            self.min_replicas.clamp(1, self.replicas.max(1)) as usize
+            let ClusterSettings {
+                replicas,
+                min_replicas,
+                ..
+            } = self.settings;
+            min_replicas.clamp(1, replicas.max(1)) as usize
         } else {
             1
         }
@@ -237,6 +241,7 @@ mod tests {
             volatile: false,
             draining: false,
             disk_mb_per_s: speed(id),
+            versions: pluvio_wire::Versions::OWN,
             state: ServerState::Up,
         };
         let servers = (1..).zip(racks).map(server).collect();
@@ -244,13 +249,17 @@ mod tests {
             version: ServerListVersion(1),
             servers,
             grown: racks.len() > 1,
+            ..ServerList::default()
         };
         View {
             me: ServerId(1),
             rack: racks[0].map(str::to_owned),
             list: Arc::new(list),
-            replicas: 3,
-            min_replicas: 2,
+            settings: ClusterSettings {
+                replicas: 3,
+                min_replicas: 2,
+                synced: true,
+            },
         }
     }
 

@@ -45,8 +45,7 @@ impl Replication {
             me: options.me,
             rack: options.rack.clone(),
             list: Arc::default(),
-            replicas: options.replicas,
-            min_replicas: options.min_replicas,
+            settings: options.settings,
         };
         let inner = Arc::new(Inner {
             env,
@@ -61,12 +60,7 @@ impl Replication {
         let ids: Vec<LogId> = inner.space.logs().collect();
         let logs: Arc<[_]> = ids
             .iter()
-            .map(|_| {
-                Arc::new(LogShare::new(Machine::new(
-                    view.clone(),
-                    !inner.options.synced,
-                )))
-            })
+            .map(|_| Arc::new(LogShare::new(Machine::new(view.clone()))))
             .collect();
         let cores = inner.env.tasks.cores();
         let tasks = ids.iter().zip(logs.iter()).map(|(log, share)| {
@@ -271,12 +265,13 @@ impl Inner {
     }
 
     fn view(&self) -> View {
+        let list = self.list();
+        let given = list.settings.filter(|_| self.options.follows_list);
         View {
             me: self.options.me,
             rack: self.options.rack.clone(),
-            list: self.list(),
-            replicas: self.options.replicas,
-            min_replicas: self.options.min_replicas,
+            list,
+            settings: given.unwrap_or(self.options.settings),
         }
     }
 

@@ -27,6 +27,7 @@ pub(crate) struct WriteOrder {
     pub(crate) server: ServerId,
     pub(crate) primary: bool,
     pub(crate) open: bool,
+    pub(crate) synced: bool,
     pub(crate) offset: u32,
     pub(crate) flight: Flight,
     /// The replica is written from bytes of this length, which took the place of what the log had
@@ -66,8 +67,9 @@ pub(crate) struct ReplicatedSegment {
     pub(crate) id: SegmentId,
     pub(crate) kind: SegmentKind,
     opening: u32,
-    /// Several writes may be under way to a replica.
-    streams: bool,
+    /// Its replicas are on their devices when they answer. Else several writes may be under way to
+    /// one (REP-10). That of the settings when it was opened.
+    pub(crate) synced: bool,
     /// Bytes appended when we last looked.
     pub(crate) appended: u32,
     /// Nothing more will be appended.
@@ -100,12 +102,12 @@ pub(crate) struct ReplicatedSegment {
 }
 
 impl ReplicatedSegment {
-    pub(crate) fn new(id: SegmentId, kind: SegmentKind, opening: u32, streams: bool) -> Self {
+    pub(crate) fn new(id: SegmentId, kind: SegmentKind, opening: u32, synced: bool) -> Self {
         Self {
             id,
             kind,
             opening,
-            streams,
+            synced,
             appended: opening,
             closed: false,
             cuts: vec![opening],
@@ -369,7 +371,7 @@ impl ReplicatedSegment {
         last: &Flight,
         allowed: Allowed,
     ) -> Option<WriteOrder> {
-        let is_stream = self.streams
+        let is_stream = !self.synced
             && self.kind == SegmentKind::Head
             && replica.is_current()
             && !replica.broken
@@ -424,6 +426,7 @@ impl ReplicatedSegment {
             server: replica.server,
             primary: replica.primary,
             open: offset == 0,
+            synced: self.synced,
             offset,
             flight,
             image: self.image,

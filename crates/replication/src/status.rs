@@ -17,6 +17,8 @@ pub struct ReplicationStatus {
     pub segments_under_replicated: u64,
     /// Replicas wanted of each segment at this moment: 1 while the only server is its own backup.
     pub replicas_wanted: u32,
+    /// Whether replicas of all heads are on their devices when they answer.
+    pub synced: bool,
     /// Replicas needed for an acknowledgement at this moment.
     pub replicas_needed: u32,
     /// Backups that can be used.
@@ -45,6 +47,7 @@ impl ReplicationStatus {
         self.segments += other.segments;
         self.segments_under_replicated += other.segments_under_replicated;
         self.replicas_wanted = other.replicas_wanted;
+        self.synced = other.synced;
         self.replicas_needed = other.replicas_needed;
         self.backups_up = other.backups_up;
         self.backups_full = self.backups_full.max(other.backups_full);

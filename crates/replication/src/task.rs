@@ -299,7 +299,7 @@ impl LogTask {
             offset: order.offset,
             certified: flight.certified,
             close: flight.close,
-            synced: options.synced,
+            synced: order.synced,
             needed: self.needed,
             data,
         };

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use pluvio_env::{Disk, DiskError, OpenMode};
 use pluvio_units::{ClusterId, ServerId};
+use pluvio_wire::Versions;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything below the data directory. Raised when an older program could not read it:
@@ -28,6 +29,9 @@ pub struct Identity {
     pub cluster: ClusterId,
     /// The latest life of the server.
     pub server: ServerId,
+    /// The version that its cluster spoke last (VERSION-2).
+    #[serde(default = "Versions::active_unsaid")]
+    pub protocol: u16,
 }
 
 /// Why the directory cannot be used.
@@ -46,14 +50,24 @@ pub enum IdentityError {
         "the data directory has format version {0}, this program reads up to {FORMAT_VERSION}: use a newer program"
     )]
     TooNew(u32),
+    /// Its cluster speaks another version. Not retryable.
+    #[error(
+        "the data directory is of a cluster that speaks version {active}, and this program {own}: use a program that speaks it; there is no way back after `pluvio finalize`"
+    )]
+    OtherVersion {
+        /// The version of the cluster.
+        active: u16,
+        /// Those of this program.
+        own: Versions,
+    },
 }
 
 impl Identity {
-    /// Reads the file; `None` when the directory was never used.
+    /// Reads the file, for a program that speaks `own`; `None` when the directory was never used.
     ///
     /// # Errors
     /// See [`IdentityError`].
-    pub async fn load(disk: &dyn Disk) -> Result<Option<Self>, IdentityError> {
+    pub async fn load(disk: &dyn Disk, own: Versions) -> Result<Option<Self>, IdentityError> {
         let file = match disk.open(FILE, OpenMode::Existing).await {
             Ok(file) => file,
             Err(DiskError::NotFound { .. }) => return Ok(None),
@@ -64,6 +78,10 @@ impl Identity {
             serde_json::from_slice(&text).map_err(|e| IdentityError::Damaged(e.to_string()))?;
         if identity.format_version > FORMAT_VERSION {
             return Err(IdentityError::TooNew(identity.format_version));
+        }
+        let active = identity.protocol;
+        if !own.speak(active) {
+            return Err(IdentityError::OtherVersion { active, own });
         }
         Ok(Some(identity))
     }

@@ -31,7 +31,7 @@ pub use identity::{FORMAT_VERSION, Identity, IdentityError};
 pub use lease::LEASE;
 pub use leave::NotLeft;
 pub use membership::{Membership, PingOptions, Standing};
-pub use options::{MIN_REPLICAS, OnCorruption, ServerOptions};
+pub use options::{OnCorruption, ServerOptions};
 pub use pluvio_log::Tombstones;
 pub use pluvio_redis::{
     ClientMemory, CommandTotals, Latencies, MachineFn, MachineUse, Password, Totals as RedisTotals,

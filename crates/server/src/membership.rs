@@ -430,12 +430,14 @@ mod tests {
             volatile: false,
             draining: false,
             disk_mb_per_s: 0,
+            versions: pluvio_wire::Versions::OWN,
             state,
         };
         ServerList {
             version: ServerListVersion(version),
             servers: servers.iter().map(info).collect(),
             grown: true,
+            ..ServerList::default()
         }
     }
 

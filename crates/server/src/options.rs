@@ -6,16 +6,13 @@ use pluvio_env::Address;
 use pluvio_log::{Corruption, Tombstones};
 use pluvio_redis::{ClientMemory, MachineFn, Password};
 use pluvio_units::Size;
+use pluvio_wire::{ClusterSettings, SettingsWish, Versions};
 use std::sync::Arc;
 
 /// How long the Redis front end masks failures, unless told otherwise: longer than a recovery
 /// takes. Clients with a shorter time-out (many have 2 to 5 s) give up earlier, and do not hear
 /// whether their command was executed.
 const REDIS_PATIENCE: Duration = Duration::from_secs(10);
-/// Replicas without which writes wait, unless told otherwise. With the master's own memory a write
-/// is in two places then, as in a majority of three. With more, three servers would stop at the
-/// loss of one, and a lone server when a second one joins.
-pub const MIN_REPLICAS: u32 = 1;
 /// The least memory of the connections of Redis clients, unless told otherwise: two of the longest
 /// replies.
 const REDIS_MEMORY: Size = Size::mib(512);
@@ -40,12 +37,21 @@ pub struct ServerOptions {
     /// Ask for huge pages, for the log and for large indexes: fewer TLB misses; memory is used in
     /// steps of 2 MiB.
     pub huge_pages: bool,
-    /// Replicas of every segment on other servers' disks; 0 keeps none: a crash loses the data.
-    pub replicas: u32,
-    /// Replicas without which writes wait; [`MIN_REPLICAS`] when `None`.
+    /// What this server expects of the cluster's settings; the coordinator refuses it if they are
+    /// others. `None`: whatever the cluster has. The first server of a cluster whose coordinator
+    /// was given none begins them. Replicas of every segment on other servers' disks; 0 keeps none:
+    /// a crash loses the data.
+    pub replicas: Option<u32>,
+    /// As `replicas`: replicas without which writes wait.
     pub min_replicas: Option<u32>,
-    /// Acknowledge when replicas are on their devices, instead of with the operating system.
-    pub synced: bool,
+    /// As `replicas`: acknowledge when replicas are on their devices, instead of with the operating
+    /// system.
+    pub synced: Option<bool>,
+    /// Follow the three above, or their defaults, whatever the cluster has. For experiments and
+    /// tests.
+    pub own_settings: bool,
+    /// The versions that it speaks.
+    pub versions: Versions,
     /// What keeps overwritten objects dead on disk. For experiments and tests.
     pub tombstones: Tombstones,
     /// Overwrite a value where it lies if the new one fits there, instead of appending it. Only
@@ -115,9 +121,11 @@ impl ServerOptions {
             admin: None,
             memory: Size::mib(256),
             huge_pages: false,
-            replicas: 3,
+            replicas: None,
             min_replicas: None,
-            synced: false,
+            synced: None,
+            own_settings: false,
+            versions: Versions::OWN,
             tombstones: Tombstones::default(),
             in_place: false,
             rack: None,
@@ -133,10 +141,22 @@ impl ServerOptions {
         }
     }
 
-    /// Replicas without which writes wait.
+    /// What it expects of the cluster's settings.
     #[must_use]
-    pub fn needed(&self) -> u32 {
-        self.min_replicas.unwrap_or(MIN_REPLICAS)
+    pub fn expects(&self) -> SettingsWish {
+        SettingsWish {
+            replicas: self.replicas,
+            min_replicas: self.min_replicas,
+            synced: self.synced,
+        }
+    }
+
+    /// The settings of a cluster that this server begins.
+    ///
+    /// # Errors
+    /// They make no sense, and why, for people.
+    pub fn settings(&self) -> Result<ClusterSettings, String> {
+        ClusterSettings::USUAL.with(&self.expects().completed())
     }
 
     /// Memory that all connections of Redis clients may hold together.
@@ -149,22 +169,21 @@ impl ServerOptions {
     /// What is wrong with the options, for people.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        let needed = self.needed();
-        if self.replicas > 0 && self.in_place {
-            return Some(format!(
-                "update in-place needs replicas 0, not {}: replicas would keep the old values",
-                self.replicas
-            ));
+        let replicas = self.replicas;
+        if self.in_place && replicas != Some(0) {
+            return Some(match replicas {
+                Some(replicas) => format!(
+                    "update in-place needs replicas 0, not {replicas}: replicas would keep the old values"
+                ),
+                None => "update in-place is for clusters without replicas: give --replicas 0, too"
+                    .into(),
+            });
         }
-        if self.replicas > 0 && needed == 0 {
-            return Some("--min-replicas 0: a write is acknowledged only when a replica has it; give 1 or more, or --replicas 0 to keep none".into());
+        match self.settings() {
+            // With replicas that the cluster has and this server does not name, they may fit.
+            Ok(_) => None,
+            Err(_) if replicas.is_none() && self.min_replicas.is_some_and(|n| n > 0) => None,
+            Err(why) => Some(why),
         }
-        if self.replicas > 0 && needed > self.replicas {
-            return Some(format!(
-                "--min-replicas {needed} is more than --replicas {0}, and a write has {0} at most; lower --min-replicas or raise --replicas",
-                self.replicas
-            ));
-        }
-        None
     }
 }

@@ -27,7 +27,7 @@ use pluvio_units::{
     Size,
 };
 use pluvio_wire::{
-    Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, PROTOCOL_VERSION, Refusal,
+    ClusterSettings, Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, Refusal,
     RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
 };
 use std::collections::btree_map::Entry;
@@ -135,7 +135,8 @@ impl Server {
             return Err(ServerError::Option(problem));
         }
         // Refuses bad memory options before the cluster hears of this server.
-        let log_options = store_options(&env, &options, ServerId(0), ClusterId(0)).log;
+        let guess = options.settings().unwrap_or(ClusterSettings::USUAL);
+        let log_options = store_options(&env, &options, &guess, ServerId(0), ClusterId(0)).log;
         Geometry::of(&log_options).map_err(|error| match error {
             OpenError::TooSmall { .. } => ServerError::TooLittleMemory {
                 needed: log_options.memory_min(),
@@ -143,7 +144,7 @@ impl Server {
             },
             other => ServerError::Memory(other),
         })?;
-        let former = Identity::load(&*env.disk).await?;
+        let former = Identity::load(&*env.disk, options.versions).await?;
         let backup_options = BackupOptions {
             cluster: former.map(|f| f.cluster),
             ..BackupOptions::default()
@@ -330,10 +331,11 @@ impl Drop for Server {
 fn store_options(
     env: &Env,
     options: &ServerOptions,
+    settings: &ClusterSettings,
     server: ServerId,
     cluster: ClusterId,
 ) -> EngineOptions {
-    let durability = if options.replicas == 0 {
+    let durability = if settings.replicas == 0 {
         Durability::Volatile
     } else {
         Durability::Replicated
@@ -456,13 +458,20 @@ impl Starting {
         // Before the directory is said to be of this cluster.
         self.backup.enlisted(reply.server, reply.cluster)?;
         self.membership.named(reply.server, reply.cluster);
+        let active = reply.list.active;
+        if !self.options.versions.speak(active) {
+            let own = self.options.versions;
+            let why = format!("the cluster speaks version {active}, and this program {own}");
+            return Err(ServerError::Refused(why));
+        }
         let identity = Identity {
             format_version: FORMAT_VERSION,
             cluster: reply.cluster,
             server: reply.server,
+            protocol: active,
         };
         identity.store(&*self.env.disk).await?;
-        let mut tasks = self.serve(&reply).await?;
+        let mut tasks = self.serve(&reply, identity).await?;
         tasks.extend(self.follow_redis_users([&redis, &redis_cluster]));
         let ports_of_redis = [&redis, &redis_cluster].into_iter().flatten();
         Ok(Server {
@@ -490,7 +499,8 @@ impl Starting {
         [redis, redis_cluster]: [Option<&Address>; 2],
     ) -> Result<EnlistReply, ServerError> {
         let mut request = Enlist {
-            protocol: PROTOCOL_VERSION,
+            protocol: self.options.versions.newest,
+            expects: (!self.options.own_settings).then(|| self.options.expects()),
             // Without an identity the frames tell.
             cluster: self.backup.cluster(),
             replaces: former.map(|f| f.server),
@@ -508,9 +518,10 @@ impl Starting {
                 rack: self.options.rack.clone(),
                 pid: self.options.pid,
                 cores: self.env.tasks.cores(),
-                volatile: self.options.replicas == 0,
+                volatile: self.options.replicas == Some(0),
                 draining: false,
                 disk_mb_per_s: self.backup.disk_mb_per_s(),
+                versions: self.options.versions,
                 state: ServerState::Up,
             },
         };
@@ -570,9 +581,23 @@ impl Starting {
     }
 
     /// Makes log, replication and master, and lets requests in.
-    async fn serve(&self, reply: &EnlistReply) -> Result<Vec<TaskHandle>, ServerError> {
+    async fn serve(
+        &self,
+        reply: &EnlistReply,
+        identity: Identity,
+    ) -> Result<Vec<TaskHandle>, ServerError> {
         let (env, options) = (&self.env, &self.options);
-        let store = Engine::open(store_options(env, options, reply.server, reply.cluster))?;
+        let settings = match reply.list.settings.filter(|_| !options.own_settings) {
+            Some(settings) => settings,
+            None => options.settings().map_err(ServerError::Option)?,
+        };
+        if settings.replicas > 0 && options.in_place {
+            return Err(ServerError::Option(format!(
+                "update in-place is for clusters without replicas, and this one has {settings}"
+            )));
+        }
+        let store = store_options(env, options, &settings, reply.server, reply.cluster);
+        let store = Engine::open(store)?;
         if let Some(hook) = options.on_corruption.clone() {
             let hook = Box::new(move |corruption: &Corruption| hook.call(corruption));
             store.space().set_corruption_hook(hook);
@@ -580,9 +605,8 @@ impl Starting {
         tell_binding(&store.space().stats());
         let replication_options = ReplicationOptions {
             rack: options.rack.clone(),
-            replicas: options.replicas,
-            min_replicas: options.needed(),
-            synced: options.synced,
+            settings,
+            follows_list: !options.own_settings,
             coordinators: Arc::clone(&self.coordinators),
             ..ReplicationOptions::new(reply.cluster, reply.server)
         };
@@ -615,6 +639,7 @@ impl Starting {
         };
         let mut tasks = vec![
             self.follow_list(Arc::clone(&master)),
+            self.follow_version(identity),
             self.follow_standing(Arc::clone(&master)),
             self.forget_clients(Arc::clone(&master)),
             self.resolve_transactions(Arc::clone(&master)),
@@ -651,6 +676,42 @@ impl Starting {
                     backup.server_list_changed(&now);
                     master.replication().server_list_changed(&now);
                     master.server_list_changed(&now);
+                }
+                if list.changed().await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// Keeps the cluster's version in the data directory: a program that does not speak it is kept
+    /// from what is written from then on.
+    fn follow_version(&self, mut identity: Identity) -> TaskHandle {
+        /// The pause before a disk that refused is asked again.
+        const AGAIN: Duration = Duration::from_secs(1);
+        let mut list = self.membership.watch_list();
+        let env = self.env.clone();
+        let tasks = Arc::clone(&env.tasks);
+        tasks.spawn(CoreId(0), "version", async move {
+            loop {
+                let active = list.borrow_and_update().active;
+                if active > identity.protocol {
+                    let raised = Identity {
+                        protocol: active,
+                        ..identity
+                    };
+                    match raised.store(&*env.disk).await {
+                        Ok(()) => {
+                            pluvio_units::mark("server-version-raised");
+                            tracing::info!(active, "the cluster's version was raised");
+                            identity = raised;
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "the data directory does not say that the cluster's version was raised; trying again");
+                            env.clock.sleep(AGAIN).await;
+                            continue;
+                        }
+                    }
                 }
                 if list.changed().await.is_err() {
                     return;
@@ -808,6 +869,7 @@ mod tests {
             volatile: false,
             draining: false,
             disk_mb_per_s: 100,
+            versions: pluvio_wire::Versions::OWN,
             state,
         };
         let list = ServerList {
@@ -818,6 +880,7 @@ mod tests {
                 server(3, "here:1", ServerState::Up),
             ],
             grown: true,
+            ..ServerList::default()
         };
         let found = |address, former: Option<u64>| another_at(&list, address, former.map(ServerId));
         assert_eq!(found("here:1", None), Some(ServerId(3)));

@@ -100,6 +100,7 @@ impl StatusSource {
         if master.is_replicated() {
             status.replicas_wanted = replication.replicas_wanted;
             status.replicas_needed = replication.replicas_needed;
+            status.synced = replication.synced;
         }
         status.backups_up = replication.backups_up;
         let not_confirmed = || (!master.may_serve()).then(|| NOT_CONFIRMED.to_owned());

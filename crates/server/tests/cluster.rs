@@ -68,7 +68,7 @@ impl Cluster {
             Address::from(&*format!("server-{i}")),
         );
         options.memory = Size::mib(48);
-        options.replicas = self.replicas;
+        options.replicas = Some(self.replicas);
         self.sim.spawn(process.id, "server", async move {
             let server = Server::start(env, options)
                 .await

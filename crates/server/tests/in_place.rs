@@ -132,6 +132,6 @@ fn replicas_and_overwriting_do_not_go_together() {
         problem.contains("update in-place needs replicas 0, not 3"),
         "{problem}"
     );
-    options.replicas = 0;
+    options.replicas = Some(0);
     assert_eq!(options.problem(), None);
 }

@@ -111,6 +111,7 @@ fn a_list_of_another_cluster_is_refused_and_changes_nothing() {
         version: ServerListVersion(before.version.0 + 1),
         servers: Vec::new(),
         grown: true,
+        ..ServerList::default()
     };
     let refused = send(ClusterId(server.cluster().0 ^ 1), foreign);
     let is_foreign = matches!(&refused, Err(RpcError::Refused(refusal))

@@ -7,6 +7,7 @@ use crate::migration::MigrationStatus;
 use crate::opcode::Opcode;
 use crate::recovery::ReplayStats;
 use crate::recovery_stage::RecoveryStage;
+use crate::settings::{ClusterSettings, SettingsWish, Versions};
 use pluvio_env::Address;
 use pluvio_units::{
     ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, RecoveryId, ReplicationEpoch,
@@ -53,6 +54,9 @@ pub struct ServerInfo {
     pub draining: bool,
     /// How fast its disk reads frames, in MB/s; 0 if not measured.
     pub disk_mb_per_s: u32,
+    /// The versions that it speaks.
+    #[serde(default = "Versions::unsaid")]
+    pub versions: Versions,
     /// The state.
     pub state: ServerState,
 }
@@ -76,6 +80,12 @@ pub struct ServerList {
     /// Whether the cluster has ever had more than one server. Until then, its only server may keep
     /// its replicas on its own disk.
     pub grown: bool,
+    /// How objects are kept; `None` before anybody has said so.
+    #[serde(default)]
+    pub settings: Option<ClusterSettings>,
+    /// The version that the cluster speaks.
+    #[serde(default = "Versions::active_unsaid")]
+    pub active: u16,
 }
 
 impl ServerList {
@@ -222,8 +232,13 @@ request!(SplitTabletLocal => ());
 /// Join the cluster. Repeating it with the same `attempt` gives the same id.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Enlist {
-    /// The protocol it speaks.
+    /// The newest protocol it speaks; `info` has all. A coordinator that was built before versions
+    /// were negotiated looks at this one.
     pub protocol: u16,
+    /// The settings that it expects the cluster to have. `None`: it does not say, and takes those
+    /// that it was given.
+    #[serde(default)]
+    pub expects: Option<SettingsWish>,
     /// The cluster its data directory belongs to, if it has been in one.
     pub cluster: Option<ClusterId>,
     /// The id it had in its former life, if its data directory has one. That life is over: the
@@ -509,6 +524,8 @@ pub struct ServerStatus {
     pub replicas_wanted: u32,
     /// Replicas needed for an acknowledgement.
     pub replicas_needed: u32,
+    /// Whether replicas are on their devices when a write is acknowledged.
+    pub synced: bool,
     /// Backups it can use.
     pub backups_up: u32,
     /// Why writes wait, if they do.

@@ -29,6 +29,7 @@ mod recovery;
 mod recovery_stage;
 mod refusal;
 mod replication;
+mod settings;
 mod top_keys;
 
 pub use codec::{
@@ -59,10 +60,14 @@ pub use recovery::*;
 pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};
 pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
+pub use settings::*;
 pub use top_keys::*;
 
-/// Version of the protocol between processes. Processes with another one are refused at enlistment.
+/// The newest version of the protocol between processes that this program speaks, and of what they
+/// store. A cluster uses one version, which `pluvio finalize` raises: `docs/versions.md`.
 pub const PROTOCOL_VERSION: u16 = 7;
+/// The oldest version that this program speaks: the one before, or the same.
+pub const PROTOCOL_OLDEST: u16 = 7;
 /// Most items of one read or mutation of objects; clients split larger batches.
 pub const MULTI_ITEMS_MAX: usize = 1024;
 /// Most payload bytes of one request or reply that carries objects; clients split larger batches.

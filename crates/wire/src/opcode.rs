@@ -222,6 +222,10 @@ opcodes! {
         GetDrain = 74, Control, true;
         /// A server without tablets leaves the cluster.
         LeaveCluster = 75, Control, true;
+        /// Change settings of the cluster.
+        ChangeSettings = 80, Control, true;
+        /// Let the cluster speak the newest version.
+        FinalizeVersion = 81, Control, true;
     }
 
     /// Operations that every process answers.

@@ -41,6 +41,7 @@ pub fn server(id: u64, state: ServerState) -> ServerInfo {
         volatile: false,
         draining: false,
         disk_mb_per_s: 100,
+        versions: pluvio_wire::Versions::OWN,
         state,
     }
 }
@@ -53,6 +54,7 @@ pub fn list(version: u64, servers: &[(u64, ServerState)]) -> ServerList {
             .map(|(id, state)| server(*id, *state))
             .collect(),
         grown: true,
+        ..ServerList::default()
     }
 }
 

@@ -94,6 +94,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         rings: dev.rings,
         start_limit: None,
         stamps: false,
+        drain_timeout: Some(dev.drain_timeout),
     }
 }
 

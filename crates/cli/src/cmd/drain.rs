@@ -19,7 +19,7 @@ const ASK: Duration = Duration::from_millis(100);
 pub struct Drain {
     /// The id of the server, as `pluvio status` shows it
     server: u64,
-    /// Let it keep the tablets that it still has, and get new ones again
+    /// Take the drain back: the server keeps the tablets that it still has, and gets new ones again
     #[arg(long, conflicts_with = "no_wait")]
     cancel: bool,
     /// Do not wait until it has none; `pluvio status` shows how it goes
@@ -74,7 +74,7 @@ async fn until_empty(
         }
         if !status.draining {
             return Err(Failure::new(format!(
-                "the drain of server {server} was cancelled; it keeps {}",
+                "the drain of server {server} was taken back meanwhile; it keeps {}",
                 number_of(status.tablets, "tablet")
             )));
         }
@@ -122,7 +122,7 @@ fn show(status: &DrainStatus, json: bool) -> Result<(), Failure> {
             number_of(*tablets, "tablet")
         ),
         (false, _) => format!(
-            "server {server} is not drained; it has {}",
+            "the drain of server {server} is taken back: it keeps {}, and gets new ones again",
             number_of(*tablets, "tablet")
         ),
     })

@@ -121,15 +121,20 @@ pub fn put_deadline(object: &mut Map<String, Value>, deadline: Option<Deadline>)
     }
 }
 
-/// Milliseconds of a time as people write it: `1500ms`, `10s`, `7d`; a bare number means seconds.
+/// Milliseconds of a time as people write it: `1500ms`, `10s`, `7d`.
 fn time_to_live(text: &str) -> Result<u64, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
+    if unit.is_empty() && !number.is_empty() {
+        return Err(format!(
+            "a time without a unit: {text}s is {text} seconds; ms, m, h and d are the others"
+        ));
+    }
     let factor = match unit.trim() {
         "ms" => Some(1),
-        "s" | "" => Some(1_000),
+        "s" => Some(1_000),
         "m" | "min" => Some(60_000),
         "h" => Some(3_600_000),
         "d" => Some(86_400_000),
@@ -171,7 +176,6 @@ mod tests {
     fn a_time_to_live_is_exact_and_bounded() {
         for (text, ms) in [
             ("1ms", 1),
-            ("90", 90_000),
             ("90s", 90_000),
             ("90m", 5_400_000),
             ("24h", 86_400_000),
@@ -188,7 +192,8 @@ mod tests {
             ("1e3s", "not a time"),
             ("10us", "not a time"),
             ("soon", "not a time"),
-            ("0", "1 ms at least"),
+            ("10", "10s is 10 seconds"),
+            ("0", "0s is 0 seconds"),
             ("0d", "1 ms at least"),
             ("9223372036854775808ms", "too long"),
             ("9223372036854775807s", "too long"),

@@ -12,6 +12,7 @@ pub mod migrate;
 pub mod objects;
 pub mod rates;
 pub mod scan;
+pub mod settings;
 pub mod status;
 pub mod table;
 pub mod top;

@@ -1,6 +1,7 @@
 //! `pluvio status`: what the cluster has and does.
 
 use crate::cmd::migrate::as_json as migration_json;
+use crate::cmd::settings::as_json as settings_json;
 use crate::cmd::table::as_json as table_json;
 use clap::Args;
 use pluvio_client::{ClusterStatus, ServerStatus};
@@ -74,6 +75,7 @@ pub fn as_json(status: &ClusterStatus) -> Value {
                 "volatile": info.volatile,
                 "draining": info.draining,
                 "disk_mb_per_s": info.disk_mb_per_s,
+                "versions": { "oldest": info.versions.oldest, "newest": info.versions.newest },
                 "answers": of(status, info.id).is_some(),
             });
             if let (Some(object), Some(Ok(Value::Object(more)))) = (
@@ -89,6 +91,8 @@ pub fn as_json(status: &ClusterStatus) -> Value {
     json!({
         "cluster": format!("{:016x}", status.cluster.0),
         "server_list_version": status.list.version,
+        "version": status.list.active,
+        "settings": status.list.settings.as_ref().map(settings_json),
         "servers": servers,
         "tables": tables,
         "recoveries": status.recoveries.iter().map(recovery_json).collect::<Vec<_>>(),
@@ -106,6 +110,28 @@ fn recovery_json(recovery: &RecoveryStatus) -> Value {
     json
 }
 
+/// What holds for all servers.
+fn whole_text(status: &ClusterStatus) -> String {
+    let list = &status.list;
+    let settings = match &list.settings {
+        Some(settings) => settings.to_string(),
+        None => "no settings yet".to_owned(),
+    };
+    let mut versions: Vec<_> = list.up().map(|info| info.versions).collect();
+    versions.sort_by_key(|v| (v.oldest, v.newest));
+    versions.dedup();
+    let all_alike = versions.iter().all(|v| v.newest == list.active);
+    let mut text = format!("{settings}; version {}", list.active);
+    if !all_alike {
+        for spoken in versions {
+            let ids = list.up().filter(|info| info.versions == spoken);
+            let ids: Vec<String> = ids.map(|info| info.id.to_string()).collect();
+            text += &format!("; {spoken} spoken by server {}", ids.join(", "));
+        }
+    }
+    text
+}
+
 fn as_text(status: &ClusterStatus) -> String {
     let up = status.list.up().count();
     let mut parts = vec![format!(
@@ -114,6 +140,7 @@ fn as_text(status: &ClusterStatus) -> String {
         number_of(up as u64, "server"),
         number_of(status.tables.len() as u64, "table")
     )];
+    parts.push(whole_text(status));
     parts.push(servers_text(status));
     if !status.tables.is_empty() {
         parts.push(tables_text(status));
@@ -381,6 +408,7 @@ mod tests {
             volatile: false,
             draining: false,
             disk_mb_per_s: 0,
+            versions: pluvio_wire::Versions::OWN,
             state,
         };
         ClusterStatus {
@@ -393,6 +421,7 @@ mod tests {
                     info(3, ServerState::Up),
                 ],
                 grown: true,
+                ..ServerList::default()
             },
             servers: vec![ServerStatus {
                 id: ServerId(2),

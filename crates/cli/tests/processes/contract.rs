@@ -549,7 +549,7 @@ fn wrong_usage_is_exit_code_2_and_says_what_is_wrong() {
         ),
         (
             &["dev", "--replicas", "2", "--min-replicas", "3"],
-            "--min-replicas 3 is more than --replicas 2",
+            "min-replicas 3 is more than replicas 2",
         ),
         (&["dev", "--metadata-user", "u"], "knows no users"),
     ] {

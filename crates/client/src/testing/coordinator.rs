@@ -161,6 +161,7 @@ impl State {
             volatile: true,
             draining: false,
             disk_mb_per_s: 0,
+            versions: pluvio_wire::Versions::OWN,
             state: if *up {
                 ServerState::Up
             } else {
@@ -171,6 +172,7 @@ impl State {
             version: ServerListVersion(1),
             servers: servers.collect(),
             grown: self.servers.len() > 1,
+            ..ServerList::default()
         }
     }
 }

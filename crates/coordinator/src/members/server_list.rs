@@ -8,8 +8,8 @@ use core::time::Duration;
 use pluvio_env::{Env, Network};
 use pluvio_units::{ClusterId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
-    Enlist, EnlistReply, FatalKind, PROTOCOL_VERSION, Refusal, RetryReason, ServerInfo,
-    ServerState, SetReplicationEpoch, TabletState,
+    Enlist, EnlistReply, FatalKind, Refusal, RetryReason, ServerInfo, ServerState,
+    SetReplicationEpoch, TabletState,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const ADDRESS_PING: Duration = Duration::from_millis(250);
 
 impl State {
     /// Takes a server in. Its former life is over, and so is the server that had its address.
-    pub(crate) fn enlist(&mut self, request: Enlist) -> Result<Enlisted, Refusal> {
+    pub(crate) fn enlist(&mut self, mut request: Enlist) -> Result<Enlisted, Refusal> {
         self.check_enlist(&request)?;
         let known = self.servers.values().find(|s| s.attempt == request.attempt);
         if let Some(record) = known {
@@ -41,6 +41,7 @@ impl State {
             let message = format!("the cluster has {SERVERS_MAX} servers, the most it can have");
             return Err(Refusal::fatal(FatalKind::Other, message));
         }
+        self.match_settings(&mut request)?;
         let ended: Vec<ServerId> = self
             .up()
             .filter(|s| Some(s.id) == request.replaces || s.is_at(&request.info.address))
@@ -63,13 +64,7 @@ impl State {
     }
 
     fn check_enlist(&self, request: &Enlist) -> Result<(), Refusal> {
-        if request.protocol != PROTOCOL_VERSION {
-            let message = format!(
-                "the server speaks protocol {}, this coordinator {PROTOCOL_VERSION}: use the same version of pluvio everywhere",
-                request.protocol
-            );
-            return Err(Refusal::fatal(FatalKind::WrongVersion, message));
-        }
+        self.match_version(request)?;
         let ours = self.globals.cluster;
         if let Some(theirs) = request.cluster.filter(|theirs| *theirs != ours) {
             let message = format!(
@@ -302,10 +297,12 @@ mod tests {
     use super::*;
     use crate::state::{TableRecord, TabletRecord};
     use pluvio_units::{ClusterId, HashKind, HashRange, LogId, TableId};
+    use pluvio_wire::PROTOCOL_VERSION;
 
     fn request(attempt: u64, replaces: Option<u64>) -> Enlist {
         Enlist {
             protocol: PROTOCOL_VERSION,
+            expects: None,
             cluster: None,
             replaces: replaces.map(ServerId),
             attempt,
@@ -321,6 +318,7 @@ mod tests {
                 volatile: false,
                 draining: false,
                 disk_mb_per_s: 100,
+                versions: pluvio_wire::Versions::OWN,
                 state: ServerState::Crashed,
             },
         }

@@ -9,6 +9,7 @@
 //! alters the clone, and stores what differs.
 
 mod records;
+mod settings;
 
 pub(crate) use records::{
     Ends, Epochs, Globals, MoveRecord, MoveStage, ServerRecord, TABLETS_MAX, TableRecord,
@@ -23,6 +24,7 @@ use pluvio_units::{
 };
 use pluvio_wire::{
     Refusal, ServerInfo, ServerList, ServerState, TableInfo, TableRef, TabletInfo, TabletState,
+    Versions,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -64,6 +66,8 @@ impl State {
                 last_table: TableId(0),
                 last_recovery: RecoveryId(0),
                 last_migration: MigrationId(0),
+                settings: None,
+                active: Versions::OWN.newest,
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),
@@ -89,6 +93,8 @@ impl State {
             version: self.globals.list_version,
             servers: self.servers.values().map(|s| s.info.clone()).collect(),
             grown: self.globals.grown,
+            settings: self.globals.settings,
+            active: self.globals.active,
         }
     }
 
@@ -172,7 +178,8 @@ impl State {
         let infos = |state: &Self| -> Vec<ServerInfo> {
             state.servers.values().map(|s| s.info.clone()).collect()
         };
-        if infos(self) != infos(before) {
+        let of_all = |state: &Self| (state.globals.settings, state.globals.active);
+        if infos(self) != infos(before) || of_all(self) != of_all(before) {
             self.globals.list_version = before.globals.list_version.next();
             self.globals.grown |= self.up().count() > 1;
         }

@@ -4,7 +4,7 @@ use pluvio_units::{
     ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, RecoveryId,
     ReplicationEpoch, SegmentId, ServerId, ServerListVersion, TableId,
 };
-use pluvio_wire::{ServerInfo, TabletSpec, TabletState};
+use pluvio_wire::{ClusterSettings, ServerInfo, TabletSpec, TabletState, Versions};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +27,13 @@ pub(crate) struct Globals {
     pub(crate) last_recovery: RecoveryId,
     #[serde(default)]
     pub(crate) last_migration: MigrationId,
+    /// How objects are kept (SETTINGS-1). Nobody has said so in a new cluster, and in metadata of a
+    /// program in which each server had its own.
+    #[serde(default)]
+    pub(crate) settings: Option<ClusterSettings>,
+    /// The version that the cluster speaks (VERSION-1).
+    #[serde(default = "Versions::active_unsaid")]
+    pub(crate) active: u16,
 }
 
 /// One server in the list.

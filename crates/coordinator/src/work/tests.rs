@@ -15,6 +15,7 @@ fn cluster(servers: u64) -> State {
         let info = testing::server(0, attempt.to_string());
         let request = Enlist {
             protocol: PROTOCOL_VERSION,
+            expects: None,
             cluster: None,
             replaces: None,
             attempt,

@@ -470,6 +470,7 @@ pub type Net = Arc<dyn Network>;
 pub fn enlist(attempt: u64, address: &str) -> Enlist {
     Enlist {
         protocol: PROTOCOL_VERSION,
+        expects: None,
         cluster: None,
         replaces: None,
         attempt,
@@ -485,6 +486,7 @@ pub fn enlist(attempt: u64, address: &str) -> Enlist {
             volatile: false,
             draining: false,
             disk_mb_per_s: 0,
+            versions: pluvio_wire::Versions::OWN,
             state: ServerState::Up,
         },
     }

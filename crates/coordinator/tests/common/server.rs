@@ -151,6 +151,7 @@ impl Machine {
             let state = self.state();
             Enlist {
                 protocol: PROTOCOL_VERSION,
+                expects: None,
                 cluster: None,
                 replaces: state.lives.last().copied(),
                 attempt: env.rng.next_u64(),
@@ -166,6 +167,7 @@ impl Machine {
                     volatile: state.behaviour.volatile,
                     draining: false,
                     disk_mb_per_s: 100,
+                    versions: pluvio_wire::Versions::OWN,
                     state: ServerState::Up,
                 },
             }

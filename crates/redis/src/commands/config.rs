@@ -43,7 +43,12 @@ fn parameters(core: &Core) -> BTreeMap<&'static str, String> {
     BTreeMap::from([
         (
             "appendfsync",
-            if options.synced { "always" } else { "no" }.to_owned(),
+            if core.shared.is_synced() {
+                "always"
+            } else {
+                "no"
+            }
+            .to_owned(),
         ),
         ("appendonly", durable.to_owned()),
         ("cluster-enabled", clustered.to_owned()),

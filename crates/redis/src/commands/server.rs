@@ -71,7 +71,7 @@ pub(super) fn wait_for_files(core: &Core, command: &Command) -> CommandResult {
     if local == 1 && core.shared.status().replicas_wanted == 0 {
         return Err(NO_FILES);
     }
-    let files = if core.options().synced { sure } else { 0 };
+    let files = if core.shared.is_synced() { sure } else { 0 };
     Ok(Reply::Array(vec![
         Reply::count(u64::from(files.min(1))),
         Reply::count(u64::from(files)),

@@ -98,6 +98,12 @@ impl Machine {
                 .is_some_and(|s| !s.is_complete(&self.view))
     }
 
+    /// Whether replicas of all heads are on their devices when they answer.
+    fn is_synced(&self) -> bool {
+        let heads = self.heads.iter().filter_map(|id| self.segments.get(id));
+        self.view.settings.synced && heads.map(|head| head.synced).all(|synced| synced)
+    }
+
     /// Numbers, and why writes wait.
     pub(crate) fn status(&self, placement: &Placement, now: Moment) -> ReplicationStatus {
         let incomplete = self
@@ -111,6 +117,7 @@ impl Machine {
             segments: self.segments.len() as u64,
             segments_under_replicated: incomplete as u64,
             replicas_wanted: self.view.wanted() as u32,
+            synced: self.is_synced(),
             replicas_needed: self.view.needed() as u32,
             backups_up,
             backups_full: placement.count_full(&self.view, now),

@@ -99,8 +99,6 @@ pub(crate) struct Machine {
     newest: SegmentId,
     durable: LogPosition,
     background: usize,
-    /// Several writes may be under way to a replica of a head.
-    streams: bool,
     /// Of the newest write.
     last_number: u64,
     /// When to look for late replicas.
@@ -109,11 +107,9 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// `streams`: several writes may be under way to a replica of a head (REP-10).
-    pub(crate) fn new(view: View, streams: bool) -> Self {
+    pub(crate) fn new(view: View) -> Self {
         Self {
             view,
-            streams,
             last_number: 0,
             segments: BTreeMap::new(),
             heads: VecDeque::new(),
@@ -140,8 +136,10 @@ impl Machine {
             "segments are opened in the order of their ids"
         );
         self.newest = id;
-        self.segments
-            .insert(id, ReplicatedSegment::new(id, kind, opening, self.streams));
+        self.segments.insert(
+            id,
+            ReplicatedSegment::new(id, kind, opening, self.view.settings.synced),
+        );
         match kind {
             SegmentKind::Head => self.heads.push_back(id),
             SegmentKind::Side => {

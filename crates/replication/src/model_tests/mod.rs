@@ -23,7 +23,7 @@ use core::time::Duration;
 use pluvio_env::{Moment, Rng};
 use pluvio_format::SegmentKind;
 use pluvio_units::{LogPosition, ReplicationEpoch, SegmentId, ServerId, ServerListVersion};
-use pluvio_wire::{ServerInfo, ServerList, ServerState};
+use pluvio_wire::{ClusterSettings, ServerInfo, ServerList, ServerState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -58,6 +58,7 @@ struct World {
     version: u64,
     replicas: u32,
     min_replicas: u32,
+    synced: bool,
     segments: BTreeMap<SegmentId, ModelSegment>,
     /// All heads that the log has opened, the oldest first.
     heads: Vec<SegmentId>,
@@ -91,13 +92,16 @@ impl World {
             me: ME,
             rack: None,
             list: Arc::default(),
-            replicas,
-            min_replicas,
+            settings: ClusterSettings {
+                replicas,
+                min_replicas,
+                synced: seed.is_multiple_of(3),
+            },
         };
         let mut world = Self {
             dice: Dice(AtomicU64::new(seed.wrapping_mul(0x5851_f42d_4c95_7f2d) + 1)),
             now: Moment::default(),
-            machine: Machine::new(view, !seed.is_multiple_of(3)),
+            machine: Machine::new(view),
             placement: Placement::default(),
             backups: (2..2 + servers)
                 .map(|id| (ServerId(id), ModelBackup::default()))
@@ -105,6 +109,7 @@ impl World {
             graves: Vec::new(),
             next_server: 2 + servers,
             version: 0,
+            synced: seed.is_multiple_of(3),
             replicas,
             min_replicas,
             segments: BTreeMap::new(),
@@ -146,19 +151,24 @@ impl World {
             volatile: false,
             draining: false,
             disk_mb_per_s: 100,
+            versions: pluvio_wire::Versions::OWN,
             state: ServerState::Up,
         });
         let list = ServerList {
             version: ServerListVersion(self.version),
             servers: servers.collect(),
             grown: true,
+            ..ServerList::default()
         };
         let view = View {
             me: ME,
             rack: None,
             list: Arc::new(list),
-            replicas,
-            min_replicas: self.min_replicas,
+            settings: ClusterSettings {
+                replicas,
+                min_replicas: self.min_replicas,
+                synced: self.synced,
+            },
         };
         self.machine.view_changed(view, &mut self.placement);
     }

@@ -14,9 +14,9 @@ use pluvio_units::{
     SegmentId, ServerId, ServerListVersion, Size, TableId,
 };
 use pluvio_wire::{
-    Answer, Coordinators, FreeReplica, GetRecoveryData, Header, IsReplicaNeeded, Opcode, Refusal,
-    ReplicaInfo, Request, ServerInfo, ServerList, ServerState, SetPartitions, SetReplicationEpoch,
-    StartRecovery, TabletSpec, WriteReplica, decode, handled,
+    Answer, ClusterSettings, Coordinators, FreeReplica, GetRecoveryData, Header, IsReplicaNeeded,
+    Opcode, Refusal, ReplicaInfo, Request, ServerInfo, ServerList, ServerState, SetPartitions,
+    SetReplicationEpoch, StartRecovery, TabletSpec, WriteReplica, decode, handled,
 };
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -153,8 +153,11 @@ impl Setup {
         options.segment_seglets = Some(40);
         let space = LogSpace::new(options).expect("has memory");
         let mut replication = ReplicationOptions::new(CLUSTER, MASTER);
-        replication.replicas = self.replicas;
-        replication.min_replicas = self.min_replicas;
+        replication.settings = ClusterSettings {
+            replicas: self.replicas,
+            min_replicas: self.min_replicas,
+            synced: true,
+        };
         replication.coordinators = Arc::new(Coordinators::new(vec![Address::from(COORDINATOR)]));
         replication.full_pause = Duration::from_secs(1);
         // These networks lose messages, which TCP does not.
@@ -231,6 +234,7 @@ fn info(id: ServerId) -> ServerInfo {
         volatile: false,
         draining: false,
         disk_mb_per_s: 100,
+        versions: pluvio_wire::Versions::OWN,
         state: ServerState::Up,
     }
 }

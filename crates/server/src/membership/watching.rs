@@ -88,6 +88,7 @@ fn info(id: u64) -> ServerInfo {
         volatile: false,
         draining: false,
         disk_mb_per_s: 0,
+        versions: pluvio_wire::Versions::OWN,
         state: ServerState::Up,
     }
 }
@@ -144,6 +145,7 @@ fn scene_in(cluster: ClusterId, answers: &[Option<u64>]) -> Scene {
         version: ServerListVersion(1),
         servers: (1..2 + answers.len() as u64).map(info).collect(),
         grown: true,
+        ..ServerList::default()
     };
     membership.enlisted(ME, ClusterId(1), list);
     let watcher = Watcher {
@@ -286,6 +288,7 @@ impl Service for Ousting {
                     version,
                     servers: Vec::new(),
                     grown: true,
+                    ..ServerList::default()
                 },
             }))
         })
@@ -308,6 +311,7 @@ fn pair(answering: Ousting) -> (Sim, ProcessEnv, Arc<Membership>) {
         version: ServerListVersion(1),
         servers: vec![info(ME.0)],
         grown: true,
+        ..ServerList::default()
     };
     membership.enlisted(ME, ClusterId(1), list);
     (sim, me, membership)

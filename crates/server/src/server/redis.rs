@@ -97,7 +97,6 @@ impl Starting {
         let client = Client::embedded(&self.env, client_options, Arc::new(self.local.clone()));
         options.port = port_of(address);
         options.process_id = self.options.pid;
-        options.synced = self.options.synced;
         options.machine.clone_from(&self.options.machine);
         let source = Arc::clone(status);
         let cores = self.env.tasks.cores();

@@ -234,10 +234,12 @@ impl Rig {
             Address::from(&*format!("server-{i}")),
         );
         options.memory = Size::mib(48);
-        options.replicas = replicas;
+        // Servers of one rig keep their objects in different ways.
+        options.own_settings = true;
+        options.replicas = Some(replicas);
         // More than by default: what a log needs before it ends is seen then.
         options.min_replicas = Some(replicas.saturating_sub(1).max(1));
-        options.synced = self.synced;
+        options.synced = Some(self.synced);
         options.in_place = self.in_place;
         options.rack = self.racks[i].clone();
         let (handle, id, corrupt) = (self.sim.handle(), process.id, Arc::clone(&self.corrupt));

@@ -591,6 +591,7 @@ fn a_cluster_that_is_not_healthy_is_found() {
         volatile: false,
         draining: false,
         disk_mb_per_s: 0,
+        versions: pluvio_wire::Versions::OWN,
         state,
     };
     let list = |states: &[ServerState]| ServerList {

@@ -161,9 +161,9 @@ impl Nodes {
         let mut options = ServerOptions::new(Address::default(), address);
         options.coordinators = coordinators(&self.plan);
         options.memory = Size::mib(self.plan.memory_mib);
-        options.replicas = self.plan.replicas;
+        options.replicas = Some(self.plan.replicas);
         options.min_replicas = self.plan.min_replicas;
-        options.synced = self.plan.synced;
+        options.synced = Some(self.plan.synced);
         if self.plan.every_tombstone {
             options.tombstones = Tombstones::Every;
         }

@@ -6,7 +6,7 @@ use crate::cluster::narrow::Keep;
 use crate::options::NetworkFaults;
 use crate::random::{MILLION, Stream};
 use core::time::Duration;
-use pluvio_server::MIN_REPLICAS;
+use pluvio_wire::ClusterSettings;
 use serde::{Deserialize, Serialize};
 
 /// Where memory is to fill up, values are so long at least; elsewhere usual ones are shorter.
@@ -409,7 +409,8 @@ impl Plan {
 
     /// Replicas without which writes wait.
     fn needed(&self) -> u32 {
-        self.min_replicas.unwrap_or(MIN_REPLICAS)
+        self.min_replicas
+            .unwrap_or(ClusterSettings::USUAL.min_replicas)
     }
 
     /// Whether there is little memory for the data.

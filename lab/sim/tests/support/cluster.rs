@@ -66,7 +66,7 @@ pub async fn run_until_stopped(
         let address = Address::from(format!("{name}:1").as_str());
         let mut options = ServerOptions::new(Address::from(COORDINATOR), address);
         options.memory = memory;
-        options.replicas = 2;
+        options.replicas = Some(2);
         let server = Server::start(env.clone(), options).await.unwrap();
         started(server.id());
         let asked = async {

@@ -112,6 +112,7 @@ fn scene(servers: u64, answers: Script) -> Scene {
 fn enlist(id: u64) -> Enlist {
     Enlist {
         protocol: PROTOCOL_VERSION,
+        expects: None,
         cluster: None,
         replaces: None,
         attempt: id,

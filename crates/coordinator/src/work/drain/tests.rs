@@ -14,6 +14,7 @@ fn enlist(state: &mut State, attempt: u64, volatile: bool) -> ServerId {
     };
     let request = Enlist {
         protocol: PROTOCOL_VERSION,
+        expects: None,
         cluster: None,
         replaces: None,
         attempt,

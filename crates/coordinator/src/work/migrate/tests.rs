@@ -16,6 +16,7 @@ fn enlist(state: &mut State, attempt: u64, volatile: bool) -> Enlisted {
     };
     let request = Enlist {
         protocol: PROTOCOL_VERSION,
+        expects: None,
         cluster: None,
         replaces: None,
         attempt,
