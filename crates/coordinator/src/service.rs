@@ -15,7 +15,7 @@ use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service};
 use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
-    Answer, CoordinatorOp, CreateTable, DrainServer, DropTable, Enlist, FatalKind,
+    Answer, Balance, CoordinatorOp, CreateTable, DrainServer, DropTable, Enlist, FatalKind,
     GetClusterStatus, GetDrain, GetLeader, GetLeaderReply, GetMigration, GetServerList,
     GetServerListReply, GetServerStatus, GetTable, HintServerCrashed, LeaveCluster, ListTables,
     ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping, PingReply,
@@ -435,6 +435,10 @@ impl Coordinator {
             CoordinatorOp::LeaveCluster => self
                 .later::<LeaveCluster, _>(request, |office, leave| async move {
                     office.works.drains.leave(leave).await
+                }),
+            CoordinatorOp::Balance => self
+                .later::<Balance, _>(request, |office, request| async move {
+                    office.works.balances.ask(request.wish).await
                 }),
             CoordinatorOp::TabletReceived => self
                 .later::<TabletReceived, _>(request, |office, report| async move {

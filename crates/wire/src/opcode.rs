@@ -166,6 +166,8 @@ opcodes! {
         DropTablets = 43, Control, true;
         /// Cut a tablet in two; both stay here.
         SplitTabletLocal = 44, Control, true;
+        /// Serve neighbouring tablets as one.
+        JoinTabletsLocal = 49, Control, true;
     }
 
     /// Operations of a backup.
@@ -222,6 +224,8 @@ opcodes! {
         GetDrain = 74, Control, true;
         /// A server without tablets leaves the cluster.
         LeaveCluster = 75, Control, true;
+        /// Switch balancing, or ask what it does.
+        Balance = 90, Control, true;
     }
 
     /// Operations that every process answers.

@@ -64,6 +64,7 @@ impl State {
                 last_table: TableId(0),
                 last_recovery: RecoveryId(0),
                 last_migration: MigrationId(0),
+                balance_off: false,
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),
