@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cmd::{
-    bench, demo, drain, export, import, lifetime, manual, objects, scan, settings, status, table,
-    top,
+    balance, bench, demo, drain, export, import, lifetime, manual, objects, scan, settings, status,
+    table, top,
 };
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
@@ -62,6 +62,8 @@ pub enum Command {
     Settings(settings::Settings),
     /// Let the cluster speak the newest version, once all servers have it
     Finalize(settings::Finalize),
+    /// Show or switch how tablets move from full and busy servers to others
+    Balance(balance::Balance),
     /// Read one object
     Get(objects::Get),
     /// Write one object

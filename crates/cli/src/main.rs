@@ -65,6 +65,7 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Status(status) => cmd::status::run(global, &status),
         Command::Top(top) => cmd::top::run(global, &top),
         Command::Table(table) => cmd::table::run(global, &table),
+        Command::Balance(balance) => cmd::balance::run(global, &balance),
         Command::Drain(drain) => cmd::drain::run(global, &drain),
         Command::Settings(settings) => cmd::settings::run(global, &settings),
         Command::Finalize(_) => cmd::settings::finalize(global),

@@ -51,6 +51,7 @@
 //! values.
 
 mod at_once;
+mod balance;
 mod batch;
 pub mod blocking;
 mod client;

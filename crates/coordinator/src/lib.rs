@@ -49,6 +49,9 @@
 //! - COORD-17: a server leaves in order only when it owns no tablet and none moves from it or to
 //!   it. Nobody is recovered at that moment, so no recovery loses its replicas. The same stored
 //!   change takes it out of the list.
+//! - COORD-18: tablets are joined only when their owner serves all of them and says so. Therefore
+//!   nobody asks again by which recovery or migration it got them (COORD-6). Its log of all of them
+//!   begins at one place (JOIN-1).
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!
@@ -72,7 +75,7 @@ mod testing;
 mod work;
 
 pub use candidate::{Candidate, Standing};
-pub use options::CoordinatorOptions;
+pub use options::{BalanceOptions, CoordinatorOptions};
 pub use service::{Coordinator, CoordinatorError};
 pub use store::{
     Change, Condition, Limits, MemoryStore, MetadataStore, Outcome, RedbStore, Stop, StoreError,

@@ -43,6 +43,8 @@ pub struct CoordinatorOptions {
     /// The longest a tablet may be copied to another server. Default 1 h; then it stays where it
     /// is.
     pub migration_limit: Duration,
+    /// How often balancing looks at the cluster, and how uneven it must be for a move.
+    pub balance: BalanceOptions,
     /// The limit of one request to a server. Default 2 s.
     pub call_limit: Duration,
     /// Settings of a cluster that begins, or that has none yet. Default none: those of the first
@@ -72,9 +74,44 @@ impl Default for CoordinatorOptions {
             early_bytes_min: u64::MAX,
             serve_early: true,
             migration_limit: Duration::from_secs(3600),
+            balance: BalanceOptions::default(),
             call_limit: Duration::from_secs(2),
             settings: SettingsWish::default(),
             versions: Versions::OWN,
+        }
+    }
+}
+
+/// When tablets move for the sake of balance (`docs/balance.md`).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BalanceOptions {
+    /// How often the cluster is looked at, and so the pause between two moves. Default 5 s.
+    pub pause: Duration,
+    /// How much fuller a server is than another one, in thousandths of its memory for live entries,
+    /// before something moves between them. Default 100.
+    pub gap: u64,
+    /// The least difference in live bytes for a move. Default 16 MiB.
+    pub bytes_min: u64,
+    /// The most that moves at a time, about. Default 256 MiB.
+    pub bytes_max: u64,
+    /// How many more requests a second a server answers than another one before something moves
+    /// between them; it must also be twice as many. Default 20 000.
+    pub rate_gap: u64,
+    /// For how long a tablet that was moved stays where it is, unless memory asks for another move.
+    /// Default 10 min.
+    pub rest: Duration,
+}
+
+impl Default for BalanceOptions {
+    fn default() -> Self {
+        Self {
+            pause: Duration::from_secs(5),
+            gap: 100,
+            bytes_min: 16 << 20,
+            bytes_max: 256 << 20,
+            rate_gap: 20_000,
+            rest: Duration::from_secs(600),
         }
     }
 }

@@ -15,13 +15,13 @@ use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service};
 use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
-    Answer, ChangeSettings, CoordinatorOp, CreateTable, DrainServer, DropTable, Enlist, FatalKind,
-    FinalizeVersion, GetClusterStatus, GetDrain, GetLeader, GetLeaderReply, GetMigration,
-    GetServerList, GetServerListReply, GetServerStatus, GetTable, HintServerCrashed, LeaveCluster,
-    ListTables, ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping, PingReply,
-    RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp, ServerStatus,
-    SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, Versions, decode,
-    handled, reply,
+    Answer, Balance, ChangeSettings, CoordinatorOp, CreateTable, DrainServer, DropTable, Enlist,
+    FatalKind, FinalizeVersion, GetClusterStatus, GetDrain, GetLeader, GetLeaderReply,
+    GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable, HintServerCrashed,
+    LeaveCluster, ListTables, ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping,
+    PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp,
+    ServerStatus, SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, Versions,
+    decode, handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -464,6 +464,10 @@ impl Coordinator {
             CoordinatorOp::LeaveCluster => self
                 .later::<LeaveCluster, _>(request, |office, leave| async move {
                     office.works.drains.leave(leave).await
+                }),
+            CoordinatorOp::Balance => self
+                .later::<Balance, _>(request, |office, request| async move {
+                    office.works.balances.ask(request.wish).await
                 }),
             CoordinatorOp::TabletReceived => self
                 .later::<TabletReceived, _>(request, |office, report| async move {

@@ -6,8 +6,9 @@ use common::{Cluster, OnRecover, enlist};
 use pluvio_sim::{NetworkFaults, SimOptions};
 use pluvio_units::{ClusterId, HashKind, KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
-    CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed, Ping, RecoveryStage,
-    Refusal, RetryReason, RpcError, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
+    Balance, BalanceWish, CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed,
+    MigrateTablet, Ping, RecoveryStage, Refusal, RetryReason, RpcError, SetReplicationEpoch,
+    SplitTablet, TableInfo, TableRef, TabletState, WhichTablet,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -180,6 +181,86 @@ fn a_big_server_is_recovered_by_all_others() {
     assert_eq!(recovery.masters.len(), 4);
     // Each has a part, beside the tablet that it had.
     assert_eq!(status.tables[0].tablets.len(), 8);
+}
+
+// shows: COORD-18
+#[test]
+fn restarts_of_all_servers_again_and_again_do_not_use_up_the_tablets_of_a_table() {
+    let servers = 8;
+    let cluster = cluster(servers);
+    for index in 0..servers {
+        cluster.server(index).behaviour.live_bytes = 1 << 30;
+    }
+    cluster.create_table("t");
+    let mut most = 0;
+    for _ in 0..3 {
+        for index in 0..servers {
+            cluster.crash(index);
+            cluster.restart(index);
+            most = most.max(cluster.calm_down().tables[0].tablets.len());
+        }
+    }
+    // Without joins there were some hundred by now.
+    assert!(most > 3 * servers, "cuts were made: {most}");
+    for _ in 0..600 {
+        cluster.sim.run_for(Duration::from_secs(1));
+        if cluster.status().tables[0].tablets.len() <= 2 * servers + 8 {
+            cluster.calm_down();
+            return;
+        }
+    }
+    panic!("the table stays in pieces: {:#?}", cluster.status());
+}
+
+// shows: COORD-18
+#[test]
+fn a_tablet_that_was_cut_by_a_migration_is_whole_again_when_the_part_comes_back() {
+    let cluster = cluster(3);
+    cluster.create_table("t");
+    let whole = cluster.status().tables[0].tablets[0];
+    let [part, _] = whole.range.split(2)[..] else {
+        panic!("two parts");
+    };
+    let other = cluster.status().tables[0].tablets[1].owner;
+    for (to, tablets) in [(other, 4), (whole.owner, 3)] {
+        let (table, tablet) = (named("t"), WhichTablet::Range(part));
+        cluster.ask(MigrateTablet { table, tablet, to }).unwrap();
+        let is_done =
+            |info: &TableInfo| info.tablets.len() == tablets && info.tablets[0].owner == to;
+        for _ in 0..100 {
+            if is_done(&cluster.status().tables[0]) {
+                break;
+            }
+            cluster.sim.run_for(Duration::from_millis(100));
+        }
+        let status = cluster.calm_down();
+        assert!(is_done(&status.tables[0]), "{:#?}", status.tables);
+    }
+    // What somebody cut by hand stays in two.
+    let at = Some(part.last);
+    cluster
+        .ask(SplitTablet {
+            table: named("t"),
+            at,
+        })
+        .unwrap();
+    cluster.sim.run_for(Duration::from_secs(20));
+    assert_eq!(cluster.status().tables[0].tablets.len(), 4);
+}
+
+// shows: COORD-2
+#[test]
+fn the_switch_of_balancing_outlives_the_coordinator() {
+    let cluster = cluster(2);
+    cluster.create_table("t");
+    let ask = |wish| cluster.ask(Balance { wish }).unwrap();
+    assert!(ask(BalanceWish::Look).on);
+    assert!(!ask(BalanceWish::Off).on);
+    cluster.crash_coordinator();
+    cluster.restart_coordinator();
+    let off = ask(BalanceWish::Look);
+    assert_eq!((off.on, off.phase.as_str()), (false, "off"));
+    assert!(ask(BalanceWish::On).on && ask(BalanceWish::Plan).moves.is_empty());
 }
 
 #[test]
@@ -674,6 +755,11 @@ fn on_a_bad_network_everything_still_happens_once() {
         cluster.restart(1);
         let status = cluster.calm_down();
         assert_eq!(status.tables.len(), 1, "seed {seed}");
-        assert!(status.tables[0].tablets.len() >= 5, "seed {seed}");
+        // The cut that was asked for stays.
+        let mut tablets = status.tables[0].tablets.iter();
+        assert!(
+            tablets.any(|t| t.range.first == KeyHash(1 << 40)),
+            "seed {seed}"
+        );
     }
 }

@@ -15,8 +15,8 @@ use pluvio_replication::Replication;
 use pluvio_store::{Applied, DeadlineTime, Engine, EngineTable};
 use pluvio_units::{ClusterId, KeyHash, LogId, ServerId, TableId};
 use pluvio_wire::{
-    Answer, Coordinators, DropTablets, FatalKind, Header, Refusal, RetryReason, SplitTabletLocal,
-    TabletSpec, TakeTablets,
+    Answer, Coordinators, DropTablets, FatalKind, Header, JoinTabletsLocal, Refusal, RetryReason,
+    SplitTabletLocal, TabletSpec, TakeTablets,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -131,6 +131,8 @@ pub struct Master {
     /// Held while a tablet is taken, cut or taken away as the coordinator says (MASTER-6). Taken
     /// before the locks of the tablets, of those that leave, and of the store's tables.
     orders: Mutex<Orders>,
+    /// Held while a tablet and its index come or go together (TAB-3). Taken after `orders`.
+    indexing: Mutex<()>,
     stopped: AtomicBool,
     /// Until when reads may be answered, in nanoseconds of this process's clock (MASTER-4).
     serve_until: AtomicU64,
@@ -166,6 +168,7 @@ impl Master {
             held_back: HeldBack::default(),
             arriving: Arrivals::default(),
             orders: Mutex::default(),
+            indexing: Mutex::default(),
             stopped: AtomicBool::new(false),
             serve_until: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -318,6 +321,33 @@ impl Master {
         }
     }
 
+    /// Makes one tablet of neighbours, where all of a range is served here and nothing else is
+    /// under way with any of it. Each part keeps its index. What is one tablet already stays so.
+    ///
+    /// # Errors
+    /// `NotFound` when some of it is not here, or is not simply served; `Stale` when the request is
+    /// late (MASTER-6). Nothing was joined.
+    pub fn join_tablets(&self, request: &JoinTabletsLocal) -> Result<(), Refusal> {
+        let JoinTabletsLocal {
+            version,
+            table,
+            range,
+        } = *request;
+        let mut orders = self.orders();
+        orders.admit(table, version)?;
+        if self.tablets.join(table, range) {
+            Ok(())
+        } else {
+            let what = format!("not all of {range} of table {table} is served here");
+            Err(Refusal::fatal(FatalKind::NotFound, what))
+        }
+    }
+
+    /// See `indexing`.
+    pub(crate) fn indexing(&self) -> MutexGuard<'_, ()> {
+        self.indexing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn orders(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -328,6 +358,7 @@ impl Master {
         spec: &TabletSpec,
         phase: TabletPhase,
     ) -> Result<Arc<EngineTable>, NotAdded> {
+        let _alone = self.indexing();
         let table = self
             .store
             .table(spec.table, spec.table_hash(), spec.range)

@@ -206,10 +206,29 @@ impl Master {
         self.arriving.cancel_if_gone(list);
     }
 
+    /// Takes tablets without objects out of the map, and gives back their indexes (TAB-3).
     pub(crate) fn remove_tablets(&self, tablets: &[(Arc<EngineTable>, HashRange)]) {
         for (table, range) in tablets {
-            self.tablets().remove(table.id(), *range);
+            self.remove_tablet(table, *range, || {
+                self.tablets().remove(table.id(), *range);
+            });
         }
+    }
+
+    /// Takes what `remove` takes of a table out of the map, and gives back the indexes that no
+    /// tablet uses any more (TAB-3). All that goes lies in `range`.
+    pub(crate) fn remove_tablet(
+        &self,
+        table: &Arc<EngineTable>,
+        range: HashRange,
+        remove: impl FnOnce(),
+    ) {
+        let _alone = self.indexing();
+        remove();
+        let snapshot = self.tablets().snapshot();
+        let tablets = snapshot.get(&table.id()).map(|local| &local.tablets);
+        let kept: Vec<HashRange> = tablets.into_iter().flatten().map(|t| t.range).collect();
+        self.store().keep_indexes(table, range, &kept);
     }
 
     /// Fetch and replay, re-replicate, commit. On an error nothing is left but the tablets' entries

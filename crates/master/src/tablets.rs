@@ -9,6 +9,8 @@
 //!   earlier map is dropped ([`OldMaps`]): then no operation that began under one of them is
 //!   running. All of them count, not only the latest: an operation may have begun several changes
 //!   ago.
+//! - TAB-3: every tablet has indexes for all its hashes, and an index goes with the last tablet that
+//!   uses it. Both come and go under one lock.
 
 use arc_swap::ArcSwap;
 use pluvio_store::EngineTable;
@@ -293,6 +295,38 @@ impl TabletMap {
         })
     }
 
+    /// Makes one tablet of those in `range`, if all of it is here and simply served. Gives false,
+    /// and changes nothing, when it is not.
+    pub(crate) fn join(&self, table: TableId, range: HashRange) -> bool {
+        self.change(|map| {
+            let Some(local) = map.get_mut(&table) else {
+                return false;
+            };
+            let mut next = Some(range.first);
+            let mut joined: Option<HashRange> = None;
+            for tablet in local.tablets.iter().filter(|t| t.range.overlaps(&range)) {
+                let follows = next.is_some_and(|next| tablet.range.contains(next));
+                if !follows || tablet.phase != TabletPhase::Serving {
+                    return false;
+                }
+                let first = joined.map_or(tablet.range.first, |range| range.first);
+                joined = Some(HashRange::new(first, tablet.range.last));
+                next = tablet.range.last.0.checked_add(1).map(KeyHash);
+            }
+            let Some(joined) = joined.filter(|joined| range.last <= joined.last) else {
+                return false;
+            };
+            local.tablets.retain(|t| !t.range.overlaps(&joined));
+            let at = local
+                .tablets
+                .partition_point(|t| t.range.first < joined.first);
+            let phase = TabletPhase::Serving;
+            let range = joined;
+            local.tablets.insert(at, Tablet { range, phase });
+            true
+        })
+    }
+
     /// Takes everything away.
     pub fn clear(&self) {
         self.change(BTreeMap::clear);
@@ -409,6 +443,35 @@ mod tests {
         assert!(map.remove(TableId(1), HashRange::ALL).is_some());
         assert_eq!((add(upper), add(lower)), (Ok(()), Ok(())));
         assert_eq!(map.snapshot()[&TableId(1)].tablets.len(), 2);
+    }
+
+    #[test]
+    fn neighbours_are_joined_where_all_are_simply_served_and_not_else() {
+        let map = map_of(TabletPhase::Serving);
+        let range = |first, last| HashRange::new(KeyHash(first), KeyHash(last));
+        for at in [100, 200, 300] {
+            assert!(map.split(TableId(1), KeyHash(at)));
+        }
+        let ranges = || -> Vec<HashRange> {
+            let map = map.snapshot();
+            map[&TableId(1)].tablets.iter().map(|t| t.range).collect()
+        };
+        let upper = range(300, u64::MAX);
+        let from = &[TabletPhase::Serving];
+        assert!(
+            map.shift(TableId(1), upper, from, TabletPhase::Copying)
+                .is_some()
+        );
+        assert!(!map.join(TableId(1), range(200, 400)), "some of it moves");
+        assert!(!map.join(TableId(2), range(0, 99)), "no such table");
+        assert_eq!(ranges().len(), 4);
+        assert!(map.join(TableId(1), range(0, 199)) && map.join(TableId(1), range(0, 199)));
+        assert_eq!(ranges(), [range(0, 199), range(200, 299), upper]);
+        // A part of it is one tablet already.
+        assert!(map.join(TableId(1), range(50, 120)));
+        assert_eq!(ranges().len(), 3);
+        map.remove_within(TableId(1), range(200, 299));
+        assert!(!map.join(TableId(1), range(100, 250)), "some of it is away");
     }
 
     // shows: MIG-1

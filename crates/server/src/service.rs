@@ -12,10 +12,10 @@ use pluvio_master::Master;
 use pluvio_units::{CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
     BackupOp, Class, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData,
-    GetServerStatus, GetTabletData, GetTopKeys, Header, IsReplicaNeeded, MasterOp, MasterRoom,
-    Opcode, Ping, ReceiveTablet, Recover, Refusal, Request, RetryReason, RoleOp, ServerOp,
-    SetPartitions, SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica,
-    decode, reply,
+    GetServerStatus, GetTabletData, GetTopKeys, Header, IsReplicaNeeded, JoinTabletsLocal,
+    MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet, Recover, Refusal, Request, RetryReason,
+    RoleOp, ServerOp, SetPartitions, SplitTabletLocal, StartRecovery, TakeTablets,
+    UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -173,6 +173,9 @@ impl ServerService {
             }
             MasterOp::SplitTabletLocal => {
                 self.master_now::<SplitTabletLocal>(frame, |master, r| master.split_tablet(&r))
+            }
+            MasterOp::JoinTabletsLocal => {
+                self.master_now::<JoinTabletsLocal>(frame, |master, r| master.join_tablets(&r))
             }
             MasterOp::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {
                 master.replication().is_replica_needed(&r)

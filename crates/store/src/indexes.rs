@@ -165,6 +165,24 @@ impl Indexes {
         self.parts.store(Arc::new(parts));
     }
 
+    /// Forgets the indexes that share hashes with `gone` and with none of `kept`. The one index for
+    /// all hashes stays.
+    pub(crate) fn keep_only(&self, gone: HashRange, kept: &[HashRange]) {
+        if self.whole.is_some() {
+            return;
+        }
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = Vec::clone(&self.parts.load());
+        let is_used = |part: &Part| kept.iter().any(|kept| kept.overlaps(&part.range));
+        parts.retain(|part| !part.range.overlaps(&gone) || is_used(part));
+        self.parts.store(Arc::new(parts));
+    }
+
+    /// How many indexes there are.
+    pub(crate) fn count(&self) -> usize {
+        self.parts.load().len() + usize::from(self.whole.is_some())
+    }
+
     /// Nothing is to come into the indexes any more, those of later included; and the one index for
     /// all hashes is not found.
     pub(crate) fn close(&self) {
@@ -336,6 +354,19 @@ mod tests {
         let mut scan = |from| indexes.scan(HashRange::ALL, Rank(from), &mut slots);
         assert_eq!(scan(200), Rank(399));
         assert_eq!(scan(500), Rank(u64::MAX));
+    }
+
+    #[test]
+    fn an_index_goes_with_the_last_tablet_that_uses_it() {
+        let indexes = Indexes::new(1000, HashKind::Seeded);
+        indexes.cover(range(0, 199)).unwrap();
+        indexes.cover(range(200, 299)).unwrap();
+        // The tablet 0-199 was cut, and its upper part goes.
+        indexes.keep_only(range(100, 199), &[range(0, 99), range(200, 299)]);
+        assert_eq!(indexes.count(), 2);
+        indexes.keep_only(range(0, 99), &[range(200, 299)]);
+        assert_eq!(indexes.count(), 1);
+        assert!(indexes.of(KeyHash(50)).is_none() && indexes.of(KeyHash(250)).is_some());
     }
 
     #[test]

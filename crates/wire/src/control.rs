@@ -1,5 +1,6 @@
 //! Membership, tables, status.
 
+use crate::balance::BalanceStatus;
 use crate::codec::{Fields, Request, is_default};
 use crate::data::request;
 use crate::drain::DrainStatus;
@@ -228,6 +229,22 @@ pub struct SplitTabletLocal {
 }
 impl Fields for SplitTabletLocal {}
 request!(SplitTabletLocal => ());
+
+/// Serve neighbouring tablets as one. Answered when all hashes of the range are served here, and no
+/// recovery or migration of any of them waits for an answer. Refused as
+/// [`NotFound`](crate::FatalKind::NotFound) when that is not so, and as
+/// [`Stale`](crate::FatalKind::Stale) as [`TakeTablets`] is.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct JoinTabletsLocal {
+    /// The version of the metadata in which they are neighbours.
+    pub version: MetadataVersion,
+    /// The table.
+    pub table: TableId,
+    /// All of them together.
+    pub range: HashRange,
+}
+impl Fields for JoinTabletsLocal {}
+request!(JoinTabletsLocal => ());
 
 /// Join the cluster. Repeating it with the same `attempt` gives the same id.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -590,6 +607,9 @@ pub struct ClusterStatus {
     /// Servers that are drained, by ascending id.
     #[serde(default)]
     pub drains: Vec<DrainStatus>,
+    /// What balancing does.
+    #[serde(default)]
+    pub balance: BalanceStatus,
     /// Why the metadata store takes no changes, if it takes none; for people. What the cluster
     /// serves it serves on.
     #[serde(default)]

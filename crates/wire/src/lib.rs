@@ -15,6 +15,7 @@
 //!   taken only in proportion to the bytes that arrived.
 //! - WIRE-3: opcode numbers, field names, codes and flags are never used again for something else.
 
+mod balance;
 mod codec;
 mod control;
 mod coordinators;
@@ -32,6 +33,7 @@ mod replication;
 mod settings;
 mod top_keys;
 
+pub use balance::*;
 pub use codec::{
     Answer, Body, Fields, Request, RpcError, call, decode, encode, handled, reply, reply_to,
 };

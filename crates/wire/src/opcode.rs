@@ -166,6 +166,8 @@ opcodes! {
         DropTablets = 43, Control, true;
         /// Cut a tablet in two; both stay here.
         SplitTabletLocal = 44, Control, true;
+        /// Serve neighbouring tablets as one.
+        JoinTabletsLocal = 49, Control, true;
     }
 
     /// Operations of a backup.
@@ -226,6 +228,8 @@ opcodes! {
         ChangeSettings = 80, Control, true;
         /// Let the cluster speak the newest version.
         FinalizeVersion = 81, Control, true;
+        /// Switch balancing, or ask what it does.
+        Balance = 90, Control, true;
     }
 
     /// Operations that every process answers.

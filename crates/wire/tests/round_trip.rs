@@ -157,6 +157,8 @@ proptest! {
         let _ = decode::<Enlist>(&frame);
         let _ = decode::<DrainServer>(&frame);
         let _ = decode::<LeaveCluster>(&frame);
+        let _ = decode::<Balance>(&frame);
+        let _ = decode::<JoinTabletsLocal>(&frame);
         let _ = decode::<WriteReplica>(&frame);
         let _ = decode::<Recover>(&frame);
         let _ = decode::<GetTopKeys>(&frame);

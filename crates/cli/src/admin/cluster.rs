@@ -284,6 +284,7 @@ mod tests {
             cores: 1,
             volatile: false,
             draining: false,
+            versions: pluvio_wire::Versions::OWN,
             disk_mb_per_s: 0,
             state: if id == 900 {
                 ServerState::Crashed
@@ -318,6 +319,7 @@ mod tests {
                 version: ServerListVersion(3),
                 servers: (1..=1000).map(info).collect(),
                 grown: true,
+                ..ServerList::default()
             },
             servers: (1..=1000)
                 .map(|id| ServerStatus {

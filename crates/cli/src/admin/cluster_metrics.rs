@@ -35,6 +35,26 @@ impl Metrics {
             "Servers whose tablets move, or have moved, away.",
             status.drains.len() as u64,
         );
+        self.gauge(
+            "cluster_balance_on",
+            "1 while tablets are balanced, 0 when that is switched off.",
+            u64::from(status.balance.on),
+        );
+        self.counter(
+            "balance_moves_total",
+            "Migrations begun for the sake of balance since this coordinator leads.",
+            status.balance.begun,
+        );
+        self.counter(
+            "balance_moved_bytes_total",
+            "Bytes of those, about.",
+            status.balance.begun_bytes,
+        );
+        self.counter(
+            "tablets_joined_total",
+            "Joins of neighbouring tablets since this coordinator leads.",
+            status.balance.joined,
+        );
         self.gauge("cluster_tables", "Tables.", status.tables.len() as u64);
         self.gauge(
             "cluster_tablets_served",

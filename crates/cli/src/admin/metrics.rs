@@ -551,6 +551,7 @@ mod tests {
             recoveries: Vec::new(),
             migrations: Vec::new(),
             drains: Vec::new(),
+            balance: Default::default(),
             metadata_trouble: None,
         });
         all.redis(&RedisNumbers {

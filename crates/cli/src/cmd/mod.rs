@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub mod balance;
 pub mod bench;
 pub mod demo;
 pub mod dev;

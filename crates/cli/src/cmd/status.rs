@@ -14,8 +14,8 @@ use pluvio_console::session::{Session, with_session};
 use pluvio_env::Address;
 use pluvio_units::ServerId;
 use pluvio_wire::{
-    DrainStatus, MigrationStatus, RecoveryStage, RecoveryStatus, ServerInfo, ServerState,
-    TabletState,
+    BalanceStatus, DrainStatus, MigrationStatus, RecoveryStage, RecoveryStatus, ServerInfo,
+    ServerState, TabletState,
 };
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -98,6 +98,7 @@ pub fn as_json(status: &ClusterStatus) -> Value {
         "recoveries": status.recoveries.iter().map(recovery_json).collect::<Vec<_>>(),
         "migrations": status.migrations.iter().map(migration_json).collect::<Vec<_>>(),
         "drains": status.drains,
+        "balance": status.balance,
         "metadata_trouble": status.metadata_trouble,
     })
 }
@@ -348,6 +349,9 @@ pub fn troubles(status: &ClusterStatus) -> Vec<String> {
         ));
     }
     found.extend(status.drains.iter().map(drain_text));
+    if !status.balance.on {
+        found.push("balancing is off: `pluvio balance on` switches it on".to_owned());
+    }
     found.extend(mixed_text(status));
     for info in &status.list.servers {
         let name = |info: &ServerInfo| format!("server {}", info.id);
@@ -441,6 +445,10 @@ mod tests {
                 waits: Some("no room".into()),
                 ..DrainStatus::default()
             }],
+            balance: BalanceStatus {
+                on: true,
+                ..BalanceStatus::default()
+            },
             metadata_trouble: None,
         }
     }

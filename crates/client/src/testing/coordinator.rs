@@ -49,6 +49,7 @@ impl State {
                     recoveries: Vec::new(),
                     migrations: Vec::new(),
                     drains: Vec::new(),
+                    balance: Default::default(),
                     metadata_trouble: None,
                 })
             }),

@@ -366,6 +366,7 @@ mod tests {
             dropping: false,
             tablets: vec![tablet],
             cuts: Vec::new(),
+            kept: BTreeSet::new(),
             moves: Vec::new(),
         };
         state.tables.insert(TableId(1), Arc::new(table));

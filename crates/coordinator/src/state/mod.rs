@@ -68,6 +68,7 @@ impl State {
                 last_migration: MigrationId(0),
                 settings: None,
                 active: Versions::OWN.newest,
+                balance_off: false,
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),

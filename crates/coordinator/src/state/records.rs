@@ -34,6 +34,9 @@ pub(crate) struct Globals {
     /// The version that the cluster speaks (VERSION-1).
     #[serde(default = "Versions::active_unsaid")]
     pub(crate) active: u16,
+    /// Balancing is switched off. An earlier program that leads meanwhile switches it on again.
+    #[serde(default)]
+    pub(crate) balance_off: bool,
 }
 
 /// One server in the list.
@@ -106,6 +109,9 @@ pub(crate) struct TableRecord {
     pub(crate) tablets: Vec<TabletRecord>,
     /// Cuts that the owner has not confirmed yet: first hashes of upper parts.
     pub(crate) cuts: Vec<KeyHash>,
+    /// Cuts that somebody asked for: first hashes of upper parts. Nothing is joined there.
+    #[serde(default)]
+    pub(crate) kept: BTreeSet<KeyHash>,
     /// Migrations that have not ended for everybody.
     #[serde(default)]
     pub(crate) moves: Vec<MoveRecord>,
@@ -198,7 +204,7 @@ impl TableRecord {
     }
 
     /// COORD-5.
-    pub(super) fn cover_holds(&self) -> Result<(), String> {
+    pub(crate) fn cover_holds(&self) -> Result<(), String> {
         if self.dropping {
             return Ok(());
         }

@@ -27,6 +27,7 @@ fn stored() -> BTreeMap<String, Bytes> {
             TabletRecord::new(HashRange::new(KeyHash(100), KeyHash(u64::MAX)), ServerId(2)),
         ],
         cuts: Vec::new(),
+        kept: BTreeSet::new(),
         moves: Vec::new(),
     };
     state.tables.insert(TableId(1), Arc::new(table));

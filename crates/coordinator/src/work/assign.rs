@@ -74,6 +74,7 @@ impl State {
             dropping: false,
             tablets,
             cuts: Vec::new(),
+            kept: BTreeSet::new(),
             moves: Vec::new(),
         };
         self.tables.insert(id, Arc::new(record));

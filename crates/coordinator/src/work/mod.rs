@@ -2,8 +2,10 @@
 //! leads to the work, its changes of the state, and the task that does it.
 
 mod assign;
+mod balance;
 mod drain;
 mod drop;
+mod join;
 mod migrate;
 mod push;
 mod recover;

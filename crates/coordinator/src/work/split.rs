@@ -37,6 +37,10 @@ impl State {
             .find(|t| t.range.contains(at))
             .expect("tablets cover every hash (COORD-5)");
         if tablet.range.first == at {
+            if at.0 > 0 {
+                let record = self.table_mut(id).expect("it was just found");
+                record.kept.insert(at);
+            }
             return Ok(id);
         }
         if !tablet.is_settled() || table.moves_within(tablet.range) {
@@ -49,6 +53,7 @@ impl State {
         let record = self.table_mut(id).expect("it was just found");
         if record.cut(at) {
             record.cuts.push(at);
+            record.kept.insert(at);
         }
         Ok(id)
     }

@@ -4,8 +4,10 @@
 //! starts where the state asks for one, and ends when the state asks no more.
 
 use super::assign::Assignments;
+use super::balance::{Balances, Counters};
 use super::drain::Drains;
 use super::drop::Drops;
+use super::join::Joins;
 use super::migrate::Migrations;
 use super::push::Pushes;
 use super::recover::Recoveries;
@@ -35,6 +37,10 @@ pub(crate) enum Work {
     Migrate(TableId, MigrationId),
     /// Move the tablets of a server away.
     Drain(ServerId),
+    /// Make one tablet of neighbours.
+    Join(TableId),
+    /// Move tablets from full or busy servers to others.
+    Balance,
 }
 
 impl Work {
@@ -47,6 +53,8 @@ impl Work {
             Self::Split(_) => "split",
             Self::Migrate(..) => "migrate",
             Self::Drain(_) => "drain",
+            Self::Join(_) => "join",
+            Self::Balance => "balance",
         }
     }
 }
@@ -54,6 +62,9 @@ impl Work {
 /// What the state asks for.
 fn wanted(state: &State) -> BTreeSet<Work> {
     let mut work = BTreeSet::new();
+    if state.wants_balance() {
+        work.insert(Work::Balance);
+    }
     for (id, server) in &state.servers {
         work.insert(match server.info.state {
             ServerState::Up => Work::Push(*id),
@@ -75,6 +86,9 @@ fn wanted(state: &State) -> BTreeSet<Work> {
         if !table.cuts.is_empty() {
             work.insert(Work::Split(*id));
         }
+        if state.wants_join(table) {
+            work.insert(Work::Join(*id));
+        }
     }
     work
 }
@@ -88,12 +102,17 @@ pub(crate) struct Works {
     pub(crate) splits: Splits,
     pub(crate) migrations: Arc<Migrations>,
     pub(crate) drains: Drains,
+    joins: Joins,
+    pub(crate) balances: Balances,
 }
 
 impl Works {
     pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
         let migrations = Arc::new(Migrations::new(context.clone()));
+        let counters = Arc::<Counters>::default();
         Arc::new(Self {
+            joins: Joins::new(context.clone(), counters.clone()),
+            balances: Balances::new(context.clone(), migrations.clone(), counters),
             drains: Drains::new(context.clone(), migrations.clone()),
             pushes: Pushes::new(context.clone()),
             recoveries: Recoveries::new(context.clone()),
@@ -114,6 +133,8 @@ impl Works {
             Work::Split(table) => self.splits.announce_cuts(table).await,
             Work::Migrate(table, id) => self.migrations.migrate(table, id).await,
             Work::Drain(server) => self.drains.drain(server).await,
+            Work::Join(table) => self.joins.join(table).await,
+            Work::Balance => self.balances.balance().await,
         }
     }
 }

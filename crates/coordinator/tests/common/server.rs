@@ -8,12 +8,13 @@ use pluvio_units::{
     ReplicationEpoch, SegmentId, ServerId, TableId,
 };
 use pluvio_wire::{
-    Coordinators, DropTablets, EndMigration, Enlist, FatalKind, GetServerStatus, GetTabletData,
-    GetTabletDataReply, HeadInfo, Header, MigrationProgress, Opcode, PROTOCOL_VERSION, Ping,
-    PingReply, ReceiveTablet, Recover, RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo,
-    Request, RetryReason, ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions,
-    SplitTabletLocal, StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec,
-    TakeTablets, UpdateServerList, call, decode, reply,
+    Coordinators, CountObjects, CountObjectsReply, DropTablets, EndMigration, Enlist, FatalKind,
+    GetServerStatus, GetTabletData, GetTabletDataReply, HeadInfo, Header, JoinTabletsLocal,
+    MigrationProgress, Opcode, PROTOCOL_VERSION, Ping, PingReply, ReceiveTablet, Recover,
+    RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo, Request, RetryReason, ServerInfo,
+    ServerList, ServerState, ServerStatus, SetPartitions, SplitTabletLocal, StartRecovery,
+    StartRecoveryReply, TabletPart, TabletReceived, TabletSpec, TakeTablets, UpdateServerList,
+    call, decode, reply,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -444,6 +445,33 @@ impl Server {
         }
     }
 
+    /// Makes one tablet of those in a range, if it has all of it.
+    fn join(&mut self, table: TableId, range: HashRange) -> Result<(), Refusal> {
+        let inside = |(t, r): &(TableId, HashRange)| *t == table && r.overlaps(&range);
+        let mut parts: Vec<HashRange> = { self.owned.iter().copied() }
+            .filter(inside)
+            .map(|(_, r)| r)
+            .collect();
+        parts.sort_by_key(|r| r.first);
+        let follow = |two: &[HashRange]| two[0].last.0.checked_add(1) == Some(two[1].first.0);
+        if parts.len() < 2 {
+            parts.extend_from_within(..);
+        }
+        match parts[..] {
+            [first, .., last]
+                if (first == last || parts.windows(2).all(follow))
+                    && first.first <= range.first
+                    && range.last <= last.last =>
+            {
+                self.owned.retain(|tablet| !inside(tablet));
+                let whole = HashRange::new(first.first, last.last);
+                self.owned.push((table, whole));
+                Ok(())
+            }
+            _ => Err(Refusal::fatal(FatalKind::NotFound, "not all of it is here")),
+        }
+    }
+
     fn follow(&mut self, list: ServerList) {
         if list.version > self.list.version {
             self.is_dead |= self.id != ServerId(0) && !list.is_up(self.id);
@@ -506,6 +534,13 @@ impl Service for Handler {
                 server.cuts.push(cut.at);
                 Ok(())
             }),
+            Opcode::JoinTabletsLocal => self.answer::<JoinTabletsLocal>(&frame, |server, join| {
+                server.admit(join.table, join.version)?;
+                server.join(join.table, join.range)
+            }),
+            Opcode::CountObjects => {
+                self.answer::<CountObjects>(&frame, |_, _| Ok(CountObjectsReply::default()))
+            }
             Opcode::GetServerStatus => self.answer::<GetServerStatus>(&frame, |server, _| {
                 Ok(ServerStatus {
                     id: server.id,

@@ -413,7 +413,9 @@ impl Master {
             self.env.clock.sleep(OLD_MAPS_PAUSE).await;
         }
         self.forget(&leaving.table, range).await;
-        self.tablets().remove_within(table, range);
+        self.remove_tablet(&leaving.table, range, || {
+            self.tablets().remove_within(table, range);
+        });
     }
 }
 

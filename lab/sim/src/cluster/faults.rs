@@ -55,11 +55,14 @@ pub enum Fault {
     /// Servers are stopped in order: their tablets move away first, as far as the time for it goes.
     /// And servers are drained by hand, and that is taken back.
     Drain,
+    /// Tablets move all the time for the sake of balance, however little there is to even out. And
+    /// that is switched off and on again.
+    Balance,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Delay,
         Self::Loss,
         Self::Duplication,
@@ -77,6 +80,7 @@ impl Fault {
         Self::Memory,
         Self::Datagrams,
         Self::Drain,
+        Self::Balance,
     ];
 
     /// Its name, as in `--faults`.
@@ -100,6 +104,7 @@ impl Fault {
             Self::Memory => "memory",
             Self::Datagrams => "datagrams",
             Self::Drain => "drain",
+            Self::Balance => "balance",
         }
     }
 }

@@ -17,7 +17,9 @@ use pluvio_coordinator::{Candidate, Coordinator, CoordinatorOptions, MemoryStore
 use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
 use pluvio_server::{OnCorruption, Server, ServerOptions, Tombstones};
 use pluvio_units::{ServerId, Size, UnixMs};
-use pluvio_wire::{Coordinators, DrainServer, DrainWish, Opcode, WriteReplica, decode};
+use pluvio_wire::{
+    Balance, BalanceWish, Coordinators, DrainServer, DrainWish, Opcode, WriteReplica, decode,
+};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Virtual time in which a backup lists what it has of a master.
@@ -60,6 +62,10 @@ pub(super) enum Asked {
     Leave(Duration),
     /// To have the coordinator drain it, or take that back.
     Wish(DrainWish),
+    /// To have balancing switched.
+    Balance(BalanceWish),
+    /// To have its drain taken back, and balancing switched off.
+    Calm,
 }
 
 /// The time at one server, as the harness knows it.
@@ -147,8 +153,9 @@ impl Nodes {
         let journal = self.journal.clone();
         let slot = Arc::clone(&self.coordinators[number as usize].1);
         let address = coordinator_address(number);
+        let eager = self.plan.faults.has(Fault::Balance);
         sim.spawn(process.id, "coordinator", async move {
-            let problem = match serve_coordinator(env, store, &address, &slot).await {
+            let problem = match serve_coordinator(env, store, &address, &slot, eager).await {
                 Ok(never) => match never {},
                 Err(problem) => problem,
             };
@@ -178,7 +185,7 @@ impl Nodes {
             disk_trouble,
             ..View::default()
         };
-        let has_drains = self.plan.faults.has(Fault::Drain);
+        let has_wishes = self.plan.faults.has(Fault::Drain) || self.plan.faults.has(Fault::Balance);
         let (wish_env, known) = (env.clone(), Coordinators::new(coordinators(&self.plan)));
         let journal = self.journal.clone();
         let (handle, id, corrupt) = (sim.handle(), process.id, Arc::clone(&slot));
@@ -193,7 +200,7 @@ impl Nodes {
                 Ok(server) => {
                     let server = Arc::new(server);
                     view(&slot).server = Arc::downgrade(&server);
-                    if has_drains {
+                    if has_wishes {
                         serve_until_stopped(&server, &wish_env, &known, &slot).await;
                     } else {
                         let _why = server.expelled().await;
@@ -506,6 +513,18 @@ async fn serve_until_stopped(
                     // Whether it is done or refused: nobody relies on it.
                     drop(coordinators.call(&*env.network, &request, ANSWER).await);
                 }
+                Some(Asked::Calm) => {
+                    let (server, wish) = (server.id(), DrainWish::Cancel);
+                    let request = DrainServer { server, wish };
+                    drop(coordinators.call(&*env.network, &request, ANSWER).await);
+                    let wish = BalanceWish::Off;
+                    let request = Balance { wish };
+                    drop(coordinators.call(&*env.network, &request, ANSWER).await);
+                }
+                Some(Asked::Balance(wish)) => {
+                    let request = Balance { wish };
+                    drop(coordinators.call(&*env.network, &request, ANSWER).await);
+                }
                 Some(Asked::Leave(limit)) => {
                     // As a process does, it ends in any case.
                     drop(server.leave(limit).await);
@@ -531,10 +550,19 @@ async fn serve_coordinator(
     store: Arc<MemoryStore>,
     address: &str,
     slot: &Mutex<Weak<Candidate>>,
+    eager: bool,
 ) -> Result<std::convert::Infallible, String> {
     let mut options = CoordinatorOptions::default();
     // So little that recoveries of what a simulation loses have first parts.
     options.early_bytes_min = 4 << 10;
+    if eager {
+        // Any difference moves something.
+        let balance = &mut options.balance;
+        balance.pause = Duration::from_millis(300);
+        (balance.gap, balance.bytes_min) = (0, 1);
+        balance.rest = Duration::from_secs(2);
+        balance.rate_gap = 1;
+    }
     let candidate = Arc::new(Candidate::new(env.clone(), options));
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&candidate);
     let listening = env

@@ -335,6 +335,7 @@ impl Plan {
         }
         plan.faults = Self::with_memory(seed, plan.faults, allowed);
         plan.faults = Self::with_drain(seed, plan.faults, allowed);
+        plan.faults = Self::with_balance(seed, plan.faults, allowed);
         plan.choose_datagrams(seed, allowed);
         plan.choose_weak_server(seed);
         // Where all servers may lose power, only what is synced survives; where one may, the others
@@ -441,7 +442,12 @@ impl Plan {
 
     /// Every other kind of those that are allowed, at least one.
     fn draw_faults(draw: &mut Stream, allowed: &Faults) -> Faults {
-        let apart = [Fault::Memory, Fault::Datagrams, Fault::Drain];
+        let apart = [
+            Fault::Memory,
+            Fault::Datagrams,
+            Fault::Drain,
+            Fault::Balance,
+        ];
         let all = allowed.iter().filter(|fault| !apart.contains(fault));
         let all: Vec<Fault> = all.collect();
         if all.is_empty() {
@@ -471,6 +477,17 @@ impl Plan {
         let alone = faults.is_empty();
         if allowed.has(Fault::Drain) && (alone || Stream::new(seed, "drain").below(6) == 0) {
             faults.with(Fault::Drain)
+        } else {
+            faults
+        }
+    }
+
+    /// Tablets are balanced without need in one run of four, or wherever nothing else may happen.
+    /// Drawn apart, so that it changes nothing else.
+    fn with_balance(seed: u64, faults: Faults, allowed: &Faults) -> Faults {
+        let alone = faults.is_empty();
+        if allowed.has(Fault::Balance) && (alone || Stream::new(seed, "balance").below(4) == 0) {
+            faults.with(Fault::Balance)
         } else {
             faults
         }

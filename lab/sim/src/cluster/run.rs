@@ -263,7 +263,8 @@ fn injected(sim: &Sim, nemesis: &Nemesis) -> BTreeMap<String, u64> {
                 | Fault::Disk
                 | Fault::Bitrot
                 | Fault::Memory
-                | Fault::Drain => *count,
+                | Fault::Drain
+                | Fault::Balance => *count,
             };
             (fault.name().to_owned(), count)
         })

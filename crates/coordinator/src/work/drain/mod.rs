@@ -41,11 +41,11 @@ const LIMIT: Duration = Duration::from_millis(500);
 /// Servers asked at a time.
 const CALLS_MAX: usize = 64;
 /// Header and padding of an object's entry, about: counts of objects do not include them.
-const ENTRY_BYTES: u64 = 64;
+pub(in crate::work) const ENTRY_BYTES: u64 = 64;
 
 impl State {
     /// Whether a server may be given tablets of others: it is to stay, and keeps replicas.
-    fn may_receive(info: &ServerInfo) -> bool {
+    pub(in crate::work) fn may_receive(info: &ServerInfo) -> bool {
         info.state == ServerState::Up && !info.draining && !info.volatile
     }
 
@@ -144,7 +144,7 @@ impl State {
     }
 
     /// Tablets of a server that can be moved now.
-    fn movable(&self, server: ServerId) -> Vec<(TableId, TabletRecord)> {
+    pub(in crate::work) fn movable(&self, server: ServerId) -> Vec<(TableId, TabletRecord)> {
         let mut found = Vec::new();
         for table in self.tables.values().filter(|t| !t.dropping) {
             let movable = |t: &&TabletRecord| {
@@ -165,7 +165,12 @@ impl State {
 }
 
 /// The part of what a server has of a table that lies in one of its tablets there.
-fn share_of(table: &TableRecord, server: ServerId, range: HashRange, bytes: u64) -> u64 {
+pub(in crate::work) fn share_of(
+    table: &TableRecord,
+    server: ServerId,
+    range: HashRange,
+    bytes: u64,
+) -> u64 {
     let own = table.tablets.iter().filter(|t| t.owner == server);
     let all: u64 = own.map(|t| Width::of(t.range).0).sum();
     let part = u128::from(bytes) * u128::from(Width::of(range).0) / u128::from(all.max(1));

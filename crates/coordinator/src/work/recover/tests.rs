@@ -41,6 +41,7 @@ fn state() -> State {
             dropping: false,
             tablets: tablets.collect(),
             cuts: Vec::new(),
+            kept: BTreeSet::new(),
             moves: Vec::new(),
         };
         state.tables.insert(TableId(id), Arc::new(record));

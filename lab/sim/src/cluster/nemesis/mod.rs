@@ -26,7 +26,7 @@ use crate::state::ProcessId;
 use core::time::Duration;
 use cuts::Cuts;
 use disks::Disks;
-use pluvio_wire::DrainWish;
+use pluvio_wire::{BalanceWish, DrainWish};
 use stalls::Stalls;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -138,9 +138,10 @@ impl Nemesis {
         self.cuts.heal(targets.sim, None);
         self.stalls.tend(targets.sim, None);
         self.disks.mend(targets, None);
-        if self.plan.faults.has(Fault::Drain) {
+        let faults = &self.plan.faults;
+        if faults.has(Fault::Drain) || faults.has(Fault::Balance) {
             for server in 0..targets.nodes.servers() {
-                targets.nodes.ask(server, Asked::Wish(DrainWish::Cancel));
+                targets.nodes.ask(server, Asked::Calm);
             }
         }
     }
@@ -231,6 +232,15 @@ impl Nemesis {
                 };
                 u64::from(targets.nodes.ask(server, wish))
             }
+            Fault::Balance => {
+                let wish = match draw.below(4) {
+                    0 => BalanceWish::Off,
+                    1 => BalanceWish::Plan,
+                    _ => BalanceWish::On,
+                };
+                let server = draw.below(targets.nodes.servers() as u64) as usize;
+                u64::from(targets.nodes.ask(server, Asked::Balance(wish)))
+            }
             Fault::Memory => self.plan.weak_server.map_or(0, |weak| {
                 u64::from(targets.nodes.flip_in_memory(weak as usize, draw))
             }),
@@ -305,7 +315,8 @@ impl Nemesis {
             | Fault::Disk
             | Fault::Bitrot
             | Fault::Memory
-            | Fault::Drain => {}
+            | Fault::Drain
+            | Fault::Balance => {}
         }
         sim.set_network(self.network.clone());
     }
