@@ -16,7 +16,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cmd::{bench, demo, drain, export, import, lifetime, objects, scan, status, table, top};
+use crate::cmd::{
+    backup, bench, demo, drain, export, import, lifetime, objects, restore, scan, status, table,
+    top,
+};
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
 #[derive(Parser, Debug)]
@@ -72,6 +75,10 @@ pub enum Command {
     Import(import::Import),
     /// Write the objects of a table into a file
     Export(export::Export),
+    /// Make an archive of the tables of a running cluster, and look at archives
+    Backup(backup::Backup),
+    /// Write the objects of an archive into a cluster of any size
+    Restore(restore::Restore),
     /// Measure the speed of a running cluster, and of parts of it (by pluvio-lab)
     Bench(bench::Bench),
     /// Run simulated clusters with faults, from a seed (by pluvio-lab)

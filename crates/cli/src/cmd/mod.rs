@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub mod backup;
 pub mod bench;
 pub mod demo;
 pub mod dev;
@@ -9,6 +10,7 @@ pub mod import;
 pub mod lifetime;
 pub mod migrate;
 pub mod objects;
+pub mod restore;
 pub mod scan;
 pub mod status;
 pub mod table;
