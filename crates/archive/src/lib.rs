@@ -13,8 +13,8 @@
 //! - ARCHIVE-3: every byte that is read is compared with a checksum before anything is made of it.
 //! - ARCHIVE-4: reading is total: any bytes give an error that says what to do, and no panic.
 //!
-//! Plain values and files; any thread. Calls that read or write a place block. Not here: how objects
-//! are read from a cluster and written to one (crate `cli`).
+//! Plain values and files; any thread. Calls that read or write a place block. Not here: how
+//! objects are read from a cluster and written to one (crate `cli`).
 
 mod error;
 mod manifest;

@@ -26,7 +26,7 @@ const PACK_BYTES_MIN: usize = 1 << 20;
 const PACK_BYTES_FULL: usize = 8 << 20;
 /// Most bytes of a pack: a full one and one more object.
 pub const PACK_BYTES_MAX: usize = PACK_BYTES_FULL + RECORD_BYTES + KEY_MAX + VALUE_MAX;
-/// One key of so many ends a pack.
+/// One key of this number ends a pack.
 const ENDS_ONE_IN: u64 = 1024;
 
 /// One object of an archive.

@@ -64,8 +64,8 @@ impl Place {
         self.packs().join(format!("{}.pack", pack.sha256))
     }
 
-    /// Keeps a pack of so many objects; it is durable then. One that is there is read and compared,
-    /// and replaced if it is damaged.
+    /// Keeps a pack with this number of objects; it is durable then. One that is there is read and
+    /// compared, and replaced if it is damaged.
     ///
     /// # Errors
     /// The place cannot be written.
@@ -209,7 +209,7 @@ fn write(
     persist(file, path)
 }
 
-/// Reads a file of at most so many bytes.
+/// Reads a file of at most `most` bytes.
 fn read(path: &Path, most: u64) -> Result<Vec<u8>, ArchiveError> {
     let fail = |error| ArchiveError::io(path, error);
     let mut bytes = Vec::new();

@@ -1,3 +1,5 @@
+//! Archives, also with bytes of others.
+
 use super::*;
 use pluvio_units::{ClusterId, Deadline, ObjectVersion};
 use proptest::prelude::*;

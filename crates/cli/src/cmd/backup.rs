@@ -1,8 +1,8 @@
 //! `pluvio backup`: an archive of a cluster that runs, and a look at archives.
 //!
-//! Tables are read one after the other, in the order of their ranks. The manifest is written last
-//! (ARCHIVE-1), so a command that fails leaves no archive, and the packs that it wrote are used by
-//! the next one (ARCHIVE-2).
+//! Tables are read one after the other, each in the order of ranks. The manifest is written last
+//! (ARCHIVE-1), so a command that fails leaves no archive. The packs that it wrote are used by the
+//! next one (ARCHIVE-2).
 
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;

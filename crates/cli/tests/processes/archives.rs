@@ -129,7 +129,7 @@ fn damaged(cluster: &Cluster, place: &Path) {
     // A new archive does not rest on damaged packs.
     cluster.run(["backup", name]).ok();
     cluster.run(["backup", "verify", name]).ok();
-    // Where nothing can be written there is no new archive, and the old ones stay.
+    // A place that is broken gets no archive, and keeps its old ones.
     let ids = cluster.run(["backup", "list", name]).text();
     fs::remove_dir_all(place.join("packs")).unwrap();
     fs::write(place.join("packs"), "in the way").unwrap();
