@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cmd::{
-    balance, bench, demo, drain, export, import, lifetime, manual, objects, scan, settings, status,
-    table, top,
+    backup, balance, bench, demo, drain, export, import, lifetime, manual, objects, restore, scan,
+    settings, status, table, top,
 };
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
@@ -82,6 +82,10 @@ pub enum Command {
     Import(import::Import),
     /// Write the objects of a table into a file
     Export(export::Export),
+    /// Make an archive of the tables of a running cluster, and look at archives
+    Backup(backup::Backup),
+    /// Write the objects of an archive into a cluster of any size
+    Restore(restore::Restore),
     /// Measure the speed of a running cluster, and of parts of it (by pluvio-lab)
     Bench(bench::Bench),
     /// Print what a shell needs to complete commands and options

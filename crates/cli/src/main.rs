@@ -78,6 +78,8 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Scan(scan) => cmd::scan::run(global, &scan),
         Command::Import(import) => cmd::import::run(global, &import),
         Command::Export(export) => cmd::export::run(global, &export),
+        Command::Backup(backup) => cmd::backup::run(global, &backup),
+        Command::Restore(restore) => cmd::restore::run(global, &restore),
         Command::Bench(bench) => cmd::bench::run(global, &bench),
         Command::Completions(completions) => cmd::manual::completions(&completions),
         Command::Man(man) => cmd::manual::man(&man),

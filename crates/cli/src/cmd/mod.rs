@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub mod backup;
 pub mod balance;
 pub mod bench;
 pub mod demo;
@@ -12,6 +13,7 @@ pub mod manual;
 pub mod migrate;
 pub mod objects;
 pub mod rates;
+pub mod restore;
 pub mod scan;
 pub mod settings;
 pub mod status;

@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used)] // of the helpers too
 
+mod archives;
 mod bad_input;
 mod broken_bytes;
 mod client_memory;

@@ -1,0 +1,32 @@
+//! Archives: what `pluvio backup` keeps of a cluster. `docs/backup-and-restore.md` tells how one is
+//! made and used.
+//!
+//! ```text
+//! PLACE/archives/ID.json      the manifest: tables, and the packs of each; written last
+//! PLACE/packs/SHA256.pack     objects of one table, up to about 8 MiB; archives share them
+//! ```
+//!
+//! - ARCHIVE-1: a manifest is written when all its packs are durable, under a name that nobody has.
+//!   So an archive is whole or not there, and none is overwritten.
+//! - ARCHIVE-2: a pack is named by the checksum of its bytes. So equal packs are written once, and
+//!   a backup that was cut off is taken up by the next one.
+//! - ARCHIVE-3: every byte that is read is compared with a checksum before anything is made of it.
+//! - ARCHIVE-4: reading is total: any bytes give an error that says what to do, and no panic.
+//!
+//! Plain values and files; any thread. Calls that read or write a place block. Not here: how
+//! objects are read from a cluster and written to one (crate `cli`).
+
+mod error;
+mod manifest;
+mod pack;
+mod place;
+
+pub use error::ArchiveError;
+pub use manifest::{
+    ARCHIVE_FORMAT, ArchivedHash, ArchivedTable, Consistency, Manifest, PackRef, archive_id,
+};
+pub use pack::{ArchivedObject, PACK_BYTES_MAX, PackBuilder, Records, records};
+pub use place::{Place, WrittenPack};
+
+#[cfg(test)]
+mod tests;

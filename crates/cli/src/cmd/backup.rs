@@ -1,0 +1,419 @@
+//! `pluvio backup`: an archive of a cluster that runs, and a look at archives.
+//!
+//! Tables are read one after the other, each in the order of ranks. The manifest is written last
+//! (ARCHIVE-1), so a command that fails leaves no archive. The packs that it wrote are used by the
+//! next one (ARCHIVE-2).
+
+use clap::{Args, Subcommand};
+use indicatif::ProgressBar;
+use pluvio_archive::{
+    ArchiveError, ArchivedObject, ArchivedTable, Consistency, Manifest, PackBuilder, Place,
+    archive_id, records,
+};
+use pluvio_client::{ClientError, ErrorKind, TableInfo};
+use pluvio_console::failure::Failure;
+use pluvio_console::options::Global;
+use pluvio_console::output::{
+    bytes, number_of, print_json, print_line, say, spinner, table as new_table, table_text, time,
+};
+use pluvio_console::session::{Session, with_session};
+use pluvio_env::Moment;
+use pluvio_units::{ObjectVersion, Size};
+use serde_json::json;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// `pluvio backup`.
+#[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Backup {
+    /// The directory of the archives; made if there is none. Archives in one place share what did
+    /// not change
+    #[arg(required = true)]
+    place: Option<String>,
+    /// Only this table; may be given several times [default: all tables, those with users and
+    /// functions included]
+    #[arg(long, value_name = "NAME")]
+    table: Vec<String>,
+    /// How many bytes of objects to read in a second, at most [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    rate: Option<Size>,
+    /// A look at archives.
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum What {
+    /// List the archives of a place
+    List {
+        /// The directory of the archives
+        place: String,
+    },
+    /// Read an archive back, and compare all of it with its checksums
+    Verify {
+        /// The directory of the archives
+        place: String,
+        /// Which archive [default: the newest]
+        #[arg(long, value_name = "ID")]
+        archive: Option<String>,
+    },
+}
+
+/// An archive that cannot be used. The errors say what to do.
+pub fn unusable(error: ArchiveError) -> Failure {
+    match error {
+        ArchiveError::NoPlace(_) => Failure::usage(error.to_string()),
+        error => Failure::new(error.to_string()),
+    }
+}
+
+/// Runs the command.
+pub fn run(global: &Global, backup: &Backup) -> Result<ExitCode, Failure> {
+    let json = global.json;
+    match &backup.what {
+        Some(What::List { place }) => list(&Place::named(place).map_err(unusable)?, json)?,
+        Some(What::Verify { place, archive }) => {
+            let place = Place::named(place).map_err(unusable)?;
+            let manifest = place.manifest(archive.as_deref()).map_err(unusable)?;
+            verify(&place, &manifest)?;
+            show(&manifest, "is whole", None, json)?;
+        }
+        None => {
+            let name = backup.place.as_deref().unwrap_or_default();
+            let place = Place::named(name).map_err(unusable)?;
+            if backup.rate == Some(Size(0)) {
+                return Err(Failure::usage("--rate 0: nothing would be read"));
+            }
+            let backup = backup.clone();
+            with_session(global, 1, move |session| async move {
+                make(&session, &backup, place, json).await
+            })?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How much was written, and what was there.
+#[derive(Default)]
+struct Written {
+    new_bytes: u64,
+    known_bytes: u64,
+}
+
+async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> Result<(), Failure> {
+    let began = session.env.clock.now();
+    let began_ms = unix_ms(session);
+    let infos = wanted_tables(session, &backup.table).await?;
+    let Some(cluster) = infos.first().map(|info| info.cluster) else {
+        return Err(Failure::new(
+            "the cluster has no tables; nothing was written",
+        ));
+    };
+    let prepared = place.clone();
+    on_disk(session, move || prepared.prepare()).await?;
+    let mut archiver = Archiver {
+        session,
+        place,
+        written: Written::default(),
+        pace: Pace {
+            began,
+            rate: backup.rate,
+            read: 0,
+        },
+        progress: spinner("archiving"),
+    };
+    let mut tables = Vec::new();
+    for info in &infos {
+        match archiver.table(info).await {
+            Ok(table) => tables.push(table),
+            // Whoever drops a table while it is read does not want it.
+            Err(NotArchived::Dropped) if backup.table.is_empty() => {
+                say(format_args!(
+                    "table {:?} was dropped meanwhile, and is left out",
+                    info.name
+                ));
+            }
+            Err(NotArchived::Dropped) => {
+                return Err(Failure::new(format!(
+                    "table {:?} was dropped meanwhile; there is no new archive",
+                    info.name
+                )));
+            }
+            Err(NotArchived::Failed(failure)) => {
+                archiver.progress.finish_and_clear();
+                return Err(Failure::new(format!("{failure}; there is no new archive")));
+            }
+        }
+    }
+    archiver.progress.finish_and_clear();
+    let manifest = Manifest {
+        id: archive_id(cluster, began_ms),
+        cluster,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        began_ms,
+        ended_ms: unix_ms(session),
+        consistency: Consistency::EachObject,
+        all_tables: backup.table.is_empty(),
+        tables,
+    };
+    let (place, last) = (archiver.place, manifest.clone());
+    on_disk(session, move || place.put_manifest(&last)).await?;
+    let took = session.env.clock.now().since(began);
+    show(&manifest, "is made", Some((&archiver.written, took)), json)
+}
+
+/// The tables to be archived, by name.
+async fn wanted_tables(session: &Session, names: &[String]) -> Result<Vec<TableInfo>, Failure> {
+    let mut infos = session.client.list_tables().await?;
+    if let Some(missing) = names
+        .iter()
+        .find(|name| infos.iter().all(|info| info.name != **name))
+    {
+        return Err(Failure::new(format!(
+            "there is no table {missing:?}; see `pluvio table list`"
+        )));
+    }
+    infos.retain(|info| names.is_empty() || names.contains(&info.name));
+    infos.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(infos)
+}
+
+fn unix_ms(session: &Session) -> u64 {
+    u64::try_from(session.env.clock.unix_time().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Does something that waits for a disk.
+async fn on_disk<T: Send + 'static>(
+    session: &Session,
+    work: impl FnOnce() -> Result<T, ArchiveError> + Send + 'static,
+) -> Result<T, Failure> {
+    let (done, result) = oneshot::channel();
+    let work = Box::new(move || drop(done.send(work())));
+    session.env.tasks.run_blocking(work).await;
+    match result.await {
+        Ok(result) => result.map_err(unusable),
+        Err(_) => Err(Failure::new("the command was stopped")),
+    }
+}
+
+/// Keeps the reading below a rate.
+struct Pace {
+    began: Moment,
+    rate: Option<Size>,
+    read: u64,
+}
+
+impl Pace {
+    /// How long to wait before reading on.
+    fn wait(&self, now: Moment) -> Duration {
+        let Some(Size(rate)) = self.rate else {
+            return Duration::ZERO;
+        };
+        let due = Duration::from_secs_f64(self.read as f64 / rate as f64);
+        due.saturating_sub(now.since(self.began))
+    }
+}
+
+enum NotArchived {
+    Dropped,
+    Failed(Failure),
+}
+
+impl From<ClientError> for NotArchived {
+    fn from(error: ClientError) -> Self {
+        match error.kind() {
+            ErrorKind::NoSuchTable => Self::Dropped,
+            _ => Self::Failed(error.into()),
+        }
+    }
+}
+
+/// Reads tables, and writes packs.
+struct Archiver<'s> {
+    session: &'s Session,
+    place: Place,
+    written: Written,
+    pace: Pace,
+    progress: ProgressBar,
+}
+
+impl Archiver<'_> {
+    async fn table(&mut self, info: &TableInfo) -> Result<ArchivedTable, NotArchived> {
+        let client = &self.session.client;
+        let table = client.table_by_id(info.id).await?;
+        let mut archived = ArchivedTable {
+            name: info.name.clone(),
+            hash: info.hash.into(),
+            objects: 0,
+            bytes: 0,
+            newest_version: ObjectVersion(0),
+            packs: Vec::new(),
+        };
+        let mut pack = PackBuilder::default();
+        let mut objects = client.enumerate(&table);
+        while let Some(batch) = objects.next_batch().await? {
+            for object in &batch {
+                pack.add(&ArchivedObject {
+                    key: &object.key,
+                    value: &object.value,
+                    version: object.version,
+                    deadline: object.deadline,
+                });
+                let bytes = (object.key.len() + object.value.len()) as u64;
+                archived.objects += 1;
+                archived.bytes += bytes;
+                archived.newest_version = archived.newest_version.max(object.version);
+                self.pace.read += bytes;
+                if pack.is_full() {
+                    self.keep(&mut pack, &mut archived).await?;
+                }
+            }
+            self.progress.inc(batch.len() as u64);
+            let wait = self.pace.wait(self.session.env.clock.now());
+            if !wait.is_zero() {
+                self.session.env.clock.sleep(wait).await;
+            }
+        }
+        if pack.objects() > 0 {
+            self.keep(&mut pack, &mut archived).await?;
+        }
+        Ok(archived)
+    }
+
+    async fn keep(
+        &mut self,
+        pack: &mut PackBuilder,
+        archived: &mut ArchivedTable,
+    ) -> Result<(), NotArchived> {
+        let (objects, bytes) = (u64::from(pack.objects()), pack.take());
+        let (place, len) = (self.place.clone(), bytes.len() as u64);
+        let written = on_disk(self.session, move || place.put_pack(&bytes, objects)).await;
+        let written = written.map_err(NotArchived::Failed)?;
+        match written.is_new {
+            true => self.written.new_bytes += len,
+            false => self.written.known_bytes += len,
+        }
+        archived.packs.push(written.pack);
+        Ok(())
+    }
+}
+
+/// Reads all of an archive, and compares it with its checksums and counts.
+pub fn verify(place: &Place, manifest: &Manifest) -> Result<(), Failure> {
+    let progress = spinner("verifying");
+    for table in &manifest.tables {
+        let mut found = (0, 0);
+        for pack in &table.packs {
+            let bytes = place.pack(pack).map_err(unusable)?;
+            let path = place.path_of(pack);
+            for object in records(&path, &bytes).map_err(unusable)? {
+                let object = object.map_err(unusable)?;
+                found.0 += 1;
+                found.1 += (object.key.len() + object.value.len()) as u64;
+            }
+            progress.inc(pack.objects);
+        }
+        if found != (table.objects, table.bytes) {
+            progress.finish_and_clear();
+            return Err(Failure::new(format!(
+                "archive {}: table {:?} has {} and {} instead of {} and {}; use another archive",
+                manifest.id,
+                table.name,
+                number_of(found.0, "object"),
+                bytes(found.1),
+                number_of(table.objects, "object"),
+                bytes(table.bytes),
+            )));
+        }
+    }
+    progress.finish_and_clear();
+    Ok(())
+}
+
+fn list(place: &Place, json: bool) -> Result<(), Failure> {
+    let ids = place.ids().map_err(unusable)?;
+    let read = ids
+        .into_iter()
+        .map(|id| (place.manifest(Some(&id)).map_err(|e| e.to_string()), id));
+    if json {
+        let archives = read.map(|(manifest, id)| match manifest {
+            Ok(manifest) => as_json(&manifest),
+            Err(error) => json!({ "archive": id, "error": error }),
+        });
+        return print_json(&json!({ "archives": archives.collect::<Vec<_>>() }));
+    }
+    let mut text = new_table(
+        &["archive", "tables", "objects", "took", "all tables"],
+        &[1, 2],
+    );
+    for (manifest, id) in read {
+        text.add_row(match manifest {
+            Ok(manifest) => vec![
+                id,
+                manifest.tables.len().to_string(),
+                manifest.objects().to_string(),
+                time(took(&manifest)),
+                if manifest.all_tables { "yes" } else { "no" }.to_owned(),
+            ],
+            Err(error) => vec![id, error],
+        });
+    }
+    print_line(&table_text(&text))
+}
+
+fn took(manifest: &Manifest) -> Duration {
+    Duration::from_millis(manifest.ended_ms.saturating_sub(manifest.began_ms))
+}
+
+fn as_json(manifest: &Manifest) -> serde_json::Value {
+    json!({
+        "archive": manifest.id,
+        "cluster": manifest.cluster,
+        "began_ms": manifest.began_ms,
+        "ended_ms": manifest.ended_ms,
+        "consistency": manifest.consistency,
+        "all_tables": manifest.all_tables,
+        "objects": manifest.objects(),
+        "tables": manifest.tables.iter().map(|table| json!({
+            "name": table.name,
+            "objects": table.objects,
+            "bytes": table.bytes,
+            "newest_version": table.newest_version,
+            "packs": table.packs.len(),
+        })).collect::<Vec<_>>(),
+    })
+}
+
+/// Says what became of an archive.
+fn show(
+    manifest: &Manifest,
+    what: &str,
+    written: Option<(&Written, Duration)>,
+    json: bool,
+) -> Result<(), Failure> {
+    if json {
+        let mut shown = as_json(manifest);
+        if let Some((written, _)) = written {
+            shown["new_bytes"] = written.new_bytes.into();
+            shown["known_bytes"] = written.known_bytes.into();
+        }
+        return print_json(&shown);
+    }
+    let mut text = format!(
+        "archive {} {what}: {} in {}",
+        manifest.id,
+        number_of(manifest.objects(), "object"),
+        number_of(manifest.tables.len() as u64, "table"),
+    );
+    if let Some((written, took)) = written {
+        text += &format!(
+            ", {} written, {} were there, in {}",
+            bytes(written.new_bytes),
+            bytes(written.known_bytes),
+            time(took)
+        );
+    }
+    print_line(&text)
+}
