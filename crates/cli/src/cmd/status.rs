@@ -14,8 +14,8 @@ use pluvio_console::session::{Session, with_session};
 use pluvio_env::Address;
 use pluvio_units::ServerId;
 use pluvio_wire::{
-    BalanceStatus, DrainStatus, MigrationStatus, RecoveryStage, RecoveryStatus, ServerInfo,
-    ServerState, TabletState,
+    DrainStatus, MigrationStatus, RecoveryStage, RecoveryStatus, ServerInfo, ServerState,
+    TabletState,
 };
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -397,6 +397,7 @@ pub fn troubles(status: &ClusterStatus) -> Vec<String> {
 mod tests {
     use super::*;
     use pluvio_units::{ClusterId, RecoveryId, ServerListVersion};
+    use pluvio_wire::BalanceStatus;
     use pluvio_wire::{RecoveryFailures, ReplayStats, ServerList};
 
     fn cluster() -> ClusterStatus {
