@@ -702,7 +702,6 @@ impl Starting {
                     };
                     match raised.store(&*env.disk).await {
                         Ok(()) => {
-                            pluvio_units::mark("server-version-raised");
                             tracing::info!(active, "the cluster's version was raised");
                             identity = raised;
                         }
