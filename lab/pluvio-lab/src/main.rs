@@ -37,7 +37,9 @@ enum Command {
 }
 
 /// Sections of configuration files that are for `pluvio`.
-const OF_PLUVIO: [&str; 22] = [
+const OF_PLUVIO: [&str; 28] = [
+    "backup",
+    "balance",
     "bench.latency",
     "bench.load",
     "bench.throughput",
@@ -49,14 +51,18 @@ const OF_PLUVIO: [&str; 22] = [
     "drain",
     "expire",
     "export",
+    "finalize",
     "get",
     "import",
     "incr",
     "man",
     "persist",
     "put",
+    "recover",
+    "restore",
     "scan",
     "server",
+    "settings",
     "status",
     "table",
     "top",
