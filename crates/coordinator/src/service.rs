@@ -393,7 +393,7 @@ impl Coordinator {
                 })
             }),
             CoordinatorOp::HintServerCrashed => Self::now::<HintServerCrashed>(request, |hint| {
-                self.office.detector.suspect(hint.suspect);
+                self.office.detector.hinted(&hint);
                 Ok(())
             }),
             CoordinatorOp::Enlist => self

@@ -6,8 +6,8 @@ use common::{Cluster, OnRecover, enlist};
 use pluvio_sim::{NetworkFaults, SimOptions};
 use pluvio_units::{ClusterId, HashKind, KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
-    CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed, Ping, RecoveryStage,
-    Refusal, RetryReason, RpcError, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
+    CreateTable, DropTable, Enlist, FatalKind, GetTable, Ping, RecoveryStage, Refusal, RetryReason,
+    RpcError, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -455,7 +455,7 @@ fn a_server_that_pauses_for_a_moment_stays_a_member() {
     for _ in 0..10 {
         cluster.sim.pause(cluster.machines[0].process);
         let suspect = cluster.id(0);
-        cluster.ask(HintServerCrashed { suspect }).unwrap();
+        cluster.hint(suspect).unwrap();
         cluster.sim.run_for(Duration::from_millis(700));
         cluster.sim.resume(cluster.machines[0].process);
         cluster.sim.run_for(Duration::from_millis(300));
@@ -475,7 +475,7 @@ fn silent_servers_are_declared_dead_one_by_one() {
     for index in 0..4 {
         cluster.sim.pause(cluster.machines[index].process);
         let suspect = cluster.id(index);
-        cluster.ask(HintServerCrashed { suspect }).unwrap();
+        cluster.hint(suspect).unwrap();
     }
     // After one second, two, four and eight, and the pings before a verdict.
     for (dead, seconds) in [(1, 1), (2, 2), (3, 4), (4, 8)] {
@@ -495,6 +495,57 @@ fn silent_servers_are_declared_dead_one_by_one() {
     cluster.until("the zombies know", |c| (0..4).all(|i| c.server(i).is_dead));
 }
 
+/// Of ten servers four stand in one rack, which loses its power.
+// shows: DETECT-4
+#[test]
+fn a_rack_that_falls_silent_is_declared_dead_as_one() {
+    let dead_after = |racks: bool| {
+        let mut cluster = cluster(0);
+        for index in 0..10 {
+            let rack = if index < 4 { 'a' } else { 'b' };
+            let added = cluster.add_machine();
+            cluster.server(added).behaviour.rack = racks.then(|| rack.to_string());
+            cluster.until("it is enlisted", |c| c.id(added) != ServerId(0));
+        }
+        cluster.create_table("t");
+        let began = cluster.sim.now();
+        for index in 0..4 {
+            cluster.sim.pause(cluster.machines[index].process);
+            cluster.hint(cluster.id(index)).unwrap();
+        }
+        let up = |c: &Cluster| c.server(9).list.up().count();
+        cluster.until("the rack is dead", |c| up(c) <= 6);
+        let took = cluster.sim.now() - began;
+        cluster.sim.run_for(10 * SECOND);
+        assert_eq!(up(&cluster), 6);
+        took
+    };
+    let (with, without) = (dead_after(true), dead_after(false));
+    assert!(with < 4 * SECOND, "{with:?}");
+    assert!(without > 7 * SECOND, "{without:?}");
+}
+
+/// The coordinator has lost contact to the larger rack.
+// shows: DETECT-4
+#[test]
+fn a_rack_with_the_majority_is_never_declared_dead_as_one() {
+    let mut cluster = cluster(0);
+    for index in 0..7 {
+        let added = cluster.add_machine();
+        let rack = if index < 4 { 'a' } else { 'b' };
+        cluster.server(added).behaviour.rack = Some(rack.to_string());
+        cluster.until("it is enlisted", |c| c.id(added) != ServerId(0));
+    }
+    for index in 0..4 {
+        cluster.sim.pause(cluster.machines[index].process);
+        cluster.hint(cluster.id(index)).unwrap();
+    }
+    let began = cluster.sim.now();
+    let up = |c: &Cluster| c.server(6).list.up().count();
+    cluster.until("one by one", |c| up(c) <= 3);
+    assert!(cluster.sim.now() - began > 7 * SECOND);
+}
+
 /// DETECT-2: on a starved machine most servers stand still most of the time.
 // shows: DETECT-2
 #[test]
@@ -505,7 +556,7 @@ fn servers_that_run_by_jerks_are_not_declared_dead_one_after_the_other() {
         for index in 0..4 {
             cluster.sim.pause(cluster.machines[index].process);
             let suspect = cluster.id(index);
-            cluster.ask(HintServerCrashed { suspect }).unwrap();
+            cluster.hint(suspect).unwrap();
         }
         cluster.sim.run_for(Duration::from_millis(1_800));
         for index in 0..4 {

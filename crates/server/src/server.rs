@@ -622,6 +622,7 @@ impl Starting {
             membership: Arc::clone(&self.membership),
             coordinators: Arc::clone(&self.coordinators),
             options: options.pings,
+            suspects: replication.watch_suspects(),
         };
         tasks.extend(watcher.start());
         tasks.extend(lease.start());

@@ -249,11 +249,15 @@ pub struct EnlistReply {
 }
 impl Fields for EnlistReply {}
 
-/// A server does not answer: look whether it crashed.
+/// A server does not answer: look whether it crashed. The coordinator pings it; the word of
+/// others declares nobody dead.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct HintServerCrashed {
     /// The suspect.
     pub suspect: ServerId,
+    /// The server that noticed. Only the hints of members count (DETECT-3).
+    #[serde(default)]
+    pub from: ServerId,
 }
 impl Fields for HintServerCrashed {}
 request!(HintServerCrashed => ());

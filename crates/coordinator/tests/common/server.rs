@@ -31,6 +31,8 @@ pub struct Behaviour {
     pub drops_put_off: u32,
     /// Its objects have no replicas.
     pub volatile: bool,
+    /// Where it stands.
+    pub rack: Option<String>,
     /// Its disk was lost: it has no replicas of others.
     pub disk_lost: bool,
     /// Live bytes of all its tables together, as its statistics say.
@@ -160,7 +162,7 @@ impl Machine {
                     redis: None,
                     redis_cluster: None,
                     admin: None,
-                    rack: None,
+                    rack: state.behaviour.rack.clone(),
                     pid: 1,
                     cores: 1,
                     volatile: state.behaviour.volatile,
