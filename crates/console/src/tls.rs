@@ -26,6 +26,10 @@ pub struct TlsArgs {
     /// The authorities that certificates of others must come from (PEM)
     #[arg(long, global = true, value_name = "FILE", env = "PLUVIO_TLS_CA")]
     pub tls_ca: Option<PathBuf>,
+    /// The authorities that certificates of Redis clients must come from (PEM) [default: those of
+    /// --tls-ca; a certificate of these opens all ports of the cluster]
+    #[arg(long, global = true, value_name = "FILE", env = "PLUVIO_TLS_REDIS_CA")]
+    pub tls_redis_ca: Option<PathBuf>,
     /// Lists of certificates that are revoked (PEM)
     #[arg(long, global = true, value_name = "FILE", env = "PLUVIO_TLS_CRL")]
     pub tls_crl: Option<PathBuf>,
@@ -33,7 +37,7 @@ pub struct TlsArgs {
     /// the address by which they are called]
     #[arg(long, global = true, value_name = "NAME", env = "PLUVIO_TLS_NAME")]
     pub tls_name: Option<String>,
-    /// Whether Redis clients must show a certificate of these authorities
+    /// Whether Redis clients must show a certificate
     #[arg(
         long,
         global = true,
@@ -80,10 +84,10 @@ impl TlsArgs {
         let (certificate, key, authorities) = match given {
             (Some(certificate), Some(key), Some(authorities)) => (certificate, key, authorities),
             (None, None, None) => {
-                return match (&self.tls_crl, &self.tls_name) {
-                    (None, None) => Ok(None),
+                return match (&self.tls_redis_ca, &self.tls_crl, &self.tls_name) {
+                    (None, None, None) => Ok(None),
                     _ => Err(Failure::usage(
-                        "--tls-crl and --tls-name need --tls-cert, --tls-key and --tls-ca",
+                        "--tls-redis-ca, --tls-crl and --tls-name need --tls-cert, --tls-key and --tls-ca",
                     )),
                 };
             }
@@ -97,6 +101,7 @@ impl TlsArgs {
             certificate: certificate.clone(),
             key: key.clone(),
             authorities: authorities.clone(),
+            stream_authorities: self.tls_redis_ca.clone(),
             revoked: self.tls_crl.clone(),
             name: self.tls_name.clone(),
             stream_clients: match self.tls_auth_clients {
@@ -122,6 +127,7 @@ impl TlsArgs {
         add("--tls-cert", file(&self.tls_cert));
         add("--tls-key", file(&self.tls_key));
         add("--tls-ca", file(&self.tls_ca));
+        add("--tls-redis-ca", file(&self.tls_redis_ca));
         add("--tls-crl", file(&self.tls_crl));
         add("--tls-name", self.tls_name.clone().map(OsString::from));
         add(

@@ -358,6 +358,30 @@ fn clients_of_byte_streams_need_a_certificate_as_the_options_say() {
 }
 
 #[test]
+fn clients_of_byte_streams_may_have_an_authority_that_opens_nothing_else() {
+    let (ours, apps) = (Authority::new("ours"), Authority::new("apps"));
+    ours.sign("server", Shape::default());
+    apps.sign("app", Shape::default());
+    let options = || TlsOptions {
+        stream_authorities: Some(apps.path("ca.pem")),
+        ..ours.own("server")
+    };
+    let server = rig(options());
+    let listening = streams(&server);
+    let is_served = |own: TlsOptions| {
+        let mut stream = client(&listening.address, &ours.path("ca.pem"), Some(&own));
+        let mut heard = [0; 3];
+        stream.write_all(b"END").is_ok() && stream.read_exact(&mut heard).is_ok()
+    };
+    assert!(is_served(apps.own("app")));
+    assert!(!is_served(ours.own("server")));
+    // As a member it is refused, and members go on among themselves.
+    let both = apps.both(&ours);
+    assert!(said(options(), apps.options("app", &both)).is_err());
+    assert!(said(options(), ours.own("server")).is_ok());
+}
+
+#[test]
 fn a_stream_client_without_tls_gets_words_of_its_protocol() {
     let ours = Authority::new("ours");
     ours.sign("server", Shape::default());

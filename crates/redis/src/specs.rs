@@ -96,7 +96,7 @@ rows! {
     "client|list" -2 own(Own::ClientList), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
         "connection" "2.4.0" "Describes the connections of this server";
     "client|no-evict" 3 own(Own::ClientNoEvict), "admin noscript loading stale", "admin slow dangerous connection", NONE "",
-        "connection" "7.0.0" "Accepted: connections are never evicted";
+        "connection" "7.0.0" "Accepted: it changes nothing, the bound on memory holds for all";
     "client|no-touch" 3 own(Own::ClientNoTouch), "noscript loading stale", "slow connection", NONE "",
         "connection" "7.2.0" "Accepted: reads never count as use";
     "client|pause" -3 now(Now::ClientPause), "admin noscript loading stale", "admin slow dangerous connection", NONE "",

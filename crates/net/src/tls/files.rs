@@ -38,7 +38,6 @@ impl Material {
     pub(super) fn read(options: &TlsOptions, now: Duration) -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let own = Own::read(options, now)?;
-        let roots = Arc::new(roots(&options.authorities)?);
         let revoked = match &options.revoked {
             Some(path) => {
                 all::<CertificateRevocationListDer<'static>>(path, "list of revoked ones")?
@@ -46,16 +45,20 @@ impl Material {
             None => Vec::new(),
         };
         let others = Others {
+            roots: roots(&options.authorities)?,
             provider,
-            roots,
             revoked,
             path: &options.authorities,
         };
         own.check(&others, now)?;
+        let of_streams = match &options.stream_authorities {
+            Some(path) => &others.with_authorities(path)?,
+            None => &others,
+        };
         let stream_clients = match options.stream_clients {
             ClientCertificates::Unasked => None,
-            ClientCertificates::Required => Some(others.clients(false)?),
-            ClientCertificates::Optional => Some(others.clients(true)?),
+            ClientCertificates::Required => Some(of_streams.clients(false)?),
+            ClientCertificates::Optional => Some(of_streams.clients(true)?),
         };
         Ok(Self {
             members: own.server(&others, Some(others.clients(false)?))?,
@@ -169,7 +172,17 @@ struct Others<'a> {
     path: &'a Path,
 }
 
-impl Others<'_> {
+impl<'a> Others<'a> {
+    /// The same, with the authorities of another file.
+    fn with_authorities(&self, path: &'a Path) -> Result<Self, TlsError> {
+        Ok(Self {
+            provider: Arc::clone(&self.provider),
+            roots: roots(path)?,
+            revoked: self.revoked.clone(),
+            path,
+        })
+    }
+
     /// Checks the certificates of clients.
     fn clients(&self, is_optional: bool) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
         let roots = Arc::clone(&self.roots);
@@ -186,14 +199,14 @@ impl Others<'_> {
     }
 }
 
-fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+fn roots(path: &Path) -> Result<Arc<RootCertStore>, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in all::<CertificateDer<'static>>(path, CERTIFICATE)? {
         roots
             .add(certificate)
             .map_err(|error| unusable(path, error.to_string()))?;
     }
-    Ok(roots)
+    Ok(Arc::new(roots))
 }
 
 /// All things of one kind in a file: at least one.
@@ -250,7 +263,8 @@ type Stamp = (u64, u64, u64, (i64, i64));
 impl Stamps {
     pub(super) fn of(options: &TlsOptions) -> Self {
         let files = [&options.certificate, &options.key, &options.authorities];
-        let stamps = files.into_iter().chain(&options.revoked).map(|path| {
+        let others = options.stream_authorities.iter().chain(&options.revoked);
+        let stamps = files.into_iter().chain(others).map(|path| {
             let stamp = fs::metadata(path).ok().map(|file| {
                 let changed = (file.mtime(), file.mtime_nsec());
                 (file.dev(), file.ino(), file.len(), changed)

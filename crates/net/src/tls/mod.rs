@@ -3,7 +3,8 @@
 //! A process has one certificate, and a file with the authorities that it believes. Both sides of
 //! an RPC connection show their certificates. A side that has one of these authorities is a member
 //! of the cluster, or a client with all rights. Byte streams ask their clients for a certificate as
-//! the options say. `docs/encryption.md` has the files, and how they are renewed.
+//! the options say, and may believe other authorities. `docs/encryption.md` has the files, and how
+//! they are renewed.
 //!
 //! Invariants
 //! - TLS-1: a process with TLS takes and sends requests inside TLS alone. It refuses transports
@@ -39,6 +40,9 @@ pub struct TlsOptions {
     pub key: PathBuf,
     /// The authorities that certificates of others have to come from.
     pub authorities: PathBuf,
+    /// The authorities that certificates of clients of byte streams have to come from. When `None`,
+    /// they are `authorities`; then each such client is a member of the cluster, too.
+    pub stream_authorities: Option<PathBuf>,
     /// Lists of certificates that are believed no more.
     pub revoked: Option<PathBuf>,
     /// The name that the certificates of called processes must have. When `None`, it is the host of

@@ -91,6 +91,7 @@ impl Authority {
             authorities: authorities.to_owned(),
             revoked: None,
             name: None,
+            stream_authorities: None,
             stream_clients: ClientCertificates::Required,
             trust_network: false,
         }

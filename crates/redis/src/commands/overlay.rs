@@ -47,8 +47,8 @@ use crate::table::{SPECS, resolve, wrong_arity};
 use crate::users::caller::Caller;
 use bytes::Bytes;
 use pluvio_client::{
-    Change, Deadline, Lifetime, Mutation, Operation, Outcome, Output, Projection, Transacted,
-    TransactionStep,
+    Change, Deadline, Lifetime, Mutation, Operation, Outcome, Output, Projection, RejectRules,
+    Transacted, TransactionStep,
 };
 use pluvio_mutation::{Current, Draft, DraftChange, Now};
 use pluvio_units::{ObjectVersion, TableId, UnixMs};
@@ -71,6 +71,24 @@ struct Object {
     version: ObjectVersion,
     held: Option<Held>,
     is_changed: bool,
+}
+
+impl Object {
+    /// Makes the object what it is here, if it is still as it was read.
+    fn change<'o>(&'o self, key: &'o [u8]) -> TransactionStep<'o> {
+        let rules = match self.read {
+            ObjectVersion(0) => RejectRules::EXISTS,
+            version => RejectRules::unless_version(version),
+        };
+        let mut mutation = match &self.held {
+            Some((value, _)) => Mutation::new(self.table, key, Change::Put(value.into())),
+            None => Mutation::new(self.table, key, Change::Delete),
+        };
+        if let Some((_, Some(deadline))) = self.held {
+            mutation.lifetime = Lifetime::Until(deadline);
+        }
+        TransactionStep::must_hold(Operation::Mutate(Mutation { rules, ..mutation }))
+    }
 }
 
 /// The objects that were read, as the next command sees them.
@@ -256,23 +274,14 @@ impl<'c> Overlay<'c> {
         let places = &self.objects.places;
         let changes = places.values().any(|object| object.is_changed);
         // OVERLAY-1: what was read at one moment needs no comparing.
-        if changes || !watched.is_empty() || self.moments > 1 {
-            for ((db, key), object) in places {
-                steps.push((
-                    *db,
-                    TransactionStep::version_is(object.table, key, object.read),
-                ));
-            }
-        }
-        for ((db, key), object) in places.iter().filter(|(_, object)| object.is_changed) {
-            let change = match &object.held {
-                Some((value, deadline)) => Mutation {
-                    lifetime: deadline.map_or(Lifetime::Endless, Lifetime::Until),
-                    ..mutation(&key[..], Change::Put(value.into()))
-                },
-                None => mutation(&key[..], Change::Delete),
+        let is_compared = changes || !watched.is_empty() || self.moments > 1;
+        for ((db, key), object) in places {
+            let step = match object.is_changed {
+                true => object.change(key),
+                false if is_compared => TransactionStep::version_is(object.table, key, object.read),
+                false => continue,
             };
-            steps.push((*db, TransactionStep::new(Operation::Mutate(change))));
+            steps.push((*db, step));
         }
         let done = || {
             let shared = &self.core.shared;

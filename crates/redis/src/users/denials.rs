@@ -2,8 +2,8 @@
 //!
 //! - DENIALS-1: nothing here holds a password. A name that is no user's is not kept, because it may
 //!   be a password in the wrong place.
-//! - DENIALS-2: at most [`ENTRIES_MAX`] entries are kept. At most [`TRACES_MAX`] failures are traced
-//!   a second, as many logins, and as many connections that protected mode refused.
+//! - DENIALS-2: at most [`ENTRIES_MAX`] entries are kept. At most [`TRACES_MAX`] failures are
+//!   traced a second, as many logins, and as many connections that protected mode refused.
 
 use crate::clients::ClientEntry;
 use core::time::Duration;
