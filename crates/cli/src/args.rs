@@ -16,7 +16,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cmd::{bench, demo, drain, export, import, lifetime, objects, scan, status, table, top};
+use crate::cmd::{
+    bench, demo, drain, export, import, lifetime, objects, recover, scan, status, table, top,
+};
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
 #[derive(Parser, Debug)]
@@ -54,6 +56,8 @@ pub enum Command {
     Table(table::Table),
     /// Move all tablets of a server away, so that it can be stopped
     Drain(drain::Drain),
+    /// Go on without the part of a dead server's log that is lost for good
+    Recover(recover::Recover),
     /// Read one object
     Get(objects::Get),
     /// Write one object

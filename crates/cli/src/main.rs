@@ -64,6 +64,7 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Top(top) => cmd::top::run(global, &top),
         Command::Table(table) => cmd::table::run(global, &table),
         Command::Drain(drain) => cmd::drain::run(global, &drain),
+        Command::Recover(recover) => cmd::recover::run(global, &recover),
         Command::Get(get) => cmd::objects::get(global, &get),
         Command::Put(put) => cmd::objects::put(global, &put),
         Command::Delete(delete) => cmd::objects::delete(global, &delete),

@@ -17,8 +17,8 @@ use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
     Answer, CoordinatorOp, CreateTable, DrainServer, DropTable, Enlist, FatalKind,
     GetClusterStatus, GetDrain, GetLeader, GetLeaderReply, GetMigration, GetServerList,
-    GetServerListReply, GetServerStatus, GetTable, HintServerCrashed, LeaveCluster, ListTables,
-    ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping, PingReply,
+    GetServerListReply, GetServerStatus, GetTable, GiveUpLost, HintServerCrashed, LeaveCluster,
+    ListTables, ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping, PingReply,
     RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp, ServerStatus,
     SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, decode, handled, reply,
 };
@@ -435,6 +435,10 @@ impl Coordinator {
             CoordinatorOp::LeaveCluster => self
                 .later::<LeaveCluster, _>(request, |office, leave| async move {
                     office.works.drains.leave(leave).await
+                }),
+            CoordinatorOp::GiveUpLost => self
+                .later::<GiveUpLost, _>(request, |office, lost| async move {
+                    office.works.recoveries.give_up(lost).await
                 }),
             CoordinatorOp::TabletReceived => self
                 .later::<TabletReceived, _>(request, |office, report| async move {

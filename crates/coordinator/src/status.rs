@@ -31,6 +31,7 @@ pub(crate) async fn cluster_status(
         recoveries: works.recoveries.list(),
         migrations: works.migrations.list(),
         drains: works.drains.list(),
+        losses: state.globals.losses.clone(),
         metadata_trouble: context.ledger.tenure().trouble(),
     })
 }

@@ -6,8 +6,8 @@ use common::{Cluster, OnRecover, enlist};
 use pluvio_sim::{NetworkFaults, SimOptions};
 use pluvio_units::{ClusterId, HashKind, KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
-    CreateTable, DropTable, Enlist, FatalKind, GetTable, Ping, RecoveryStage, Refusal, RetryReason,
-    RpcError, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
+    CreateTable, DropTable, Enlist, FatalKind, GetTable, GiveUpLost, Ping, RecoveryStage, Refusal,
+    RetryReason, RpcError, SetReplicationEpoch, SplitTablet, TableRef, TabletState,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -267,6 +267,81 @@ fn an_incomplete_log_is_waited_for_and_said_so() {
     cluster.server(2).behaviour.disk_lost = false;
     let status = cluster.calm_down();
     assert!(status.recoveries[0].done);
+}
+
+/// No backup has an open head any more, nor will it come back.
+// shows: COORD-17
+#[test]
+fn what_is_lost_for_good_is_given_up_when_exactly_that_is_named() {
+    let cluster = cluster(3);
+    cluster.create_table("t");
+    let dead = cluster.id(0);
+    let give_up = |confirmed| {
+        cluster.ask(GiveUpLost {
+            server: dead,
+            by: "operator".into(),
+            confirmed,
+        })
+    };
+    assert_eq!(fatal(give_up(None)), FatalKind::NotFound, "it is up");
+    for index in [1, 2] {
+        cluster.server(index).behaviour.disk_lost = true;
+    }
+    cluster.crash(0);
+    let stage = |c: &Cluster| c.status().recoveries.first().map(|r| r.stage.clone());
+    let waits = |c: &Cluster| matches!(stage(c), Some(RecoveryStage::AwaitingBackups { .. }));
+    cluster.sim.run_for(5 * SECOND);
+    assert!(waits(&cluster));
+    let seen = give_up(None).unwrap();
+    assert!(!seen.recorded);
+    let named: Vec<_> = seen.loss.tables.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!((named, seen.loss.bytes_max), (vec!["t"], None));
+    let token = seen.loss.token;
+    assert_eq!(fatal(give_up(Some(token + 1))), FatalKind::Other);
+    cluster.sim.run_for(20 * SECOND);
+    assert!(waits(&cluster), "to ask changes nothing");
+    assert_eq!(cluster.status().losses, []);
+    assert!(give_up(Some(token)).unwrap().recorded);
+    cluster.crash_coordinator();
+    cluster.restart_coordinator();
+    let status = cluster.calm_down();
+    assert!(status.list.get(dead).is_none());
+    let [loss] = &status.losses[..] else {
+        panic!("{:?}", status.losses);
+    };
+    assert_eq!((loss.server, loss.by.as_str()), (dead, "operator"));
+    assert!(loss.at_s > 0);
+    assert_eq!(
+        fatal(give_up(Some(token))),
+        FatalKind::NotFound,
+        "it is over"
+    );
+}
+
+/// A backup that is up may have what seems to be lost.
+// shows: COORD-17
+#[test]
+fn nothing_is_given_up_while_a_server_has_not_said_what_it_has() {
+    let cluster = cluster(3);
+    cluster.create_table("t");
+    let dead = cluster.id(0);
+    cluster.server(1).behaviour.disk_lost = true;
+    cluster.server(2).behaviour.silent_backup = true;
+    cluster.crash(0);
+    cluster.until("it is dead", |c| !c.server(1).list.is_up(dead));
+    let request = GiveUpLost {
+        server: dead,
+        by: String::new(),
+        confirmed: None,
+    };
+    let asked = cluster.ask_once(request, 5 * SECOND);
+    assert!(
+        !matches!(asked, Ok(_) | Err(RpcError::Refused(Refusal::Fatal { .. }))),
+        "{asked:?}"
+    );
+    cluster.server(2).behaviour.silent_backup = false;
+    let status = cluster.calm_down();
+    assert_eq!(status.losses, []);
 }
 
 #[test]

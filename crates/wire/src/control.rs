@@ -3,6 +3,7 @@
 use crate::codec::{Fields, Request, is_default};
 use crate::data::request;
 use crate::drain::DrainStatus;
+use crate::give_up::Loss;
 use crate::migration::MigrationStatus;
 use crate::opcode::Opcode;
 use crate::recovery::ReplayStats;
@@ -557,6 +558,9 @@ pub struct ClusterStatus {
     /// Servers that are drained, by ascending id.
     #[serde(default)]
     pub drains: Vec<DrainStatus>,
+    /// What was given up of crashed servers' logs, oldest first: the latest 16.
+    #[serde(default)]
+    pub losses: Vec<Loss>,
     /// Why the metadata store takes no changes, if it takes none; for people. What the cluster
     /// serves it serves on.
     #[serde(default)]

@@ -222,6 +222,8 @@ opcodes! {
         GetDrain = 74, Control, true;
         /// A server without tablets leaves the cluster.
         LeaveCluster = 75, Control, true;
+        /// Go on without the part of a crashed server's log that is lost for good.
+        GiveUpLost = 92, Control, true;
     }
 
     /// Operations that every process answers.

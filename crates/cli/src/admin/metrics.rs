@@ -526,6 +526,7 @@ mod tests {
             recoveries: Vec::new(),
             migrations: Vec::new(),
             drains: Vec::new(),
+            losses: Vec::new(),
             metadata_trouble: None,
         });
         all.redis(&RedisNumbers {

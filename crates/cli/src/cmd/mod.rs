@@ -9,6 +9,7 @@ pub mod import;
 pub mod lifetime;
 pub mod migrate;
 pub mod objects;
+pub mod recover;
 pub mod scan;
 pub mod status;
 pub mod table;

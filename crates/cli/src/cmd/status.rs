@@ -1,6 +1,7 @@
 //! `pluvio status`: what the cluster has and does.
 
 use crate::cmd::migrate::as_json as migration_json;
+use crate::cmd::recover;
 use crate::cmd::table::as_json as table_json;
 use clap::Args;
 use pluvio_client::{ClusterStatus, ServerStatus};
@@ -94,6 +95,7 @@ pub fn as_json(status: &ClusterStatus) -> Value {
         "recoveries": status.recoveries.iter().map(recovery_json).collect::<Vec<_>>(),
         "migrations": status.migrations.iter().map(migration_json).collect::<Vec<_>>(),
         "drains": status.drains,
+        "losses": status.losses,
         "metadata_trouble": status.metadata_trouble,
     })
 }
@@ -321,6 +323,7 @@ fn troubles(status: &ClusterStatus) -> Vec<String> {
         ));
     }
     found.extend(status.drains.iter().map(drain_text));
+    found.extend(status.losses.iter().map(recover::given_up_text));
     found.extend(mixed_text(status));
     for info in &status.list.servers {
         let name = |info: &ServerInfo| format!("server {}", info.id);
@@ -412,6 +415,7 @@ mod tests {
                 waits: Some("no room".into()),
                 ..DrainStatus::default()
             }],
+            losses: Vec::new(),
             metadata_trouble: None,
         }
     }

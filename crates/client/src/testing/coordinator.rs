@@ -49,6 +49,7 @@ impl State {
                     recoveries: Vec::new(),
                     migrations: Vec::new(),
                     drains: Vec::new(),
+                    losses: Vec::new(),
                     metadata_trouble: None,
                 })
             }),

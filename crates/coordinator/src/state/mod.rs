@@ -11,7 +11,7 @@
 mod records;
 
 pub(crate) use records::{
-    Ends, Epochs, Globals, MoveRecord, MoveStage, ServerRecord, TABLETS_MAX, TableRecord,
+    Ends, Epochs, GivenUp, Globals, MoveRecord, MoveStage, ServerRecord, TABLETS_MAX, TableRecord,
     TabletRecord, Width,
 };
 
@@ -64,6 +64,7 @@ impl State {
                 last_table: TableId(0),
                 last_recovery: RecoveryId(0),
                 last_migration: MigrationId(0),
+                losses: Vec::new(),
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),

@@ -241,6 +241,22 @@ impl Cluster {
         })
     }
 
+    /// A request to the coordinator, tried once.
+    pub fn ask_once<R: Request + Sync + 'static>(
+        &self,
+        request: R,
+        limit: Duration,
+    ) -> Result<R::Reply, RpcError>
+    where
+        R::Reply: 'static,
+    {
+        let network = self.client.env.network.clone();
+        let coordinators = self.known.clone();
+        let asking = async move { coordinators.call(&*network, &request, limit).await };
+        let asked = self.sim.block_on(self.client.id, asking, 2 * limit);
+        asked.expect("the call has a limit")
+    }
+
     /// A request to the coordinator, tried until it is answered.
     pub fn ask<R: Request + Sync + Clone + 'static>(&self, request: R) -> Result<R::Reply, RpcError>
     where

@@ -288,7 +288,10 @@ impl Handler {
         if script == Some(OnRecover::Refuse) {
             return Err(Refusal::fatal(FatalKind::Other, "not today"));
         }
-        assert!(!request.segments.is_empty() && !request.tablets.is_empty());
+        // There are none when everything was given up.
+        let is_lost = server.behaviour.disk_lost;
+        assert!(is_lost || !request.segments.is_empty());
+        assert!(!request.tablets.is_empty());
         let tablets = request.tablets.clone();
         server
             .recoveries
