@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cmd::{
-    backup, balance, bench, demo, drain, export, import, lifetime, manual, objects, restore, scan,
-    settings, status, table, top,
+    backup, balance, bench, demo, drain, export, import, lifetime, manual, objects, recover,
+    restore, scan, settings, status, table, top,
 };
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
@@ -64,6 +64,8 @@ pub enum Command {
     Finalize(settings::Finalize),
     /// Show or switch how tablets move from full and busy servers to others
     Balance(balance::Balance),
+    /// Go on without the part of a dead server's log that is lost for good
+    Recover(recover::Recover),
     /// Read one object
     Get(objects::Get),
     /// Write one object

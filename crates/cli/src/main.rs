@@ -69,6 +69,7 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Drain(drain) => cmd::drain::run(global, &drain),
         Command::Settings(settings) => cmd::settings::run(global, &settings),
         Command::Finalize(_) => cmd::settings::finalize(global),
+        Command::Recover(recover) => cmd::recover::run(global, &recover),
         Command::Get(get) => cmd::objects::get(global, &get),
         Command::Put(put) => cmd::objects::put(global, &put),
         Command::Delete(delete) => cmd::objects::delete(global, &delete),

@@ -60,6 +60,7 @@ mod drain;
 mod early;
 mod enumerate;
 mod error;
+mod give_up;
 mod local;
 mod migrate;
 mod objects;

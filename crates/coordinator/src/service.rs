@@ -17,11 +17,11 @@ use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
     Answer, Balance, ChangeSettings, CoordinatorOp, CreateTable, DrainServer, DropTable, Enlist,
     FatalKind, FinalizeVersion, GetClusterStatus, GetDrain, GetLeader, GetLeaderReply,
-    GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable, HintServerCrashed,
-    LeaveCluster, ListTables, ListTablesReply, MigrateTablet, Opcode, PartitionReplayed, Ping,
-    PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason, RoleOp, ServerOp,
-    ServerStatus, SetReplicationEpoch, SplitTablet, StartRecoveryReply, TabletReceived, Versions,
-    decode, handled, reply,
+    GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable, GiveUpLost,
+    HintServerCrashed, LeaveCluster, ListTables, ListTablesReply, MigrateTablet, Opcode,
+    PartitionReplayed, Ping, PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason,
+    RoleOp, ServerOp, ServerStatus, SetReplicationEpoch, SplitTablet, StartRecoveryReply,
+    TabletReceived, Versions, decode, handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -422,7 +422,7 @@ impl Coordinator {
                 })
             }),
             CoordinatorOp::HintServerCrashed => Self::now::<HintServerCrashed>(request, |hint| {
-                self.office.detector.suspect(hint.suspect);
+                self.office.detector.hinted(&hint);
                 Ok(())
             }),
             CoordinatorOp::Enlist => self
@@ -468,6 +468,10 @@ impl Coordinator {
             CoordinatorOp::Balance => self
                 .later::<Balance, _>(request, |office, request| async move {
                     office.works.balances.ask(request.wish).await
+                }),
+            CoordinatorOp::GiveUpLost => self
+                .later::<GiveUpLost, _>(request, |office, lost| async move {
+                    office.works.recoveries.give_up(lost).await
                 }),
             CoordinatorOp::TabletReceived => self
                 .later::<TabletReceived, _>(request, |office, report| async move {

@@ -32,6 +32,7 @@ pub(crate) async fn cluster_status(
         migrations: works.migrations.list(),
         drains: works.drains.list(),
         balance: works.balances.status(),
+        losses: state.globals.losses.clone(),
         metadata_trouble: context.ledger.tenure().trouble(),
     })
 }

@@ -13,6 +13,11 @@ pub(super) const PINGS: u32 = 4;
 /// just opens its port.
 const REFUSALS: u32 = 2;
 
+/// Hints that may begin checks at once, and again after a time without any: a rack of servers.
+const HINTS_MAX: u32 = 64;
+/// For so long a hint more may begin a check.
+const HINT_PAUSE: Duration = Duration::from_millis(50);
+
 /// Asks which server answers at an address; any life will do.
 pub(crate) async fn who_is_there(
     network: &dyn Network,
@@ -112,6 +117,60 @@ impl Suspicion {
     }
 }
 
+/// Hints that count, so that a flood of them costs a bounded number of checks (DETECT-3). Pure.
+#[derive(Debug)]
+pub(crate) struct Hints {
+    left: u32,
+    since: Moment,
+}
+
+impl Hints {
+    pub(super) fn new(now: Moment) -> Self {
+        Self {
+            left: HINTS_MAX,
+            since: now,
+        }
+    }
+
+    /// Whether one more hint may begin a check at this time.
+    pub(super) fn take(&mut self, now: Moment) -> bool {
+        let more = now.since(self.since).as_millis() / HINT_PAUSE.as_millis();
+        if more > 0 {
+            let more = u32::try_from(more).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(more).min(HINTS_MAX);
+            self.since = now;
+        }
+        let any = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        any
+    }
+}
+
+/// Silent servers of one rack, as one event (DETECT-4). Pure.
+///
+/// `servers` has the rack of each server, and whether it is silent for long enough by itself. Says whether the rack of a suspect is silent as a whole: it has several
+/// servers, all of them are silent, and other racks have more than half of all servers, most of
+/// which answer.
+pub(crate) fn rack_is_silent<'a>(
+    rack: &str,
+    servers: impl Iterator<Item = (Option<&'a str>, bool)>,
+) -> bool {
+    let (mut inside, mut talks, mut outside, mut silent) = (0_usize, 0_usize, 0_usize, 0_usize);
+    for (of, is_silent) in servers {
+        match of == Some(rack) {
+            true => {
+                inside += 1;
+                talks += usize::from(!is_silent);
+            }
+            false => {
+                outside += 1;
+                silent += usize::from(is_silent);
+            }
+        }
+    }
+    inside > 1 && talks == 0 && outside > inside && 2 * silent < outside
+}
+
 /// Convictions for silence, so that there are few on a starved machine (DETECT-2). Pure, for tests.
 #[derive(Debug, Default)]
 pub(crate) struct Convictions {
@@ -148,11 +207,52 @@ impl Convictions {
         self.last = Some(now);
         true
     }
+
+    /// A server is declared crashed together with its rack: that counts as one conviction at most.
+    pub(super) fn convict_with_rack(&mut self, now: Moment, is_first: bool) {
+        self.last_silence = Some(now);
+        if is_first {
+            self.count += 1;
+            self.last = Some(now);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // shows: DETECT-3
+    #[test]
+    fn hints_come_in_bursts_and_are_twenty_a_second_in_the_long_run() {
+        let mut hints = Hints::new(at(0));
+        let burst = (0..1000).filter(|_| hints.take(at(10))).count();
+        assert_eq!(burst, 64);
+        let later = (10..10_010).filter(|ms| hints.take(at(*ms))).count();
+        assert!((195..=201).contains(&later), "{later}");
+        let burst = (0..1000).filter(|_| hints.take(at(60_000))).count();
+        assert_eq!(burst, 64);
+    }
+
+    // shows: DETECT-4
+    #[test]
+    fn a_rack_is_silent_when_all_of_it_is_and_the_others_are_more_and_talk() {
+        let is_silent = |inside: &[bool], outside: &[bool]| {
+            let of = |rack, all: &[bool]| -> Vec<_> {
+                all.iter().map(|silent| (Some(rack), *silent)).collect()
+            };
+            let servers = of("a", inside).into_iter().chain(of("b", outside));
+            rack_is_silent("a", servers)
+        };
+        let (silent, talks) = (true, false);
+        assert!(is_silent(&[silent; 2], &[talks; 3]));
+        assert!(!is_silent(&[silent, talks], &[talks; 3]), "a part of it");
+        assert!(!is_silent(&[silent], &[talks; 3]), "a server is no rack");
+        assert!(!is_silent(&[silent; 3], &[talks; 3]), "half of all");
+        let cut_off = [silent, silent, talks];
+        assert!(!is_silent(&[silent; 2], &cut_off), "most are silent");
+        assert!(is_silent(&[silent; 2], &[silent, talks, talks]));
+    }
 
     const LIMIT: Duration = Duration::from_millis(250);
 

@@ -6,9 +6,9 @@ use common::{Cluster, OnRecover, enlist};
 use pluvio_sim::{NetworkFaults, SimOptions};
 use pluvio_units::{ClusterId, HashKind, KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
-    Balance, BalanceWish, CreateTable, DropTable, Enlist, FatalKind, GetTable, HintServerCrashed,
-    MigrateTablet, Ping, RecoveryStage, Refusal, RetryReason, RpcError, SetReplicationEpoch,
-    SplitTablet, TableInfo, TableRef, TabletState, WhichTablet,
+    Balance, BalanceWish, CreateTable, DropTable, Enlist, FatalKind, GetTable, GiveUpLost,
+    HintServerCrashed, MigrateTablet, Ping, RecoveryStage, Refusal, RetryReason, RpcError,
+    SetReplicationEpoch, SplitTablet, TableInfo, TableRef, TabletState, WhichTablet,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -350,6 +350,81 @@ fn an_incomplete_log_is_waited_for_and_said_so() {
     assert!(status.recoveries[0].done);
 }
 
+/// No backup has an open head any more, nor will it come back.
+// shows: COORD-17
+#[test]
+fn what_is_lost_for_good_is_given_up_when_exactly_that_is_named() {
+    let cluster = cluster(3);
+    cluster.create_table("t");
+    let dead = cluster.id(0);
+    let give_up = |confirmed| {
+        cluster.ask(GiveUpLost {
+            server: dead,
+            by: "operator".into(),
+            confirmed,
+        })
+    };
+    assert_eq!(fatal(give_up(None)), FatalKind::NotFound, "it is up");
+    for index in [1, 2] {
+        cluster.server(index).behaviour.disk_lost = true;
+    }
+    cluster.crash(0);
+    let stage = |c: &Cluster| c.status().recoveries.first().map(|r| r.stage.clone());
+    let waits = |c: &Cluster| matches!(stage(c), Some(RecoveryStage::AwaitingBackups { .. }));
+    cluster.sim.run_for(5 * SECOND);
+    assert!(waits(&cluster));
+    let seen = give_up(None).unwrap();
+    assert!(!seen.recorded);
+    let named: Vec<_> = seen.loss.tables.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!((named, seen.loss.bytes_max), (vec!["t"], None));
+    let token = seen.loss.token;
+    assert_eq!(fatal(give_up(Some(token + 1))), FatalKind::Other);
+    cluster.sim.run_for(20 * SECOND);
+    assert!(waits(&cluster), "to ask changes nothing");
+    assert_eq!(cluster.status().losses, []);
+    assert!(give_up(Some(token)).unwrap().recorded);
+    cluster.crash_coordinator();
+    cluster.restart_coordinator();
+    let status = cluster.calm_down();
+    assert!(status.list.get(dead).is_none());
+    let [loss] = &status.losses[..] else {
+        panic!("{:?}", status.losses);
+    };
+    assert_eq!((loss.server, loss.by.as_str()), (dead, "operator"));
+    assert!(loss.at_s > 0);
+    assert_eq!(
+        fatal(give_up(Some(token))),
+        FatalKind::NotFound,
+        "it is over"
+    );
+}
+
+/// A backup that is up may have what seems to be lost.
+// shows: COORD-17
+#[test]
+fn nothing_is_given_up_while_a_server_has_not_said_what_it_has() {
+    let cluster = cluster(3);
+    cluster.create_table("t");
+    let dead = cluster.id(0);
+    cluster.server(1).behaviour.disk_lost = true;
+    cluster.server(2).behaviour.silent_backup = true;
+    cluster.crash(0);
+    cluster.until("it is dead", |c| !c.server(1).list.is_up(dead));
+    let request = GiveUpLost {
+        server: dead,
+        by: String::new(),
+        confirmed: None,
+    };
+    let asked = cluster.ask_once(request, 5 * SECOND);
+    assert!(
+        !matches!(asked, Ok(_) | Err(RpcError::Refused(Refusal::Fatal { .. }))),
+        "{asked:?}"
+    );
+    cluster.server(2).behaviour.silent_backup = false;
+    let status = cluster.calm_down();
+    assert_eq!(status.losses, []);
+}
+
 #[test]
 fn what_one_recovery_master_cannot_do_another_attempt_does() {
     for script in [OnRecover::Fail, OnRecover::Refuse] {
@@ -536,7 +611,7 @@ fn a_server_that_pauses_for_a_moment_stays_a_member() {
     for _ in 0..10 {
         cluster.sim.pause(cluster.machines[0].process);
         let suspect = cluster.id(0);
-        cluster.ask(HintServerCrashed { suspect }).unwrap();
+        cluster.hint(suspect).unwrap();
         cluster.sim.run_for(Duration::from_millis(700));
         cluster.sim.resume(cluster.machines[0].process);
         cluster.sim.run_for(Duration::from_millis(300));
@@ -556,7 +631,7 @@ fn silent_servers_are_declared_dead_one_by_one() {
     for index in 0..4 {
         cluster.sim.pause(cluster.machines[index].process);
         let suspect = cluster.id(index);
-        cluster.ask(HintServerCrashed { suspect }).unwrap();
+        cluster.hint(suspect).unwrap();
     }
     // After one second, two, four and eight, and the pings before a verdict.
     for (dead, seconds) in [(1, 1), (2, 2), (3, 4), (4, 8)] {
@@ -576,6 +651,57 @@ fn silent_servers_are_declared_dead_one_by_one() {
     cluster.until("the zombies know", |c| (0..4).all(|i| c.server(i).is_dead));
 }
 
+/// Of ten servers four stand in one rack, which loses its power.
+// shows: DETECT-4
+#[test]
+fn a_rack_that_falls_silent_is_declared_dead_as_one() {
+    let dead_after = |racks: bool| {
+        let mut cluster = cluster(0);
+        for index in 0..10 {
+            let rack = if index < 4 { 'a' } else { 'b' };
+            let added = cluster.add_machine();
+            cluster.server(added).behaviour.rack = racks.then(|| rack.to_string());
+            cluster.until("it is enlisted", |c| c.id(added) != ServerId(0));
+        }
+        cluster.create_table("t");
+        let began = cluster.sim.now();
+        for index in 0..4 {
+            cluster.sim.pause(cluster.machines[index].process);
+            cluster.hint(cluster.id(index)).unwrap();
+        }
+        let up = |c: &Cluster| c.server(9).list.up().count();
+        cluster.until("the rack is dead", |c| up(c) <= 6);
+        let took = cluster.sim.now() - began;
+        cluster.sim.run_for(10 * SECOND);
+        assert_eq!(up(&cluster), 6);
+        took
+    };
+    let (with, without) = (dead_after(true), dead_after(false));
+    assert!(with < 4 * SECOND, "{with:?}");
+    assert!(without > 7 * SECOND, "{without:?}");
+}
+
+/// The coordinator has lost contact to the larger rack.
+// shows: DETECT-4
+#[test]
+fn a_rack_with_the_majority_is_never_declared_dead_as_one() {
+    let mut cluster = cluster(0);
+    for index in 0..7 {
+        let added = cluster.add_machine();
+        let rack = if index < 4 { 'a' } else { 'b' };
+        cluster.server(added).behaviour.rack = Some(rack.to_string());
+        cluster.until("it is enlisted", |c| c.id(added) != ServerId(0));
+    }
+    for index in 0..4 {
+        cluster.sim.pause(cluster.machines[index].process);
+        cluster.hint(cluster.id(index)).unwrap();
+    }
+    let began = cluster.sim.now();
+    let up = |c: &Cluster| c.server(6).list.up().count();
+    cluster.until("one by one", |c| up(c) <= 3);
+    assert!(cluster.sim.now() - began > 7 * SECOND);
+}
+
 /// DETECT-2: on a starved machine most servers stand still most of the time.
 // shows: DETECT-2
 #[test]
@@ -586,7 +712,7 @@ fn servers_that_run_by_jerks_are_not_declared_dead_one_after_the_other() {
         for index in 0..4 {
             cluster.sim.pause(cluster.machines[index].process);
             let suspect = cluster.id(index);
-            cluster.ask(HintServerCrashed { suspect }).unwrap();
+            cluster.hint(suspect).unwrap();
         }
         cluster.sim.run_for(Duration::from_millis(1_800));
         for index in 0..4 {

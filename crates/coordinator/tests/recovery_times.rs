@@ -5,7 +5,6 @@ mod common;
 use common::{Cluster, OnRecover};
 use pluvio_env::Moment;
 use pluvio_sim::SimOptions;
-use pluvio_wire::HintServerCrashed;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -93,7 +92,7 @@ fn a_log_that_is_not_complete_is_looked_at_at_once_when_a_server_comes_or_goes()
     let pause = look_after(&mut cluster, |cluster| {
         let suspect = cluster.id(3);
         cluster.crash(3);
-        cluster.ask(HintServerCrashed { suspect }).unwrap();
+        cluster.hint(suspect).unwrap();
     });
     assert!(pause < soon, "{pause:?} until it was looked at for a crash");
 }

@@ -12,8 +12,8 @@ use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network, NoConnectio
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, SimHandle, SimOptions};
 use pluvio_units::{ClusterId, ServerId, ServerListVersion};
 use pluvio_wire::{
-    FatalKind, HintServerCrashed, Opcode, Ping, PingReply, Recover, Refusal, RetryReason, RpcError,
-    UpdateServerList, decode, reply,
+    FatalKind, Opcode, Ping, PingReply, Recover, Refusal, RetryReason, RpcError, UpdateServerList,
+    decode, reply,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -134,7 +134,7 @@ fn answer_in(cluster: ClusterId, server: ServerId) -> Result<Frame, CallError> {
 
 fn hint(cluster: &Cluster, index: usize) {
     let suspect = cluster.id(index);
-    cluster.ask(HintServerCrashed { suspect }).unwrap();
+    cluster.hint(suspect).unwrap();
 }
 
 fn is_up(cluster: &Cluster, id: ServerId) -> bool {
@@ -371,4 +371,37 @@ fn a_crashed_server_is_told_once() {
     cluster.sim.run_for(10 * SECOND);
     let expected = BTreeMap::from([(victim, 1), (other, 1)]);
     assert_eq!(*told.lock().unwrap(), expected);
+}
+
+/// The word of a client, of a server that was declared dead, and of the suspect itself.
+// shows: DETECT-3
+#[test]
+fn hints_of_strangers_do_not_make_the_coordinator_ping() {
+    let (cluster, wire) = cluster(3);
+    let dead = cluster.id(2);
+    cluster.crash(2);
+    cluster.until("it is dead", |c| !c.server(1).list.is_up(dead));
+    cluster.calm_down();
+    let suspect = cluster.id(0);
+    let checks = |from: ServerId| {
+        wire.pings.lock().unwrap().clear();
+        // What the coordinator pings by itself is not soon after.
+        cluster
+            .ask(pluvio_wire::HintServerCrashed { suspect, from })
+            .unwrap();
+        let asked = cluster.sim.now();
+        cluster.sim.run_for(Duration::from_millis(5));
+        let pings = wire.pings.lock().unwrap();
+        let soon = |(at, _): &&(Duration, String)| *at <= asked;
+        pings
+            .iter()
+            .filter(|(_, to)| *to == address(0))
+            .filter(soon)
+            .count()
+    };
+    let counted = |from| (0..20).map(|_| checks(from)).sum::<usize>();
+    for stranger in [ServerId(0), ServerId(77), dead, suspect] {
+        assert!(counted(stranger) <= 2, "{stranger}");
+    }
+    assert!(counted(cluster.id(1)) >= 18);
 }

@@ -32,6 +32,8 @@ pub(crate) struct Inner {
     /// Told whenever a digest or a side segment has become durable.
     pub(crate) progress: Notify,
     doubt: watch::Sender<Option<String>>,
+    /// The backup that a write did not reach last.
+    suspects: watch::Sender<Option<ServerId>>,
     /// Whether enough backups are up for an acknowledgement; follows the server list.
     enough_backups: AtomicBool,
 }
@@ -55,6 +57,7 @@ impl Replication {
             list: Mutex::default(),
             progress: Notify::new(),
             doubt: watch::Sender::new(None),
+            suspects: watch::Sender::new(None),
             enough_backups: AtomicBool::new(false),
         });
         let ids: Vec<LogId> = inner.space.logs().collect();
@@ -241,6 +244,13 @@ impl Replication {
         self.inner.doubt.subscribe()
     }
 
+    /// Follows the backups that writes did not reach, the latest one: nothing listens there, or no
+    /// answer came. It may be down, or its disk slow: a ping tells. Told again for each such write.
+    #[must_use]
+    pub fn watch_suspects(&self) -> watch::Receiver<Option<ServerId>> {
+        self.inner.suspects.subscribe()
+    }
+
     /// Ends all tasks: nothing becomes durable any more.
     pub fn stop(&self) {
         for task in self.tasks.iter() {
@@ -273,6 +283,11 @@ impl Inner {
             list,
             settings: given.unwrap_or(self.options.settings),
         }
+    }
+
+    /// A write did not reach a backup.
+    pub(crate) fn suspect(&self, server: ServerId) {
+        self.suspects.send_replace(Some(server));
     }
 
     pub(crate) fn doubt(&self, why: String) {

@@ -341,6 +341,7 @@ impl LogTask {
             }
             let (number, sent) = first.remove_entry();
             self.inner.env.network.give_up(&sent.to, number, &replies);
+            self.inner.suspect(sent.server);
             let write = (sent.segment, sent.server, number);
             let unknown = WriteOutcome::Unknown;
             machine.written(write, unknown, &mut self.inner.placement(), now);
@@ -490,12 +491,19 @@ impl Inner {
             Err(error) => error,
         };
         match &error {
-            RpcError::Call(CallError::Unreachable(..)) => WriteOutcome::Later(None),
+            RpcError::Call(CallError::Unreachable(..)) => {
+                self.suspect(server);
+                WriteOutcome::Later(None)
+            }
             RpcError::Call(CallError::TooLarge(..)) => {
                 tracing::error!(%server, %segment, %error, "the network does not carry our writes");
                 WriteOutcome::Later(Some(IDLE_TICK))
             }
-            RpcError::Call(_) | RpcError::BadReply(..) => WriteOutcome::Unknown,
+            RpcError::Call(_) => {
+                self.suspect(server);
+                WriteOutcome::Unknown
+            }
+            RpcError::BadReply(..) => WriteOutcome::Unknown,
             RpcError::Refused(Refusal::Retry {
                 why: RetryReason::NoSpace,
                 ..

@@ -15,10 +15,16 @@
 //!   empty store, or on another one, leads another cluster. Its lists get ahead of this one's, and
 //!   its ids are the same.
 //!
+//! - MEM-7: a server that does not answer a ping is pinged again at once, by the same server, until
+//!   it answers or the coordinator is told. So the time to find a dead server does not grow with
+//!   the cluster.
+//!
 //! Each server pings one other, chosen at random, at every interval. The work per server does not
-//! grow with the cluster, and a dead server is found by the first that happens to ask.
+//! grow with the cluster, and a dead server is found by the first that happens to ask. A backup
+//! that a master's writes do not reach is pinged without waiting for chance
+//! ([`pluvio_replication::Replication::watch_suspects`]).
 
-use pluvio_env::{Address, CallError, Env, NoConnection, TaskHandle, watch};
+use pluvio_env::{Address, CallError, Env, Moment, NoConnection, TaskHandle, watch};
 use pluvio_units::{ClusterId, CoreId, ServerId};
 use pluvio_wire::{
     Coordinators, GetServerList, Header, HintServerCrashed, Ping, PingReply, RpcError, ServerList,
@@ -36,8 +42,8 @@ pub struct PingOptions {
     pub interval: Duration,
     /// When a ping counts as failed. Generous, because a starved machine is not a dead one.
     pub limit: Duration,
-    /// Failed pings to one server before the coordinator is told. A refused connection tells at
-    /// once.
+    /// Failed pings to one server, in a row, before the coordinator is told. A refused connection
+    /// tells at once.
     pub suspect_after: u32,
     /// Failed pings in a row, to anyone, before this server doubts itself.
     pub doubt_self_after: u32,
@@ -56,6 +62,8 @@ impl Default for PingOptions {
 
 /// Time between two questions to the leading coordinator whether this server is a member (MEM-5).
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(2);
+/// A server that writes do not reach is pinged out of turn at most once in this time.
+const SUSPECT_PAUSE: Duration = Duration::from_millis(500);
 /// How long to wait for the coordinator's answer to a question about membership.
 const COORDINATOR_LIMIT: Duration = Duration::from_secs(1);
 
@@ -259,6 +267,21 @@ pub struct Watcher {
     pub coordinators: Arc<Coordinators>,
     /// How to look after others.
     pub options: PingOptions,
+    /// The latest server that this one's writes did not reach.
+    pub suspects: watch::Receiver<Option<ServerId>>,
+}
+
+/// What came of pings to one server.
+enum Found {
+    /// It answers.
+    Alive,
+    /// Another life answers at the address, or another cluster's server: the one in the list is
+    /// over.
+    Another,
+    /// It is to be reported.
+    Dead,
+    /// It cannot be said yet.
+    Unclear,
 }
 
 impl Watcher {
@@ -273,45 +296,95 @@ impl Watcher {
         ]
     }
 
-    async fn run(self) {
+    async fn run(mut self) {
         let mut failed_in_a_row = 0;
-        let mut failed: BTreeMap<ServerId, u32> = BTreeMap::new();
+        // When servers that writes did not reach were pinged out of turn.
+        let mut out_of_turn: BTreeMap<ServerId, Moment> = BTreeMap::new();
+        let mut turn = self.env.clock.now() + self.options.interval;
         loop {
-            self.env.clock.sleep(self.options.interval).await;
-            let Some((suspect, address)) = self.choose() else {
-                continue;
-            };
-            match self.ping(&address).await {
-                Ok(reply) if reply.is_by(self.membership.cluster(), suspect) => {
-                    failed_in_a_row = 0;
-                    failed.remove(&suspect);
-                    if !reply.caller_is_member || reply.server_list > self.membership.list().version
-                    {
-                        ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
+            let chosen = match self.pause(turn).await {
+                None => self.choose(),
+                Some(suspect) => {
+                    let now = self.env.clock.now();
+                    out_of_turn.retain(|_, at| now.since(*at) < SUSPECT_PAUSE);
+                    if out_of_turn.contains_key(&suspect) {
+                        continue;
                     }
+                    out_of_turn.insert(suspect, now);
+                    self.another(suspect)
                 }
-                // Another life answers at the address, or another cluster's server: the one in the
-                // list is over.
-                Ok(_) => self.hint(suspect).await,
-                Err(error) => {
-                    failed_in_a_row += 1;
-                    let times = failed.entry(suspect).or_default();
-                    *times += 1;
-                    let refused = matches!(
-                        error,
-                        RpcError::Call(CallError::Unreachable(_, NoConnection::Refused))
-                    );
-                    if refused || *times >= self.options.suspect_after {
-                        tracing::info!(%suspect, %error, "server does not answer, telling the coordinator");
-                        self.hint(suspect).await;
-                    }
-                    if failed_in_a_row >= self.options.doubt_self_after {
-                        ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
-                    }
+            };
+            if let Some((suspect, address)) = chosen {
+                self.look_at(suspect, &address, &mut failed_in_a_row).await;
+            }
+            turn = self.env.clock.now() + self.options.interval;
+        }
+    }
+
+    /// Waits for the turn of the next ping. Gives a server that writes did not reach, if one comes
+    /// first.
+    async fn pause(&mut self, turn: Moment) -> Option<ServerId> {
+        let mut rest = self.env.clock.sleep(turn.since(self.env.clock.now()));
+        let suspects = &mut self.suspects;
+        tokio::select! {
+            biased;
+            () = &mut rest => return None,
+            changed = suspects.changed() => {
+                if changed.is_ok() {
+                    return *suspects.borrow_and_update();
                 }
             }
-            let list = self.membership.list();
-            failed.retain(|id, _| list.is_up(*id));
+        }
+        // Nobody writes any more.
+        rest.await;
+        None
+    }
+
+    /// Pings a server until it answers or is reported (MEM-7).
+    async fn look_at(&self, suspect: ServerId, address: &Address, failed_in_a_row: &mut u32) {
+        for time in 1..=self.options.suspect_after.max(1) {
+            let found = self.find_out(suspect, address, time).await;
+            match found {
+                Found::Alive => {
+                    *failed_in_a_row = 0;
+                    return;
+                }
+                // Another process: this server is not cut off.
+                Found::Another => return self.hint(suspect).await,
+                Found::Dead => self.hint(suspect).await,
+                Found::Unclear => {}
+            }
+            *failed_in_a_row += 1;
+            if *failed_in_a_row >= self.options.doubt_self_after {
+                ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
+            }
+            if matches!(found, Found::Dead) {
+                return;
+            }
+        }
+    }
+
+    /// One ping, the `time`th in a row that this server does not answer, if it does not.
+    async fn find_out(&self, suspect: ServerId, address: &Address, time: u32) -> Found {
+        match self.ping(address).await {
+            Ok(reply) if reply.is_by(self.membership.cluster(), suspect) => {
+                if !reply.caller_is_member || reply.server_list > self.membership.list().version {
+                    ask_coordinator(&self.env, &self.coordinators, &self.membership).await;
+                }
+                Found::Alive
+            }
+            Ok(_) => Found::Another,
+            Err(error) => {
+                let refused = matches!(
+                    error,
+                    RpcError::Call(CallError::Unreachable(_, NoConnection::Refused))
+                );
+                if !refused && time < self.options.suspect_after {
+                    return Found::Unclear;
+                }
+                tracing::info!(%suspect, %error, "server does not answer, telling the coordinator");
+                Found::Dead
+            }
         }
     }
 
@@ -325,6 +398,14 @@ impl Watcher {
         }
         let chosen = others[self.env.rng.below(others.len() as u64) as usize];
         Some((chosen.id, Address::from(chosen.address.as_str())))
+    }
+
+    /// This one, if it is another server that is up.
+    fn another(&self, server: ServerId) -> Option<(ServerId, Address)> {
+        let list = self.membership.list();
+        let me = self.membership.id();
+        let info = list.up().find(|s| s.id == server && s.id != me)?;
+        Some((info.id, Address::from(info.address.as_str())))
     }
 
     async fn ping(&self, to: &Address) -> Result<PingReply, RpcError> {
@@ -342,7 +423,10 @@ impl Watcher {
     }
 
     async fn hint(&self, suspect: ServerId) {
-        let hint = HintServerCrashed { suspect };
+        let hint = HintServerCrashed {
+            suspect,
+            from: self.membership.id(),
+        };
         let network = &*self.env.network;
         let sent = self
             .coordinators

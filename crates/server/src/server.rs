@@ -658,6 +658,7 @@ impl Starting {
             membership: Arc::clone(&self.membership),
             coordinators: Arc::clone(&self.coordinators),
             options: options.pings,
+            suspects: replication.watch_suspects(),
         };
         tasks.extend(watcher.start());
         tasks.extend(lease.start());

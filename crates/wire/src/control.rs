@@ -4,6 +4,7 @@ use crate::balance::BalanceStatus;
 use crate::codec::{Fields, Request, is_default};
 use crate::data::request;
 use crate::drain::DrainStatus;
+use crate::give_up::Loss;
 use crate::migration::MigrationStatus;
 use crate::opcode::Opcode;
 use crate::recovery::ReplayStats;
@@ -281,11 +282,15 @@ pub struct EnlistReply {
 }
 impl Fields for EnlistReply {}
 
-/// A server does not answer: look whether it crashed.
+/// A server does not answer: look whether it crashed. The coordinator pings it; the word of
+/// others declares nobody dead.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct HintServerCrashed {
     /// The suspect.
     pub suspect: ServerId,
+    /// The server that noticed. Only the hints of members count (DETECT-3).
+    #[serde(default)]
+    pub from: ServerId,
 }
 impl Fields for HintServerCrashed {}
 request!(HintServerCrashed => ());
@@ -610,6 +615,9 @@ pub struct ClusterStatus {
     /// What balancing does.
     #[serde(default)]
     pub balance: BalanceStatus,
+    /// What was given up of crashed servers' logs, oldest first: the latest 16.
+    #[serde(default)]
+    pub losses: Vec<Loss>,
     /// Why the metadata store takes no changes, if it takes none; for people. What the cluster
     /// serves it serves on.
     #[serde(default)]

@@ -230,6 +230,8 @@ opcodes! {
         FinalizeVersion = 81, Control, true;
         /// Switch balancing, or ask what it does.
         Balance = 90, Control, true;
+        /// Go on without the part of a crashed server's log that is lost for good.
+        GiveUpLost = 92, Control, true;
     }
 
     /// Operations that every process answers.

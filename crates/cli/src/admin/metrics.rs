@@ -552,6 +552,7 @@ mod tests {
             migrations: Vec::new(),
             drains: Vec::new(),
             balance: Default::default(),
+            losses: Vec::new(),
             metadata_trouble: None,
         });
         all.redis(&RedisNumbers {

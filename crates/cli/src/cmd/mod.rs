@@ -13,6 +13,7 @@ pub mod manual;
 pub mod migrate;
 pub mod objects;
 pub mod rates;
+pub mod recover;
 pub mod restore;
 pub mod scan;
 pub mod settings;

@@ -1,6 +1,7 @@
 //! `pluvio status`: what the cluster has and does.
 
 use crate::cmd::migrate::as_json as migration_json;
+use crate::cmd::recover;
 use crate::cmd::settings::as_json as settings_json;
 use crate::cmd::table::as_json as table_json;
 use clap::Args;
@@ -99,6 +100,7 @@ pub fn as_json(status: &ClusterStatus) -> Value {
         "migrations": status.migrations.iter().map(migration_json).collect::<Vec<_>>(),
         "drains": status.drains,
         "balance": status.balance,
+        "losses": status.losses,
         "metadata_trouble": status.metadata_trouble,
     })
 }
@@ -352,6 +354,7 @@ pub fn troubles(status: &ClusterStatus) -> Vec<String> {
     if !status.balance.on {
         found.push("balancing is off: `pluvio balance on` switches it on".to_owned());
     }
+    found.extend(status.losses.iter().map(recover::given_up_text));
     found.extend(mixed_text(status));
     for info in &status.list.servers {
         let name = |info: &ServerInfo| format!("server {}", info.id);
@@ -450,6 +453,7 @@ mod tests {
                 on: true,
                 ..BalanceStatus::default()
             },
+            losses: Vec::new(),
             metadata_trouble: None,
         }
     }

@@ -50,6 +50,7 @@ impl State {
                     migrations: Vec::new(),
                     drains: Vec::new(),
                     balance: Default::default(),
+                    losses: Vec::new(),
                     metadata_trouble: None,
                 })
             }),

@@ -12,7 +12,7 @@ mod records;
 mod settings;
 
 pub(crate) use records::{
-    Ends, Epochs, Globals, MoveRecord, MoveStage, ServerRecord, TABLETS_MAX, TableRecord,
+    Ends, Epochs, GivenUp, Globals, MoveRecord, MoveStage, ServerRecord, TABLETS_MAX, TableRecord,
     TabletRecord, Width,
 };
 
@@ -69,6 +69,7 @@ impl State {
                 settings: None,
                 active: Versions::OWN.newest,
                 balance_off: false,
+                losses: Vec::new(),
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),

@@ -4,7 +4,7 @@ use pluvio_units::{
     ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, RecoveryId,
     ReplicationEpoch, SegmentId, ServerId, ServerListVersion, TableId,
 };
-use pluvio_wire::{ClusterSettings, ServerInfo, TabletSpec, TabletState, Versions};
+use pluvio_wire::{ClusterSettings, Loss, ServerInfo, TabletSpec, TabletState, Versions};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +37,9 @@ pub(crate) struct Globals {
     /// Balancing is switched off. An earlier program that leads meanwhile switches it on again.
     #[serde(default)]
     pub(crate) balance_off: bool,
+    /// What was given up of logs, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) losses: Vec<Loss>,
 }
 
 /// One server in the list.
@@ -61,6 +64,21 @@ pub(crate) struct ServerRecord {
     /// back to it (COORD-15).
     #[serde(default)]
     pub(crate) readers: BTreeSet<ServerId>,
+    /// Of a crashed server: the part of its log without which it is recovered (COORD-17).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) given_up: Option<GivenUp>,
+}
+
+/// A part of a log that is lost for good, and the rest that recovery must still find.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct GivenUp {
+    /// How many logs the server had, as far as that is known.
+    pub(crate) logs: u16,
+    /// Segments of the digests that need not be there, and heads that may end a log although they
+    /// may lack their newest writes.
+    pub(crate) segments: BTreeSet<SegmentId>,
+    /// Logs that need no head, and the segments that were found of each.
+    pub(crate) headless: BTreeMap<LogId, BTreeSet<SegmentId>>,
 }
 
 impl ServerRecord {
@@ -74,6 +92,7 @@ impl ServerRecord {
             ends: Ends::new(),
             ends_bind: false,
             readers: BTreeSet::new(),
+            given_up: None,
         }
     }
 }

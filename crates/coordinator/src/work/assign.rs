@@ -283,6 +283,7 @@ impl Assignments {
             return true;
         }
         let inventories = collect(&self.context, crashed).await;
+        // What was given up proves nothing: no witness may have been asked.
         if reconstruct(&inventories, &record.epochs, None).is_ok() {
             // As in a recovery: a witness is among those that answered (LEASE-2).
             return true;

@@ -20,9 +20,9 @@ use pluvio_env::{Address, Frame, Network};
 use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimHandle, SimOptions};
 use pluvio_units::{HashKind, HashRange, KeyHash, ServerId, TableId};
 use pluvio_wire::{
-    ClusterStatus, Coordinators, CreateTable, Enlist, GetClusterStatus, GetTable, MigrateTablet,
-    PROTOCOL_VERSION, Request, RpcError, ServerInfo, ServerState, TableInfo, TableRef, TabletState,
-    WhichTablet,
+    ClusterStatus, Coordinators, CreateTable, Enlist, GetClusterStatus, GetTable,
+    HintServerCrashed, MigrateTablet, PROTOCOL_VERSION, Request, RpcError, ServerInfo, ServerState,
+    TableInfo, TableRef, TabletState, WhichTablet,
 };
 use server::Server;
 use std::collections::{BTreeMap, BTreeSet};
@@ -229,6 +229,32 @@ impl Cluster {
         if let Err(stuck) = self.sim.run_until(|| condition(self), LIMIT) {
             panic!("never: {what}\n{stuck}\n{:#?}", self.status());
         }
+    }
+
+    /// Another server says that this one may have crashed.
+    pub fn hint(&self, suspect: ServerId) -> Result<(), RpcError> {
+        let ids = (0..self.machines.len()).rev().map(|index| self.id(index));
+        let other = ids.into_iter().find(|id| *id != suspect);
+        self.ask(HintServerCrashed {
+            suspect,
+            from: other.unwrap_or_default(),
+        })
+    }
+
+    /// A request to the coordinator, tried once.
+    pub fn ask_once<R: Request + Sync + 'static>(
+        &self,
+        request: R,
+        limit: Duration,
+    ) -> Result<R::Reply, RpcError>
+    where
+        R::Reply: 'static,
+    {
+        let network = self.client.env.network.clone();
+        let coordinators = self.known.clone();
+        let asking = async move { coordinators.call(&*network, &request, limit).await };
+        let asked = self.sim.block_on(self.client.id, asking, 2 * limit);
+        asked.expect("the call has a limit")
     }
 
     /// A request to the coordinator, tried until it is answered.

@@ -32,6 +32,8 @@ pub struct Behaviour {
     pub drops_put_off: u32,
     /// Its objects have no replicas.
     pub volatile: bool,
+    /// Where it stands.
+    pub rack: Option<String>,
     /// Its disk was lost: it has no replicas of others.
     pub disk_lost: bool,
     /// Live bytes of all its tables together, as its statistics say.
@@ -162,7 +164,7 @@ impl Machine {
                     redis: None,
                     redis_cluster: None,
                     admin: None,
-                    rack: None,
+                    rack: state.behaviour.rack.clone(),
                     pid: 1,
                     cores: 1,
                     volatile: state.behaviour.volatile,
@@ -289,7 +291,10 @@ impl Handler {
         if script == Some(OnRecover::Refuse) {
             return Err(Refusal::fatal(FatalKind::Other, "not today"));
         }
-        assert!(!request.segments.is_empty() && !request.tablets.is_empty());
+        // There are none when everything was given up.
+        let is_lost = server.behaviour.disk_lost;
+        assert!(is_lost || !request.segments.is_empty());
+        assert!(!request.tablets.is_empty());
         let tablets = request.tablets.clone();
         server
             .recoveries

@@ -16,20 +16,29 @@
 //!   2^(n-1) times `dead_server_timeout` without one answer, up to `silence_max`. A dead server
 //!   stays silent for as long as that takes; a starved one answers before. A cascade of n servers
 //!   needs all of them to stand still for that long.
+//! - DETECT-3: a hint only makes this process ping. Hints of servers that are not up do not count.
+//!   64 at once begin checks, and 20 a second in the long run.
+//! - DETECT-4: servers of one rack that are silent together are one event. It begins when each
+//!   server of a rack has been silent for `dead_server_timeout`, and servers elsewhere are more, and
+//!   most of them are not silent. Those that were convicted for silence lately count, too. Then each of the rack is convicted without
+//!   DETECT-2's further time. There is one such event in `silence_forgotten`: whoever else is
+//!   silent waits as by DETECT-2. So a partition never convicts a majority in this way.
 
 use super::store_age::StoreAge;
 use crate::ledger::Ledger;
 use crate::options::CoordinatorOptions;
-use crate::suspicion::{Convictions, PINGS, Sign, Suspicion, Verdict, who_is_there};
+use crate::suspicion::{
+    Convictions, Hints, PINGS, Sign, Suspicion, Verdict, rack_is_silent, who_is_there,
+};
 use crate::tasks::TaskGroup;
 use core::pin::pin;
 use core::time::Duration;
 use futures_util::future::{Either, join_all, select};
 use pluvio_env::{CallError, Env, Moment, NoConnection};
 use pluvio_units::ServerId;
-use pluvio_wire::{RpcError, ServerInfo, ServerState};
-use std::collections::BTreeMap;
+use pluvio_wire::{HintServerCrashed, RpcError, ServerInfo, ServerState};
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The pause after a refused connection.
@@ -58,6 +67,15 @@ struct Seen {
     convictions: Convictions,
     /// When a server answered a ping last.
     last_answer: Option<Moment>,
+    /// Suspects that have been silent for `dead_server_timeout`.
+    silent: BTreeSet<ServerId>,
+    /// The rack that was silent as a whole last, and when (DETECT-4).
+    silent_rack: Option<(String, Moment)>,
+    /// The racks of servers that were convicted for silence in `silence_forgotten`, one for each,
+    /// and when.
+    convicted: Vec<(Option<String>, Moment)>,
+    /// Hints that still count.
+    hints: Option<Hints>,
 }
 
 impl Seen {
@@ -75,6 +93,7 @@ impl Seen {
     /// A server has answered a ping.
     fn note_answer(&mut self, server: ServerId, now: Moment) {
         self.last_answer = Some(now);
+        self.silent.remove(&server);
         if let Some(has_answered) = self.suspects.get_mut(&server) {
             *has_answered = true;
         }
@@ -128,13 +147,34 @@ impl Detector {
         self.options.dead_server_timeout.max(shortest) / PINGS
     }
 
+    /// A server says that another one may have crashed (DETECT-3).
+    pub(crate) fn hinted(self: &Arc<Self>, hint: &HintServerCrashed) {
+        let state = self.ledger.state();
+        if !state.is_up(hint.from) || hint.from == hint.suspect {
+            pluvio_units::mark("detect-hint-of-a-stranger");
+            return;
+        }
+        let now = self.env.clock.now();
+        let counts = {
+            let mut seen = self.seen();
+            // One that is checked already costs nothing.
+            seen.suspects.contains_key(&hint.suspect)
+                || seen.hints.get_or_insert_with(|| Hints::new(now)).take(now)
+        };
+        if counts {
+            self.suspect(hint.suspect);
+        }
+    }
+
     /// Checks a server that somebody takes for crashed, unless that is done already.
     pub(crate) fn suspect(self: &Arc<Self>, server: ServerId) {
         if self.ledger.state().is_up(server) && self.seen().begin_check(server) {
             let this = self.clone();
             self.tasks.spawn("check", async move {
                 this.check(server).await;
-                this.seen().suspects.remove(&server);
+                let mut seen = this.seen();
+                seen.suspects.remove(&server);
+                seen.silent.remove(&server);
             });
         }
     }
@@ -173,8 +213,7 @@ impl Detector {
                         return;
                     }
                     let now = clock.now();
-                    let convicted = self.seen().convictions.convict(now, silent, &self.options);
-                    convicted.then_some("it was silent")
+                    self.convict(&record.info, now, silent)
                 }
             };
             if let Some(why) = why {
@@ -185,6 +224,43 @@ impl Detector {
                 clock.sleep(REFUSED_PAUSE).await;
             }
         }
+    }
+
+    /// Whether a server that has been silent for this long is convicted for it now, and why
+    /// (DETECT-2, DETECT-4).
+    fn convict(&self, suspect: &ServerInfo, now: Moment, silent: Duration) -> Option<&'static str> {
+        let state = self.ledger.state();
+        let mut seen = self.seen();
+        seen.silent.insert(suspect.id);
+        let lasts = |at: &Moment| now.since(*at) < self.options.silence_forgotten;
+        let event = seen.silent_rack.clone().filter(|(_, at)| lasts(at));
+        if let Some(rack) = suspect.rack.as_deref() {
+            seen.convicted.retain(|(_, at)| lasts(at));
+            let up = state.up();
+            let up = up.map(|s| (s.rack.as_deref(), seen.silent.contains(&s.id)));
+            // Without these the rest of a majority would look like a minority.
+            let convicted = seen.convicted.iter();
+            let servers = up.chain(convicted.map(|(rack, _)| (rack.as_deref(), true)));
+            let is_first = event.is_none();
+            let belongs = match &event {
+                Some((of, _)) => of == rack,
+                None => rack_is_silent(rack, servers),
+            };
+            if belongs {
+                pluvio_units::mark("detect-rack-silent");
+                seen.convictions.convict_with_rack(now, is_first);
+                if is_first {
+                    seen.silent_rack = Some((rack.to_owned(), now));
+                }
+                seen.convicted.push((suspect.rack.clone(), now));
+                return Some("it was silent together with its rack");
+            }
+        }
+        if !seen.convictions.convict(now, silent, &self.options) {
+            return None;
+        }
+        seen.convicted.push((suspect.rack.clone(), now));
+        Some("it was silent")
     }
 
     /// Whether some other server that should be there answers (DETECT-1). Asks a few of those that

@@ -7,7 +7,7 @@ use super::history::History;
 use super::inventory::{announce, collect};
 use super::masters::{FailedMasters, Masters, Rooms};
 use super::partition::{expected, first_part, first_parts_first, partition};
-use super::plan::{Inventory, LogMap, reconstruct};
+use super::plan::{Inventory, LogMap, reconstruct_without};
 use super::replay::Replay;
 use crate::context::Context;
 use crate::state::ServerRecord;
@@ -169,8 +169,10 @@ impl<'a> Recovery<'a> {
             pluvio_units::mark("recovery-fences-reader");
             let found = collect(self.context, *reader).await;
             let state = self.context.state();
-            let epochs = &state.servers[reader].epochs;
-            if let Err(incomplete) = reconstruct(&found, epochs, None) {
+            let record = &state.servers[reader];
+            let given_up = record.given_up.as_ref();
+            let log = reconstruct_without(&found, &record.epochs, None, given_up);
+            if let Err(incomplete) = log {
                 self.await_backups(&format!("server {reader} may answer reads: {incomplete}"));
                 return Err(self.look_again());
             }
@@ -201,9 +203,11 @@ impl<'a> Recovery<'a> {
         let record = &state.servers[&self.crashed];
         let settled = is_settled(record).then_some(&record.ends);
         let found = &replicas.inventories;
-        let (log, ends) = match reconstruct(found, &record.epochs, settled) {
+        let given_up = record.given_up.as_ref();
+        let reconstruct = |ends| reconstruct_without(found, &record.epochs, ends, given_up);
+        let (log, ends) = match reconstruct(settled) {
             Err(incomplete) if incomplete.lost_ends() && record.ends_bind => {
-                let log = reconstruct(found, &record.epochs, None);
+                let log = reconstruct(None);
                 (log, LogEnds::Lost)
             }
             log => {

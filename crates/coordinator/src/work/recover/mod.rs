@@ -26,6 +26,7 @@ mod attempt;
 mod attempts;
 mod changes;
 mod experience;
+mod give_up;
 mod history;
 mod inventory;
 mod masters;

@@ -34,7 +34,7 @@
 //! - Once something was read, the ends are settled. Then each log ends in the same segment, and
 //!   only replicas count that have as many bytes of it. Steps 2, 3 and 5 were taken before.
 
-use crate::state::{Ends, Epochs};
+use crate::state::{Ends, Epochs, GivenUp};
 use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Bound::{Excluded, Unbounded};
@@ -300,6 +300,19 @@ pub(crate) fn reconstruct(
     epochs: &Epochs,
     ends: Option<&Ends>,
 ) -> Result<LogMap, Incomplete> {
+    reconstruct_without(inventories, epochs, ends, None)
+}
+
+/// The same, without what was given up (COORD-17).
+///
+/// # Errors
+/// What is missing besides.
+pub(crate) fn reconstruct_without(
+    inventories: &[Inventory],
+    epochs: &Epochs,
+    ends: Option<&Ends>,
+    given_up: Option<&GivenUp>,
+) -> Result<LogMap, Incomplete> {
     let heads = heads(inventories, epochs, ends);
     let mut incomplete = Incomplete {
         backups: inventories.len(),
@@ -308,18 +321,23 @@ pub(crate) fn reconstruct(
         doubtful: Vec::new(),
         lost_ends: ends.is_some_and(|ends| lost_power(inventories, ends)),
     };
-    let Some(logs) = heads.values().map(|h| h.info.logs).max() else {
+    let known = heads.values().map(|h| h.info.logs).max();
+    let Some(logs) = known.max(given_up.map(|lost| lost.logs)) else {
         return Err(incomplete);
     };
+    let is_given_up =
+        |segment: &SegmentId| given_up.is_some_and(|lost| lost.segments.contains(segment));
+    let without_head = given_up.map(|lost| &lost.headless);
     let mut found_ends = ends.cloned().unwrap_or_default();
     let mut are_safe = true;
     let headless: Vec<LogId> = (0..logs)
         .map(LogId)
         .filter(|l| !heads.contains_key(l))
+        .filter(|l| without_head.is_none_or(|lost| !lost.contains_key(l)))
         .collect();
     let mut sources = Sources::new(inventories);
     for (log, head) in &heads {
-        if !head.believed {
+        if !head.believed && !is_given_up(&head.segment) {
             incomplete.doubtful.push(head.segment);
         }
         let wanted: BTreeSet<SegmentId> = head
@@ -345,8 +363,18 @@ pub(crate) fn reconstruct(
         for segment in wanted {
             let open = |r: &ReplicaInfo| is_head(r) && r.segment == segment && r.length >= least;
             let usable = |r: &ReplicaInfo| r.log == *log && (r.closed || open(r));
-            if !sources.add(segment, usable) {
+            if !sources.add(segment, usable) && !is_given_up(&segment) {
                 incomplete.missing.push(segment);
+            }
+        }
+    }
+    for (log, found) in without_head.into_iter().flatten() {
+        if heads.contains_key(log) {
+            continue;
+        }
+        for segment in found {
+            if !sources.add(*segment, |r| r.log == *log && r.closed) {
+                incomplete.missing.push(*segment);
             }
         }
     }
@@ -358,8 +386,39 @@ pub(crate) fn reconstruct(
     Ok(LogMap {
         segments: sources.ordered(),
         stats: stats(&heads, inventories),
-        ends: are_safe.then_some(found_ends),
+        ends: (are_safe && given_up.is_none()).then_some(found_ends),
     })
+}
+
+/// What is missing of a log, and what backups have of it: the part that has to be given up before
+/// the rest can be recovered. With it, how much the crashed server had, as far as that is known.
+/// `None`: nothing is missing.
+pub(crate) fn lost_part(
+    inventories: &[Inventory],
+    epochs: &Epochs,
+    ends: Option<&Ends>,
+    given_up: Option<&GivenUp>,
+) -> Option<(GivenUp, Option<Stats>)> {
+    let incomplete = reconstruct_without(inventories, epochs, ends, given_up).err()?;
+    let heads = heads(inventories, epochs, ends);
+    let mut lost = given_up.cloned().unwrap_or_default();
+    lost.segments.extend(incomplete.missing);
+    lost.segments.extend(incomplete.doubtful);
+    let replicas = || inventories.iter().flat_map(|i| &i.replicas);
+    let seen = replicas().map(|r| r.log.0.saturating_add(1)).max();
+    let known = heads.values().map(|h| h.info.logs).max();
+    let logs = known.or(seen).unwrap_or(0).min(LOGS_PER_MASTER_MAX);
+    lost.logs = lost.logs.max(logs);
+    for log in (0..lost.logs).map(LogId) {
+        if heads.contains_key(&log) {
+            continue;
+        }
+        let closed = replicas().filter(|r| r.log == log && r.closed);
+        let found = closed.map(|r| r.segment).collect();
+        lost.headless.insert(log, found);
+    }
+    let stats = known.map(|_| stats(&heads, inventories));
+    Some((lost, stats))
 }
 
 /// Whether a settled end is lost: no backup that answered has it. As many of them lost power as an
@@ -491,10 +550,10 @@ impl<'a> Sources<'a> {
 
 /// The newest statistics: every head carries those of the whole master.
 fn stats(heads: &BTreeMap<LogId, Head<'_>>, inventories: &[Inventory]) -> Stats {
-    let newest = heads
-        .values()
-        .max_by_key(|h| h.segment)
-        .expect("a complete log has a head");
+    // There is one, unless all were given up.
+    let Some(newest) = heads.values().max_by_key(|h| h.segment) else {
+        return Stats::default();
+    };
     let tables = newest.info.tables.iter().map(|t| {
         let load = Load {
             bytes: t.bytes,

@@ -558,3 +558,55 @@ fn one_replica_that_lost_power_is_believed_and_does_not_say_what_others_have() {
     let map = reconstruct(&alone, &Epochs::new(), None).unwrap();
     assert_eq!(segments(&map), [(2, vec![1]), (3, vec![1])]);
 }
+
+fn ids(map: &LogMap) -> Vec<u64> {
+    segments(map).into_iter().map(|(id, _)| id).collect()
+}
+
+// shows: COORD-17
+#[test]
+fn what_was_given_up_need_not_be_there_and_all_the_rest_must() {
+    let epochs = Epochs::new();
+    let two = |log| move |replica| in_log(log, 2, replica);
+    // Segment 2 is lost, and so is the head of log 1.
+    let all = [
+        backup(1, vec![two(0)(replica(1)), two(0)(head(3, &[1, 2, 3]))]),
+        backup(2, vec![two(1)(replica(7)), two(1)(replica(8))]),
+    ];
+    let (lost, stats) = lost_part(&all, &epochs, None, None).expect("something is missing");
+    assert!(stats.is_some());
+    assert_eq!(lost.logs, 2);
+    assert_eq!(lost.segments, BTreeSet::from([SegmentId(2)]));
+    let found = BTreeSet::from([SegmentId(7), SegmentId(8)]);
+    assert_eq!(lost.headless, BTreeMap::from([(LogId(1), found)]));
+    let map = reconstruct_without(&all, &epochs, None, Some(&lost)).unwrap();
+    assert_eq!(ids(&map), [1, 3, 7, 8]);
+    assert_eq!(
+        map.ends, None,
+        "another attempt may find other replicas of heads"
+    );
+    assert_eq!(lost_part(&all, &epochs, None, Some(&lost)), None);
+    // A backup that was there then is waited for.
+    for only in &all {
+        let map = reconstruct_without(std::slice::from_ref(only), &epochs, None, Some(&lost));
+        assert!(map.is_err());
+    }
+    // What was given up is used if it is there again.
+    let back = [
+        all[0].clone(),
+        all[1].clone(),
+        backup(3, vec![two(0)(replica(2))]),
+    ];
+    let map = reconstruct_without(&back, &epochs, None, Some(&lost)).unwrap();
+    assert_eq!(ids(&map), [1, 2, 3, 7, 8]);
+}
+
+// shows: COORD-17
+#[test]
+fn without_any_replica_everything_is_given_up() {
+    let epochs = Epochs::new();
+    let (lost, stats) = lost_part(&[], &epochs, None, None).expect("something is missing");
+    assert!(stats.is_none());
+    let map = reconstruct_without(&[], &epochs, None, Some(&lost)).unwrap();
+    assert_eq!(segments(&map), []);
+}
