@@ -7,8 +7,8 @@ use pluvio_sim::{NetworkFaults, SimOptions};
 use pluvio_units::{ClusterId, HashKind, KeyHash, LogId, ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
     Balance, BalanceWish, CreateTable, DropTable, Enlist, FatalKind, GetTable, GiveUpLost,
-    HintServerCrashed, MigrateTablet, Ping, RecoveryStage, Refusal, RetryReason, RpcError,
-    SetReplicationEpoch, SplitTablet, TableInfo, TableRef, TabletState, WhichTablet,
+    MigrateTablet, Ping, RecoveryStage, Refusal, RetryReason, RpcError, SetReplicationEpoch,
+    SplitTablet, TableInfo, TableRef, TabletState, WhichTablet,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;

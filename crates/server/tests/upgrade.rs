@@ -69,7 +69,7 @@ impl Cluster {
                     let _open = listening.expect("the port is free");
                     std::future::pending::<()>().await;
                 }
-                Err(error) => refused.lock().unwrap().coordinator = Some(error),
+                Err(error) => refused.lock().expect("nobody panics").coordinator = Some(error),
             }
         });
     }
@@ -84,7 +84,7 @@ impl Cluster {
         self.sim.spawn(process.id, "server", async move {
             match Server::start(env, options).await {
                 Ok(server) => drop(server.expelled().await),
-                Err(error) => refused.lock().unwrap().server = Some(error),
+                Err(error) => refused.lock().expect("nobody panics").server = Some(error),
             }
         });
     }
@@ -199,14 +199,19 @@ fn a_cluster_is_upgraded_goes_back_and_is_upgraded_for_good() {
         // No way back, and it is said.
         cluster.restart_server(1, OLD, no_wish);
         cluster.sim.run_for(Duration::from_secs(3));
-        let refused = cluster.refused.lock().unwrap().server.take();
+        let refused = cluster.refused.lock().expect("nobody panics").server.take();
         let refused = refused.expect("it is refused").to_string();
         assert!(refused.contains("no way back"), "{refused}");
         cluster.restart_server(1, NEXT, no_wish);
         cluster.settled(3);
         cluster.restart_coordinator(OLD);
         cluster.sim.run_for(Duration::from_secs(3));
-        let refused = cluster.refused.lock().unwrap().coordinator.take();
+        let refused = cluster
+            .refused
+            .lock()
+            .expect("nobody panics")
+            .coordinator
+            .take();
         let refused = refused.expect("it is refused").to_string();
         assert!(refused.contains("no way back"), "{refused}");
         cluster.restart_coordinator(NEXT);
@@ -239,7 +244,7 @@ fn replicas_are_added_while_the_cluster_runs_and_a_server_that_differs_is_refuse
     assert!(changed.is_err());
     cluster.restart_server(2, OLD, wish(1));
     cluster.sim.run_for(Duration::from_secs(3));
-    let refused = cluster.refused.lock().unwrap().server.take();
+    let refused = cluster.refused.lock().expect("nobody panics").server.take();
     let refused = refused.expect("it is refused").to_string();
     assert!(
         refused.contains("--replicas 1 (the cluster has 2)"),

@@ -331,6 +331,8 @@ mod tests {
             recoveries: Vec::new(),
             migrations: Vec::new(),
             drains: Vec::new(),
+            balance: Default::default(),
+            losses: Vec::new(),
             metadata_trouble: None,
         }
     }
