@@ -63,7 +63,7 @@ mod tests {
     fn every_shell_completes_commands_and_options() {
         for shell in Shell::value_variants() {
             let text = String::from_utf8(script(*shell)).expect("text");
-            for word in ["coordinator", "drain-timeout", "buffered"] {
+            for word in ["coordinator", "drain-timeout"] {
                 assert!(text.contains(word), "{shell}: {word}");
             }
         }
