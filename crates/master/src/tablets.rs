@@ -9,8 +9,8 @@
 //!   earlier map is dropped ([`OldMaps`]): then no operation that began under one of them is
 //!   running. All of them count, not only the latest: an operation may have begun several changes
 //!   ago.
-//! - TAB-3: every tablet has indexes for all its hashes, and an index goes with the last tablet that
-//!   uses it. Both come and go under one lock.
+//! - TAB-3: every tablet has indexes for all its hashes, and an index goes with the last tablet
+//!   that uses it. Both come and go under one lock.
 
 use arc_swap::ArcSwap;
 use pluvio_store::EngineTable;

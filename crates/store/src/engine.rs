@@ -325,16 +325,10 @@ impl Engine {
     }
 
     /// Gives back the address space of indexes that served tablets in `gone` and serve none in
-    /// `kept`, which are the tablets of the table that are still here. All objects in `gone` were
-    /// forgotten, and nothing comes there meanwhile.
+    /// `kept`, the tablets that are still here. All objects in `gone` were forgotten, and none
+    /// comes meanwhile.
     pub fn keep_indexes(&self, table: &EngineTable, gone: HashRange, kept: &[HashRange]) {
         table.indexes.keep_only(gone, kept);
-    }
-
-    /// How many indexes a table has. Each reserves address space for all that the log can hold.
-    #[must_use]
-    pub fn indexes_of(&self, table: &EngineTable) -> usize {
-        table.indexes.count()
     }
 
     /// Counts an entry that is in the index no more as dead. Its version is one that has been

@@ -5,12 +5,12 @@
 //!
 //! 1. This work finds tablets that are neighbours, belong to one server that is up, and need not
 //!    stay apart.
-//! 2. It asks the owner. That one says yes when all of the range is served there, and no recovery or
-//!    migration of it waits for an answer from here. From then on it has one tablet, too.
+//! 2. It asks the owner. That one says yes when all of the range is served there, and no recovery
+//!    or migration of it waits for an answer from here. From then on it has one tablet, too.
 //! 3. It stores the join if the records are still those of step 1.
 //!
-//! That is COORD-18. Between steps 2 and 3 an owner may have one tablet where the coordinator has several. It cuts
-//! what moves out of that.
+//! That is COORD-18. Between steps 2 and 3 an owner may have one tablet where the coordinator has
+//! several. It cuts a part that moves out of that.
 
 use super::balance::Counters;
 use crate::context::Context;

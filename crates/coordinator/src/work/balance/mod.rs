@@ -150,7 +150,6 @@ impl Memory {
         self.last = None;
         let mut tablets = table.into_iter().flat_map(|t| &t.tablets);
         if tablets.any(|t| t.range.contains(last.first) && t.owner != last.to) {
-            pluvio_units::mark("balance-move-failed");
             self.failed.insert((last.table, last.first), now);
         }
     }

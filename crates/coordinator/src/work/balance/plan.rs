@@ -1,10 +1,10 @@
 //! Which tablet moves next for the sake of balance. Pure.
 //!
-//! 1. *Memory*: between the server that is fullest, in parts of its memory for live entries, and the
-//!    one that is emptiest. No more moves than makes both equally full. So a move never calls for
-//!    one back: they must grow apart by the whole gap again.
-//! 2. *Requests*: between the busiest server and the idlest one, if memory allows it. What was moved
-//!    for this stays for a while. So a hot key does not wander.
+//! 1. *Memory*: between the server that is fullest, in parts of its memory for live entries, and
+//!    the one that is emptiest. No more moves than makes both equally full. So a move never calls
+//!    for one back: they must grow apart by the whole gap again.
+//! 2. *Requests*: between the busiest server and the idlest one, if memory allows it. A tablet that
+//!    was moved for this stays for a while. So a hot key does not wander.
 //! 3. *Number*: a table with many more tablets than servers. Its smallest tablet moves to the owner
 //!    of a neighbour, and is joined with that.
 
@@ -116,7 +116,7 @@ pub(super) struct Step {
 
 pub(super) type Loads = BTreeMap<ServerId, Load>;
 
-/// What makes the fullest server and the emptiest one equally full.
+/// The move that makes the fullest server and the emptiest one equally full.
 pub(super) fn uneven(loads: &Loads, options: &BalanceOptions) -> Option<Want> {
     let (from, full) = loads
         .iter()
@@ -141,7 +141,7 @@ pub(super) fn uneven(loads: &Loads, options: &BalanceOptions) -> Option<Want> {
     })
 }
 
-/// What makes the busiest server and the idlest one equally busy. Memory stays even.
+/// The move that makes the busiest server and the idlest one equally busy. Memory stays even.
 pub(super) fn busy(loads: &Loads, options: &BalanceOptions) -> Option<Want> {
     let rates = || {
         let known = loads
@@ -174,7 +174,7 @@ pub(super) fn busy(loads: &Loads, options: &BalanceOptions) -> Option<Want> {
 pub(super) fn choose(tablets: &[Tablet], loads: &Loads, want: &Want) -> Option<Step> {
     let to = loads.get(&want.to)?;
     let all: u64 = tablets.iter().map(|t| t.bytes).sum();
-    // What may move of a tablet by its requests, in bytes: those are taken as evenly spread.
+    // The most bytes, also by requests: those are taken as evenly spread.
     let most = match want.rate {
         None => want.bytes,
         Some((rate, of)) => {
