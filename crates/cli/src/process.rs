@@ -221,6 +221,22 @@ pub async fn wait_for_disk(
     }
 }
 
+/// The versions that this process speaks. Tests let a build with debug assertions be another one:
+/// `PLUVIO_TEST_VERSIONS=7-8`.
+pub fn versions() -> Versions {
+    let own = Versions::OWN;
+    if !cfg!(debug_assertions) {
+        return own;
+    }
+    let given = std::env::var("PLUVIO_TEST_VERSIONS").ok();
+    let read = given.as_deref().and_then(|text| {
+        let (oldest, newest) = text.split_once('-')?;
+        let (oldest, newest) = (oldest.parse().ok()?, newest.parse().ok()?);
+        Some(Versions { oldest, newest })
+    });
+    read.unwrap_or(own)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,20 +288,4 @@ mod tests {
             ["203.0.113.1:7700", "127.0.0.1:7700"]
         ));
     }
-}
-
-/// The versions that this process speaks. Tests let a build with debug assertions be another one:
-/// `PLUVIO_TEST_VERSIONS=7-8`.
-pub fn versions() -> Versions {
-    let own = Versions::OWN;
-    if !cfg!(debug_assertions) {
-        return own;
-    }
-    let given = std::env::var("PLUVIO_TEST_VERSIONS").ok();
-    let read = given.as_deref().and_then(|text| {
-        let (oldest, newest) = text.split_once('-')?;
-        let (oldest, newest) = (oldest.parse().ok()?, newest.parse().ok()?);
-        Some(Versions { oldest, newest })
-    });
-    read.unwrap_or(own)
 }

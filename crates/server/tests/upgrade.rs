@@ -69,7 +69,7 @@ impl Cluster {
                     let _open = listening.expect("the port is free");
                     std::future::pending::<()>().await;
                 }
-                Err(error) => refused.lock().unwrap().coordinator = Some(error),
+                Err(error) => refused.lock().expect("nobody panics").coordinator = Some(error),
             }
         });
     }
@@ -84,7 +84,7 @@ impl Cluster {
         self.sim.spawn(process.id, "server", async move {
             match Server::start(env, options).await {
                 Ok(server) => drop(server.expelled().await),
-                Err(error) => refused.lock().unwrap().server = Some(error),
+                Err(error) => refused.lock().expect("nobody panics").server = Some(error),
             }
         });
     }

@@ -100,8 +100,8 @@ impl Machine {
 
     /// Whether replicas of all heads are on their devices when they answer.
     fn is_synced(&self) -> bool {
-        let heads = self.heads.iter().filter_map(|id| self.segments.get(id));
-        self.view.settings.synced && heads.map(|head| head.synced).all(|synced| synced)
+        let mut heads = self.heads.iter().filter_map(|id| self.segments.get(id));
+        self.view.settings.synced && heads.all(|head| head.synced)
     }
 
     /// Numbers, and why writes wait.
