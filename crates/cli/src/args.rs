@@ -345,16 +345,16 @@ pub struct Coordinator {
 /// What a server expects of the cluster's settings.
 #[derive(Args, Clone, Debug)]
 pub struct Expects {
-    /// Replicas of every write on other servers' disks, 0 for none: the server does not join a
-    /// cluster that has another number. The first server of a cluster begins it with these three,
-    /// unless the coordinator was given some [default: what the cluster has; 3 when it begins]
+    /// Replicas of every write on other servers' disks, 0 for none. The server does not join a
+    /// cluster that has another number. Without settings of the coordinator's, the first server
+    /// begins them [default: that of the cluster; 3 when it begins]
     #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
     pub replicas: Option<u32>,
-    /// As --replicas: replicas without which writes wait [default: what the cluster has; 1 when it
+    /// As --replicas: replicas without which writes wait [default: that of the cluster; 1 when it
     /// begins]
     #[arg(long, value_name = "M", env = "PLUVIO_MIN_REPLICAS")]
     pub min_replicas: Option<u32>,
-    /// As --replicas: when a write is acknowledged [default: what the cluster has; buffered when it
+    /// As --replicas: when a write is acknowledged [default: that of the cluster; buffered when it
     /// begins]
     #[arg(long, value_enum, env = "PLUVIO_DURABILITY")]
     pub durability: Option<Durability>,
@@ -363,7 +363,7 @@ pub struct Expects {
 /// The settings of a cluster that begins. Later, `pluvio settings set` changes them.
 #[derive(Args, Clone, Debug)]
 pub struct Begins {
-    /// Replicas of every write on other servers' disks, when the cluster begins; 0 keeps none. Later
+    /// Replicas of every write on other servers' disks, when the cluster begins; 0 keeps none. Then
     /// `pluvio settings set` changes it [default: that of the first server]
     #[arg(long, value_name = "R", env = "PLUVIO_REPLICAS", value_parser = clap::value_parser!(u32).range(0..=REPLICAS_MAX))]
     pub replicas: Option<u32>,

@@ -37,9 +37,9 @@ pub struct ServerOptions {
     /// Ask for huge pages, for the log and for large indexes: fewer TLB misses; memory is used in
     /// steps of 2 MiB.
     pub huge_pages: bool,
-    /// What this server expects of the cluster's settings; the coordinator refuses it if they are
-    /// others. `None`: whatever the cluster has. The first server of a cluster whose coordinator
-    /// was given none begins them. Replicas of every segment on other servers' disks; 0 keeps none:
+    /// This server's expectation of the cluster's settings; the coordinator refuses it if they are
+    /// others. `None`: any. The first server of a cluster whose coordinator was given none begins
+    /// them. Replicas of every segment on other servers' disks; 0 keeps none:
     /// a crash loses the data.
     pub replicas: Option<u32>,
     /// As `replicas`: replicas without which writes wait.

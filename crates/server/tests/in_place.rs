@@ -127,6 +127,8 @@ fn updates_at_the_owner_are_done_once_however_often_they_are_sent() {
 fn replicas_and_overwriting_do_not_go_together() {
     let mut options = ServerOptions::new(Address::default(), Address::default());
     options.in_place = true;
+    assert!(options.problem().is_some(), "the cluster may have replicas");
+    options.replicas = Some(3);
     let problem = options.problem().unwrap();
     assert!(
         problem.contains("update in-place needs replicas 0, not 3"),

@@ -162,7 +162,7 @@ impl Cluster {
     }
 }
 
-// shows: VERSION-1
+// shows: VERSION-1, VERSION-2
 #[test]
 fn a_cluster_is_upgraded_goes_back_and_is_upgraded_for_good() {
     for seed in 0..3 {

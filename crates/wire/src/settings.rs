@@ -87,7 +87,8 @@ impl core::fmt::Display for ClusterSettings {
     }
 }
 
-/// Some settings: those that a server expects, that a new cluster is to have, or that are to change.
+/// Some settings: those that a server expects, that a new cluster is to have, or that are to be
+/// changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SettingsWish {
     /// See [`ClusterSettings::replicas`].
@@ -120,7 +121,8 @@ impl SettingsWish {
         }
     }
 
-    /// What it names otherwise than `settings` have it, for people; `None` when nothing.
+    /// The settings that it names otherwise than `settings` have them, for people; `None` when there
+    /// are none.
     #[must_use]
     pub fn contradiction(&self, settings: &ClusterSettings) -> Option<String> {
         let number = |name: &str, wish: Option<u32>, is: u32| {
@@ -221,8 +223,8 @@ impl core::fmt::Display for Versions {
 }
 
 /// Let the cluster speak the newest version that the leading coordinator knows. There is no way
-/// back. Answered when it is stored; servers hear of it with the next server list. Repeating it does
-/// no harm.
+/// back. Answered when it is stored; servers hear of it with the next server list. It may be
+/// repeated.
 ///
 /// Refused as [`WrongVersion`](crate::FatalKind::WrongVersion) while a server of the list does not
 /// speak it, with the servers' ids.

@@ -6,9 +6,9 @@
 //! - SETTINGS-2: whether there are replicas at all never changes. A log has them from its birth or
 //!   never, and recovery of a log without them would find nothing.
 //! - VERSION-1: the active version only rises, and only to one that the leader and every server
-//!   that is up speak. From then on a process that does not speak it neither joins nor leads.
-//! - VERSION-2: what is sent between processes and what is stored is that of the active version, so
-//!   that programs of the version before can take over until it rises.
+//!   that is up speak. From then on only a process that speaks it may join or lead.
+//! - VERSION-2: messages and stored data are those of the active version. So programs of the version
+//!   before can take over until it rises.
 
 use super::State;
 use pluvio_wire::{
