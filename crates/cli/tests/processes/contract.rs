@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 
 /// Ports in a row that were free a moment ago.
-fn free_ports(count: u16) -> u16 {
+pub fn free_ports(count: u16) -> u16 {
     for first in (20_000..30_000).step_by(usize::from(count)) {
         let all = first..first + count;
         let held: Vec<_> = all
