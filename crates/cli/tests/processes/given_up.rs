@@ -25,8 +25,8 @@ fn what_is_lost_with_both_disks_is_given_up_and_the_tables_serve_again() {
         .map(|server| server["id"].to_string())
         .collect();
     let gives_up = |id: &str, more: &[&str]| {
-        let arguments = ["recover", "--give-up", id].iter().chain(more);
-        cluster.run(arguments.copied())
+        let command = ["recover", "--give-up", id];
+        cluster.run(command.iter().chain(more).copied())
     };
     assert_ne!(gives_up(&ids[0], &["--yes"]).code, Some(0), "it is up");
     for server in [0, 1] {
