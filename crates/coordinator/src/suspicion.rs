@@ -148,9 +148,9 @@ impl Hints {
 
 /// Silent servers of one rack, as one event (DETECT-4). Pure.
 ///
-/// `servers` has the rack of each server, and whether it is silent for long enough by itself. Says whether the rack of a suspect is silent as a whole: it has several
-/// servers, all of them are silent, and other racks have more than half of all servers, most of
-/// which answer.
+/// `servers` has the rack of each server, and whether it is silent for long enough by itself. Says
+/// whether the rack of a suspect is silent as a whole. Then it has several servers, and all of them
+/// are silent. Other racks have more than half of all servers, most of which answer.
 pub(crate) fn rack_is_silent<'a>(
     rack: &str,
     servers: impl Iterator<Item = (Option<&'a str>, bool)>,

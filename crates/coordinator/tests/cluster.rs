@@ -352,9 +352,10 @@ fn an_incomplete_log_is_waited_for_and_said_so() {
 }
 
 /// No backup has an open head any more, nor will it come back.
-// shows: COORD-17
+// shows: COORD-19
 #[test]
 fn what_is_lost_for_good_is_given_up_when_exactly_that_is_named() {
+    let _marks = pluvio_units::Marks::to_reach(&["recovery-gives-up"]);
     let cluster = cluster(3);
     cluster.create_table("t");
     let dead = cluster.id(0);
@@ -401,7 +402,7 @@ fn what_is_lost_for_good_is_given_up_when_exactly_that_is_named() {
 }
 
 /// A backup that is up may have what seems to be lost.
-// shows: COORD-17
+// shows: COORD-19
 #[test]
 fn nothing_is_given_up_while_a_server_has_not_said_what_it_has() {
     let cluster = cluster(3);
@@ -656,6 +657,7 @@ fn silent_servers_are_declared_dead_one_by_one() {
 // shows: DETECT-4
 #[test]
 fn a_rack_that_falls_silent_is_declared_dead_as_one() {
+    let _marks = pluvio_units::Marks::to_reach(&["detect-rack-silent"]);
     let dead_after = |racks: bool| {
         let mut cluster = cluster(0);
         for index in 0..10 {

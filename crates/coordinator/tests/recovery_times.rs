@@ -13,7 +13,10 @@ const WORK: Duration = Duration::from_millis(400);
 
 /// A cluster with a table, and a crash of the first server after `prepare`.
 fn crashed(servers: usize, prepare: impl FnOnce(&Cluster)) -> Cluster {
-    let cluster = Cluster::with_servers(7, SimOptions::default(), servers);
+    let mut options = SimOptions::default();
+    // A dead process is known by its port at once.
+    options.network.refused_ppm = 1_000_000;
+    let cluster = Cluster::with_servers(7, options, servers);
     cluster.create_table("t");
     prepare(&cluster);
     cluster.crash(0);

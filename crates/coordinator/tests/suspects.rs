@@ -377,6 +377,7 @@ fn a_crashed_server_is_told_once() {
 // shows: DETECT-3
 #[test]
 fn hints_of_strangers_do_not_make_the_coordinator_ping() {
+    let _marks = pluvio_units::Marks::to_reach(&["detect-hint-of-a-stranger"]);
     let (cluster, wire) = cluster(3);
     let dead = cluster.id(2);
     cluster.crash(2);
@@ -385,7 +386,7 @@ fn hints_of_strangers_do_not_make_the_coordinator_ping() {
     let suspect = cluster.id(0);
     let checks = |from: ServerId| {
         wire.pings.lock().unwrap().clear();
-        // What the coordinator pings by itself is not soon after.
+        // The coordinator's own pings do not come soon after.
         cluster
             .ask(pluvio_wire::HintServerCrashed { suspect, from })
             .unwrap();

@@ -15,9 +15,9 @@
 //!   empty store, or on another one, leads another cluster. Its lists get ahead of this one's, and
 //!   its ids are the same.
 //!
-//! - MEM-7: a server that does not answer a ping is pinged again at once, by the same server, until
-//!   it answers or the coordinator is told. So the time to find a dead server does not grow with
-//!   the cluster.
+//! - MEM-7: a server that does not answer a ping is pinged again at once, by the same server. That
+//!   goes on until it answers or the coordinator is told. So the time to find a dead server does
+//!   not grow with the cluster.
 //!
 //! Each server pings one other, chosen at random, at every interval. The work per server does not
 //! grow with the cluster, and a dead server is found by the first that happens to ask. A backup

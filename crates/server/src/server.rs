@@ -1,6 +1,7 @@
 //! Starting a server, and what holds it together.
 
 mod redis;
+mod tasks;
 
 use crate::identity::{FORMAT_VERSION, Identity, IdentityError};
 use crate::lease::Lease;
@@ -12,26 +13,22 @@ use crate::options::ServerOptions;
 use crate::service::ServerService;
 use crate::status::{Readiness, StatusSource, WholeStatus};
 use pluvio_backup::{Backup, BackupError, BackupOptions};
-use pluvio_client::{Client, ClientOptions, Doubt};
-use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, Pace, TaskHandle, Transport};
+use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, TaskHandle, Transport};
 use pluvio_log::{
-    Cleaner, CleanerOptions, Corruption, Durability, Geometry, LogOptions, LogSpace, LogStats,
-    MemoryBinding, MemoryPart, OpenError,
+    CleanerOptions, Corruption, Durability, Geometry, LogOptions, LogStats, MemoryBinding,
+    MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{ClientMemory, Latencies, RedisService, Totals};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
-use pluvio_units::{
-    ClientId, ClusterId, CoreId, KeyPlace, LOGS_PER_MASTER_MAX, LogId, ServerId, ServerListVersion,
-    Size,
-};
+use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, Size};
 use pluvio_wire::{
     ClusterSettings, Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, Refusal,
     RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
 };
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -42,24 +39,6 @@ const ENLIST_LIMIT: Duration = Duration::from_secs(2);
 const ENLIST_PAUSE: Duration = Duration::from_millis(100);
 /// Attempts to enlist between two traces.
 const ENLIST_TRACE_EVERY: u32 = 20;
-/// Pause between looks for clients that are gone. Each look is at a 64th of them, at most some
-/// thousand.
-const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
-/// Between two looks for keys that transactions have locked for long.
-const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
-/// So long that the client of a transaction has most likely gone: it needs some round trips.
-const LOCKED_LONG: Duration = Duration::from_secs(1);
-/// Most locked keys of a look.
-const RESOLVE_MAX: usize = 4096;
-/// Most transactions that are looked after at a time.
-const RESOLVE_AT_ONCE: usize = 256;
-/// Pause between looks for keys that have expired. Deadlines are judged by the millisecond, whether
-/// or not this is called; the horizon is appended some times in its lead.
-const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
-/// Keys dropped at a time, while other requests of the core wait: some 50 us. Where there are more,
-/// the requests that have arrived come first. So an idle core drops as fast as it can, some hundred
-/// thousand keys a second. A request waits for one slice at most.
-const EXPIRE_SLICE: usize = 32;
 
 /// Why a server cannot start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -663,174 +642,6 @@ impl Starting {
         tasks.extend(watcher.start());
         tasks.extend(lease.start());
         Ok(tasks)
-    }
-
-    /// Tells backup and master of every new server list.
-    fn follow_list(&self, master: Arc<Master>) -> TaskHandle {
-        let mut list = self.membership.watch_list();
-        let backup = self.backup.clone();
-        self.env.tasks.spawn(CoreId(0), "server list", async move {
-            loop {
-                let now = list.borrow_and_update().clone();
-                // None of all has version 0.
-                if now.version > ServerListVersion(0) {
-                    backup.server_list_changed(&now);
-                    master.replication().server_list_changed(&now);
-                    master.server_list_changed(&now);
-                }
-                if list.changed().await.is_err() {
-                    return;
-                }
-            }
-        })
-    }
-
-    /// Keeps the cluster's version in the data directory: a program that does not speak it is kept
-    /// from what is written from then on.
-    fn follow_version(&self, mut identity: Identity) -> TaskHandle {
-        /// The pause before a disk that refused is asked again.
-        const AGAIN: Duration = Duration::from_secs(1);
-        let mut list = self.membership.watch_list();
-        let env = self.env.clone();
-        let tasks = Arc::clone(&env.tasks);
-        tasks.spawn(CoreId(0), "version", async move {
-            loop {
-                let active = list.borrow_and_update().active;
-                if active > identity.protocol {
-                    let raised = Identity {
-                        protocol: active,
-                        ..identity
-                    };
-                    match raised.store(&*env.disk).await {
-                        Ok(()) => {
-                            tracing::info!(active, "the cluster's version was raised");
-                            identity = raised;
-                        }
-                        Err(error) => {
-                            tracing::warn!(%error, "the data directory does not say that the cluster's version was raised; trying again");
-                            env.clock.sleep(AGAIN).await;
-                            continue;
-                        }
-                    }
-                }
-                if list.changed().await.is_err() {
-                    return;
-                }
-            }
-        })
-    }
-
-    /// Stops the master when the cluster has declared this server dead (SRV-1).
-    fn follow_standing(&self, master: Arc<Master>) -> TaskHandle {
-        let mut standing = self.membership.watch_standing();
-        self.env.tasks.spawn(CoreId(0), "standing", async move {
-            while standing.changed().await.is_ok() {
-                match &*standing.borrow_and_update() {
-                    Standing::Joining | Standing::Member => continue,
-                    Standing::Expelled(why) => {
-                        pluvio_units::mark("server-expelled");
-                        tracing::warn!(why, "this server was declared dead and stops serving");
-                    }
-                    Standing::Left => {
-                        pluvio_units::mark("server-left");
-                        tracing::info!("this server has left the cluster");
-                    }
-                }
-                master.stop();
-                return;
-            }
-        })
-    }
-
-    /// Lets the master forget clients that are gone, a part of them at a time.
-    fn forget_clients(&self, master: Arc<Master>) -> TaskHandle {
-        let clock = Arc::clone(&self.env.clock);
-        self.env.tasks.spawn(CoreId(0), "clients", async move {
-            loop {
-                clock.sleep(FORGET_CLIENTS_PAUSE).await;
-                master.forget_clients();
-            }
-        })
-    }
-
-    /// Goes on with transactions of several servers that have locked keys here for long: their
-    /// clients may be gone. One that takes long does not hold up the others.
-    fn resolve_transactions(&self, master: Arc<Master>) -> TaskHandle {
-        let (clock, tasks) = (Arc::clone(&self.env.clock), Arc::clone(&self.env.tasks));
-        let options = ClientOptions::new(self.options.coordinators.clone());
-        let client = Client::embedded(&self.env, options, Arc::new(self.local.clone()));
-        let running = Arc::<Mutex<BTreeSet<(ClientId, KeyPlace)>>>::default();
-        self.env.tasks.spawn(CoreId(0), "transactions", async move {
-            loop {
-                clock.sleep(RESOLVE_PAUSE).await;
-                let mut doubts: BTreeMap<(ClientId, KeyPlace), Vec<KeyPlace>> = BTreeMap::new();
-                for locked in master.locked_for(LOCKED_LONG, RESOLVE_MAX) {
-                    let doubt = doubts.entry((locked.client, locked.home));
-                    doubt.or_default().push(locked.place);
-                }
-                for (name, keys) in doubts {
-                    {
-                        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
-                        if running.len() >= RESOLVE_AT_ONCE || !running.insert(name) {
-                            continue;
-                        }
-                    }
-                    let (client, running) = (client.clone(), Arc::clone(&running));
-                    let resolve = async move {
-                        let (of, home) = name;
-                        let doubt = Doubt {
-                            client: of,
-                            home,
-                            keys,
-                        };
-                        pluvio_units::mark("transaction-resolved-by-server");
-                        if let Err(error) = client.resolve(&doubt).await {
-                            tracing::debug!(%error, "a transaction cannot be concluded yet");
-                        }
-                        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
-                        running.remove(&name);
-                    };
-                    drop(tasks.spawn(CoreId(0), "transaction", resolve));
-                }
-            }
-        })
-    }
-
-    /// Lets the master drop what has expired, with the log of one core.
-    fn expire(&self, core: CoreId, master: &Arc<Master>) -> TaskHandle {
-        let (clock, master) = (Arc::clone(&self.env.clock), Arc::clone(master));
-        let logs = master.store().space().logs().count();
-        let log = LogId((usize::from(core.0) % logs) as u16);
-        self.env.tasks.spawn(core, "expiry", async move {
-            loop {
-                match master.expire(log, EXPIRE_SLICE) {
-                    // Lets the event loop look for what has arrived, too.
-                    true => tokio::task::yield_now().await,
-                    false => clock.sleep(EXPIRE_PAUSE).await,
-                }
-            }
-        })
-    }
-
-    /// A thread that steps the cleaner: the one with this number.
-    fn start_cleaner(
-        &self,
-        number: u16,
-        cleaner: Arc<Cleaner>,
-        space: Arc<LogSpace>,
-    ) -> TaskHandle {
-        let clock = Arc::clone(&self.env.clock);
-        let step = move || {
-            let now_s = u32::try_from(clock.unix_seconds()).unwrap_or(u32::MAX);
-            match cleaner.step_as(number, now_s) {
-                Ok(pace) => pace,
-                Err(corruption) => {
-                    space.found_corrupt(&corruption);
-                    Pace::Done
-                }
-            }
-        };
-        self.env.tasks.background("cleaner", Box::new(step))
     }
 }
 

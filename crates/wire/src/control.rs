@@ -615,7 +615,7 @@ pub struct ClusterStatus {
     /// What balancing does.
     #[serde(default)]
     pub balance: BalanceStatus,
-    /// What was given up of crashed servers' logs, oldest first: the latest 16.
+    /// Parts of crashed servers' logs that were given up, oldest first: the latest 16.
     #[serde(default)]
     pub losses: Vec<Loss>,
     /// Why the metadata store takes no changes, if it takes none; for people. What the cluster

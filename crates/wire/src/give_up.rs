@@ -1,4 +1,5 @@
-//! Going on without the part of a log that is lost for good: `docs/recovery.md` tells the whole way.
+//! Going on without the part of a log that is lost for good: `docs/recovery.md` tells the whole
+//! way.
 
 use crate::codec::{Fields, Request};
 use crate::data::request;

@@ -121,8 +121,8 @@ impl SettingsWish {
         }
     }
 
-    /// The settings that it names otherwise than `settings` have them, for people; `None` when there
-    /// are none.
+    /// The settings that it names otherwise than `settings` have them, for people; `None` when
+    /// there are none.
     #[must_use]
     pub fn contradiction(&self, settings: &ClusterSettings) -> Option<String> {
         let number = |name: &str, wish: Option<u32>, is: u32| {

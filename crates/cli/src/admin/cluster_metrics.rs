@@ -41,17 +41,17 @@ impl Metrics {
             u64::from(status.balance.on),
         );
         self.counter(
-            "balance_moves_total",
+            "balance_moves",
             "Migrations begun for the sake of balance since this coordinator leads.",
             status.balance.begun,
         );
         self.counter(
-            "balance_moved_bytes_total",
+            "balance_moved_bytes",
             "Bytes of those, about.",
             status.balance.begun_bytes,
         );
         self.counter(
-            "tablets_joined_total",
+            "tablets_joined",
             "Joins of neighbouring tablets since this coordinator leads.",
             status.balance.joined,
         );

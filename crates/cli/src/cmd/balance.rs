@@ -109,7 +109,7 @@ mod tests {
         };
         let text = status_text(&status);
         assert!(text.starts_with("balancing is on, even;"), "{text}");
-        assert!(text.contains("2 moves of 3 MiB, 0 joins"), "{text}");
+        assert!(text.contains("2 moves of 3MiB, 0 joins"), "{text}");
         (status.on, status.phase) = (false, "off".into());
         assert!(status_text(&status).starts_with("balancing is off;"));
     }

@@ -1,5 +1,5 @@
-//! What an operator sees of the cluster's settings, and of an upgrade to another version. The
-//! builds are one program that is told which versions it speaks.
+//! The cluster's settings and an upgrade to another version, as an operator sees them. The builds
+//! are one program that is told which versions it speaks.
 
 use crate::contract::free_ports;
 use crate::support::patience::wait_for;

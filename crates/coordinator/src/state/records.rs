@@ -64,7 +64,7 @@ pub(crate) struct ServerRecord {
     /// back to it (COORD-15).
     #[serde(default)]
     pub(crate) readers: BTreeSet<ServerId>,
-    /// Of a crashed server: the part of its log without which it is recovered (COORD-17).
+    /// Of a crashed server: the part of its log without which it is recovered (COORD-19).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) given_up: Option<GivenUp>,
 }

@@ -7,8 +7,8 @@
 //!   never, and recovery of a log without them would find nothing.
 //! - VERSION-1: the active version only rises, and only to one that the leader and every server
 //!   that is up speak. From then on only a process that speaks it may join or lead.
-//! - VERSION-2: messages and stored data are those of the active version. So programs of the version
-//!   before can take over until it rises.
+//! - VERSION-2: messages and stored data are those of the active version. So programs of the
+//!   version before can take over until it rises.
 
 use super::State;
 use pluvio_wire::{

@@ -230,11 +230,11 @@ fn play(
     assert!(cluster.leaders().len() == 1);
     let new = again.tables.iter().find(|t| t.name == "new");
     if operation == Operation::Replace && steps.deaths() == 0 {
-        let tablets = new.map(|new| new.tablets.len());
-        assert_eq!(
-            tablets,
-            Some(SERVERS),
-            "the dead server was to get one, too"
+        let widths = new.map(|new| new.tablets.iter().map(|t| t.range.last.0 - t.range.first.0));
+        let smallest = widths.and_then(Iterator::min).expect("the table is there");
+        assert!(
+            smallest < u64::MAX / 5 * 2,
+            "the dead server was to get a third, too"
         );
     }
     steps

@@ -398,9 +398,14 @@ impl Cluster {
     /// Runs until nothing is left to do, then checks that map and servers agree.
     pub fn calm_down(&self) -> ClusterStatus {
         let mut wrong = String::new();
+        let mut tables = Vec::new();
+        let mut same = 0;
         for _ in 0..600 {
             self.sim.run_for(Duration::from_millis(100));
             let status = self.status();
+            // Neighbours may still become one: owners are asked every half second.
+            same = if status.tables == tables { same + 1 } else { 0 };
+            tables.clone_from(&status.tables);
             // Everybody who is listed runs, everybody who runs is listed (or knows that it is
             // dead), and all have the newest list.
             let mut listed: BTreeSet<ServerId> = status.list.servers.iter().map(|s| s.id).collect();
@@ -411,7 +416,7 @@ impl Cluster {
             });
             let settled = settled && listed.is_empty();
             let forgotten = !self.stored().values().any(is_dropping);
-            if Self::is_calm(&status) && settled && forgotten {
+            if Self::is_calm(&status) && settled && forgotten && same >= 6 {
                 // Replies may still be on their way.
                 match self.check_owners(&status) {
                     Ok(()) => return status,

@@ -19,10 +19,11 @@
 //! - DETECT-3: a hint only makes this process ping. Hints of servers that are not up do not count.
 //!   64 at once begin checks, and 20 a second in the long run.
 //! - DETECT-4: servers of one rack that are silent together are one event. It begins when each
-//!   server of a rack has been silent for `dead_server_timeout`, and servers elsewhere are more, and
-//!   most of them are not silent. Those that were convicted for silence lately count, too. Then each of the rack is convicted without
-//!   DETECT-2's further time. There is one such event in `silence_forgotten`: whoever else is
-//!   silent waits as by DETECT-2. So a partition never convicts a majority in this way.
+//!   server of a rack has been silent for `dead_server_timeout`, and servers elsewhere are more,
+//!   and most of them are not silent. Those that were convicted for silence lately count, too. Then
+//!   each of the rack is convicted without DETECT-2's further time. There is one such event in
+//!   `silence_forgotten`: others that are silent wait as by DETECT-2. So a partition never convicts
+//!   a majority in this way.
 
 use super::store_age::StoreAge;
 use crate::ledger::Ledger;

@@ -1,11 +1,11 @@
 //! Going on without a part of a crashed server's log, because somebody said so (F11).
 //!
-//! - COORD-17: only a request that names exactly what is missing lets a recovery go on without it,
-//!   and only when every server that is up has said what it has. What is given up is stored before
-//!   anything is replayed. Recovery still waits for whatever was there at that time.
+//! - COORD-19: only a request that names exactly the missing part lets a recovery go on without it.
+//!   Every server that is up must have said what it has. The part given up is stored before
+//!   anything is replayed. Recovery still waits for everything that was there at that time.
 //!
-//! The log that is left proves less than a whole one. A server that was declared dead and still
-//! runs, out of reach together with the backups that are missing, goes on serving: whoever gives
+//! The log that is left proves less than a whole one. A server that was declared dead may still
+//! run, out of reach together with the backups that are missing, and go on serving. Whoever gives
 //! up says that those processes do not run.
 
 use super::Recoveries;
@@ -32,7 +32,7 @@ const BY_MAX: usize = 128;
 const OBJECT_BYTES_MIN: u64 = 12;
 
 impl Recoveries {
-    /// Says what is lost of a crashed server's log, or lets its recovery go on without (COORD-17).
+    /// Says what is lost of a crashed server's log, or lets its recovery go on without (COORD-19).
     ///
     /// # Errors
     /// See [`GiveUpLost`].

@@ -8,9 +8,10 @@
 //! 5. `licences`: cargo-deny, where it is installed.
 //!
 //! The results lie in `target/packages`. `--release` takes the release profile, as releases do,
-//! and `--debug` the profile dev; without them the programs are those of the tests. A step that this machine cannot do is skipped
-//! with a notice. Tools are fetched at fixed versions into `target/test-tools/packages`. Not part
-//! of CI: it fetches and builds for some ten minutes, and installs a package on this machine.
+//! and `--debug` the profile dev; without them the programs are those of the tests. A step that
+//! this machine cannot do is skipped with a notice. Tools are fetched at fixed versions into
+//! `target/test-tools/packages`. Not part of CI: it fetches and builds for some ten minutes, and
+//! installs a package on this machine.
 
 mod chart;
 mod deb;
@@ -160,8 +161,8 @@ fn is_root() -> bool {
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// Asks cargo-deny about licences, bans and sources, and about known defects where their list can be
-/// had.
+/// Asks cargo-deny about licences, bans and sources, and about known defects where their list can
+/// be had.
 fn licences(place: &Place) -> Result<Done> {
     let deny = |check: &[&str]| {
         let mut command = Command::new(program());

@@ -303,7 +303,7 @@ pub(crate) fn reconstruct(
     reconstruct_without(inventories, epochs, ends, None)
 }
 
-/// The same, without what was given up (COORD-17).
+/// The same, without what was given up (COORD-19).
 ///
 /// # Errors
 /// What is missing besides.
@@ -390,9 +390,8 @@ pub(crate) fn reconstruct_without(
     })
 }
 
-/// What is missing of a log, and what backups have of it: the part that has to be given up before
-/// the rest can be recovered. With it, how much the crashed server had, as far as that is known.
-/// `None`: nothing is missing.
+/// The part of a log that has to be given up before the rest can be recovered. With it, how much
+/// the crashed server had, as far as that is known. `None`: nothing is missing.
 pub(crate) fn lost_part(
     inventories: &[Inventory],
     epochs: &Epochs,

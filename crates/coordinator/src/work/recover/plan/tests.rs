@@ -563,7 +563,7 @@ fn ids(map: &LogMap) -> Vec<u64> {
     segments(map).into_iter().map(|(id, _)| id).collect()
 }
 
-// shows: COORD-17
+// shows: COORD-19
 #[test]
 fn what_was_given_up_need_not_be_there_and_all_the_rest_must() {
     let epochs = Epochs::new();
@@ -591,7 +591,7 @@ fn what_was_given_up_need_not_be_there_and_all_the_rest_must() {
         let map = reconstruct_without(std::slice::from_ref(only), &epochs, None, Some(&lost));
         assert!(map.is_err());
     }
-    // What was given up is used if it is there again.
+    // A part that was given up is used if it is there again.
     let back = [
         all[0].clone(),
         all[1].clone(),
@@ -601,7 +601,7 @@ fn what_was_given_up_need_not_be_there_and_all_the_rest_must() {
     assert_eq!(ids(&map), [1, 2, 3, 7, 8]);
 }
 
-// shows: COORD-17
+// shows: COORD-19
 #[test]
 fn without_any_replica_everything_is_given_up() {
     let epochs = Epochs::new();
