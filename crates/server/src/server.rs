@@ -684,7 +684,7 @@ mod tests {
             state,
         };
         let list = ServerList {
-            version: ServerListVersion(1),
+            version: pluvio_units::ServerListVersion(1),
             servers: vec![
                 server(1, "here:1", ServerState::Crashed),
                 server(2, "there:1", ServerState::Up),

@@ -30,7 +30,7 @@ fn spawn(arguments: &[&str], data: &Path, versions: &str) -> Running {
 fn settings_are_shown_and_changed_and_a_server_that_differs_is_refused() {
     let mut cluster = Setup::servers(3).start();
     let shown = cluster.run(["settings"]).ok().text();
-    assert_eq!(shown, "replicas=2 min-replicas=1 durability=buffered");
+    assert_eq!(shown, "replicas=2 min-replicas=1 durability=buffered\n");
     cluster.run(["settings", "set"]).fails(2, &["NAME=VALUE"]);
     cluster
         .run(["settings", "set", "copies=2"])
