@@ -152,7 +152,7 @@ impl Backup {
         BackupStats {
             frames: (catalogue.frames.len() + catalogue.rewrites.len()) as u64,
             frames_open: catalogue.open_frames() as u64,
-            frames_found: catalogue.found().len() as u64,
+            frames_found: catalogue.found_count() as u64,
             frame_bytes: catalogue.bytes,
             frames_damaged: read(&counters.damaged),
             frames_freed: read(&counters.freed),

@@ -12,6 +12,8 @@ use std::sync::Arc;
 /// Most freed segments remembered per master (BACKUP-9). They refuse opens that come late, so they
 /// must outlast a message on the network: at 1000 segments a second, more than a minute's worth.
 const FREED_MAX: usize = 1 << 16;
+/// The same for all masters together: some 20 MB. Beyond it the master with the most forgets.
+const FREED_TOTAL_MAX: usize = 1 << 20;
 /// When a master should ask again whether this backup knows it.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// When a master should ask again whether there is room; it asks other backups meanwhile.
@@ -31,6 +33,10 @@ pub(crate) struct Catalogue {
     /// Keys of frames open for writing.
     open: BTreeSet<ReplicaKey>,
     masters: BTreeMap<ServerId, MasterState>,
+    /// Freed segments that are remembered, of all masters.
+    freed: usize,
+    /// Frames of a former life.
+    found: usize,
     /// Bytes of all files.
     pub(crate) bytes: u64,
 }
@@ -60,6 +66,7 @@ impl Catalogue {
     /// Puts in a frame found at start.
     pub(crate) fn insert_found(&mut self, frame: Arc<Frame>) {
         self.bytes += frame.state().file_bytes();
+        self.found += 1;
         self.frames.insert(frame.key, frame);
     }
 
@@ -77,6 +84,7 @@ impl Catalogue {
         }
         let kept: BTreeSet<ServerId> = list.servers.iter().map(|s| s.id).collect();
         self.masters.retain(|id, _| kept.contains(id));
+        self.freed = self.masters.values().map(|m| m.freed.len()).sum();
         self.list = Some(Arc::new(list.clone()));
         true
     }
@@ -259,6 +267,7 @@ impl Catalogue {
         );
         if let Some(old) = self.frames.insert(frame.key, mine) {
             self.bytes -= old.state().file_bytes();
+            self.found -= usize::from(old.is_found());
             old.set_stage(Stage::Gone);
         }
         true
@@ -271,6 +280,7 @@ impl Catalogue {
                 map.remove(&frame.key);
                 self.open.remove(&frame.key);
                 self.bytes -= frame.state().file_bytes();
+                self.found -= usize::from(frame.is_found());
             }
         }
         frame.set_stage(Stage::Gone);
@@ -279,11 +289,7 @@ impl Catalogue {
     /// Takes out a replica for good; its files are the caller's to remove.
     pub(crate) fn take(&mut self, key: ReplicaKey, remember: bool) -> Vec<Arc<Frame>> {
         if remember {
-            let freed = &mut self.masters.entry(key.master).or_default().freed;
-            freed.insert(key.segment);
-            if freed.len() > FREED_MAX {
-                freed.pop_first();
-            }
+            self.remember_freed(key, FREED_TOTAL_MAX);
         }
         self.open.remove(&key);
         let taken: Vec<_> = [self.frames.remove(&key), self.rewrites.remove(&key)]
@@ -292,8 +298,24 @@ impl Catalogue {
             .collect();
         for frame in &taken {
             self.bytes -= frame.state().file_bytes();
+            self.found -= usize::from(frame.is_found());
         }
         taken
+    }
+
+    fn remember_freed(&mut self, key: ReplicaKey, total_max: usize) {
+        let freed = &mut self.masters.entry(key.master).or_default().freed;
+        self.freed += usize::from(freed.insert(key.segment));
+        if freed.len() > FREED_MAX {
+            freed.pop_first();
+            self.freed -= 1;
+        }
+        if self.freed > total_max {
+            let masters = self.masters.values_mut();
+            let most = masters.max_by_key(|master| master.freed.len());
+            let forgotten = most.and_then(|master| master.freed.pop_first());
+            self.freed -= usize::from(forgotten.is_some());
+        }
     }
 
     /// Frames of a former life.
@@ -303,6 +325,11 @@ impl Catalogue {
             .filter(|f| f.is_found())
             .cloned()
             .collect()
+    }
+
+    /// How many these are.
+    pub(crate) fn found_count(&self) -> usize {
+        self.found
     }
 
     /// The frame whose write is under way longest, and for how long.
@@ -361,5 +388,31 @@ mod tests {
         let freed = freed.map(|key| catalogue.is_freed(key));
         assert_eq!(freed, [false, true, true, true]);
         assert_eq!(catalogue.masters[&ServerId(1)].freed.len(), FREED_MAX);
+    }
+
+    // shows: BACKUP-9
+    #[test]
+    fn frees_are_remembered_up_to_a_bound_for_all_masters() {
+        let key = |master, segment| ReplicaKey {
+            master: ServerId(master),
+            segment: SegmentId(segment),
+        };
+        let mut catalogue = Catalogue::of(None);
+        for segment in 1..=10 {
+            catalogue.remember_freed(key(1, segment), 15);
+        }
+        // Twice the same is one.
+        for segment in [1, 1, 2, 3, 4, 5, 6] {
+            catalogue.remember_freed(key(2, segment), 15);
+        }
+        let freed = [key(1, 1), key(1, 2), key(2, 1), key(2, 6)];
+        let freed = freed.map(|key| catalogue.is_freed(key));
+        assert_eq!(freed, [false, true, true, true], "who has the most forgets");
+        assert_eq!(catalogue.freed, 15);
+        catalogue.set_list(&ServerList {
+            version: pluvio_units::ServerListVersion(1),
+            ..ServerList::default()
+        });
+        assert_eq!(catalogue.freed, 0);
     }
 }

@@ -21,6 +21,8 @@ pub struct BackupOptions {
     /// Most replicas read and sorted at the same time, each of which takes up to twice
     /// `segment_bytes` more.
     pub recovery_reads_max: usize,
+    /// A list of replicas goes on in another message from about so many bytes on.
+    pub list_bytes_max: usize,
     /// Between two questions to masters about replicas found at start.
     pub garbage_interval: Duration,
     /// Bytes of a segment at most.
@@ -37,6 +39,7 @@ impl Default for BackupOptions {
             open_frames_max: 1024,
             recovery_buffer_bytes: 128 << 20,
             recovery_reads_max: 4,
+            list_bytes_max: 4 << 20,
             garbage_interval: Duration::from_secs(1),
             segment_bytes: SEGMENT_BYTES,
             seglet_bytes: SEGLET_BYTES,

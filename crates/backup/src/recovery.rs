@@ -24,6 +24,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
+/// The most that a replica, a segment of a digest, a table, and a damaged replica take in a list.
+const REPLICA_BYTES: usize = 128;
+const SEGMENT_BYTES: usize = 9;
+const TABLE_BYTES: usize = 64;
+const DAMAGED_BYTES: usize = 512;
+
 /// When to ask again for data whose partitions are not known yet.
 const PARTITIONS_AGAIN: Duration = Duration::from_millis(5);
 
@@ -31,6 +37,14 @@ const PARTITIONS_AGAIN: Duration = Duration::from_millis(5);
 type Outcome = Result<Arc<Buckets>, Refusal>;
 /// Where that is told.
 type Reading = watch::Receiver<Option<Outcome>>;
+
+/// The most bytes of a replica in a list.
+fn listed_bytes(replica: &ReplicaInfo) -> usize {
+    let head = replica.head.as_ref().map_or(0, |head| {
+        head.digest.len() * SEGMENT_BYTES + head.tables.len() * TABLE_BYTES
+    });
+    REPLICA_BYTES + head
+}
 
 /// All recoveries, and the buffer of sorted replicas.
 pub(crate) struct Recoveries {
@@ -248,8 +262,8 @@ impl State {
 }
 
 impl Backup {
-    /// Lists the replicas of a crashed master, and refuses its writes from now on (BACKUP-4). Open
-    /// heads carry what their first entries say.
+    /// Lists the replicas of a crashed master, or a page of them, and refuses its writes from now on
+    /// (BACKUP-4). Open heads carry what their first entries say.
     ///
     /// # Errors
     /// None of its own; damaged replicas are listed as such.
@@ -258,7 +272,7 @@ impl Backup {
         request: StartRecovery,
     ) -> Result<StartRecoveryReply, Refusal> {
         self.0.catalogue().fence(request.crashed);
-        let reply = self.would_offer(request.crashed).await;
+        let reply = self.offer(request, self.0.options.list_bytes_max).await;
         let (usable, damaged) = (reply.replicas.len(), reply.damaged.len());
         tracing::info!(crashed = %request.crashed, usable, damaged, "listed the replicas of a crashed server");
         Ok(reply)
@@ -267,6 +281,12 @@ impl Backup {
     /// What it would list if `master` had crashed. By itself it is for checkers: the master may go
     /// on writing meanwhile.
     pub async fn would_offer(&self, master: ServerId) -> StartRecoveryReply {
+        self.offer(StartRecovery::of(master), usize::MAX).await
+    }
+
+    /// Replicas of about `bytes_max` as they are listed; one at least.
+    async fn offer(&self, request: StartRecovery, bytes_max: usize) -> StartRecoveryReply {
+        let master = request.crashed;
         let (_, rewrites) = self.0.catalogue().frames_of(master);
         // Whatever is being completed is complete, or, behind a fence, never will be, once we have
         // had its turn.
@@ -275,8 +295,18 @@ impl Backup {
         }
         let (frames, _) = self.0.catalogue().frames_of(master);
         let mut reply = StartRecoveryReply::default();
-        for frame in frames {
+        let (mut listed, mut bytes) = (0, 0);
+        for frame in frames.into_iter().filter(|f| f.key.segment >= request.from) {
+            if bytes >= bytes_max {
+                pluvio_units::mark("backup-lists-by-pages");
+                reply.next = Some(frame.key.segment);
+                break;
+            }
             self.0.describe(&frame, &mut reply).await;
+            let news = reply.replicas.get(listed..).unwrap_or_default();
+            bytes += news.iter().map(listed_bytes).sum::<usize>();
+            bytes += DAMAGED_BYTES * usize::from(news.is_empty());
+            listed = reply.replicas.len();
         }
         reply
     }

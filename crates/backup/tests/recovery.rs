@@ -211,11 +211,7 @@ fn check_that_it_is_damaged(node: &Node, backup: &Backup) {
     assert_eq!(backup.stats().frames_damaged, 1);
     let listed = backup.clone();
     let listed = node
-        .run(async move {
-            listed
-                .start_recovery(StartRecovery { crashed: MASTER })
-                .await
-        })
+        .run(async move { listed.start_recovery(StartRecovery::of(MASTER)).await })
         .expect("lists");
     assert_eq!((listed.replicas.len(), listed.damaged.len()), (0, 1));
 }
@@ -286,11 +282,7 @@ fn a_closed_frame_whose_newest_header_is_damaged_is_no_open_one() {
         node.restart();
         let backup = node.start();
         let listed = node
-            .run(async move {
-                backup
-                    .start_recovery(StartRecovery { crashed: MASTER })
-                    .await
-            })
+            .run(async move { backup.start_recovery(StartRecovery::of(MASTER)).await })
             .expect("lists");
         let counts = (listed.replicas.len(), listed.damaged.len());
         assert_eq!(counts, (0, 1), "slot {slot}");
@@ -399,6 +391,40 @@ fn a_buffer_that_is_too_small_makes_recovery_slow_not_stuck() {
         .sum();
     assert_eq!(keys, 400);
     assert!(backup.stats().recovery_buffer_bytes <= 1, "BACKUP-9");
+}
+
+#[test]
+fn a_long_list_of_replicas_comes_in_pages() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-lists-by-pages"]);
+    let node = Node::new(6);
+    let options = BackupOptions {
+        // Two replicas are as many.
+        list_bytes_max: 130,
+        ..BackupOptions::default()
+    };
+    let backup = node.start_with(options);
+    for segment in 1..=5 {
+        node.write(&backup, Image::new(segment, Side, 40).whole(segment, Side))
+            .expect("is written");
+    }
+    let mut request = StartRecovery::of(MASTER);
+    let mut pages = Vec::new();
+    loop {
+        let (asked, of) = (request.clone(), backup.clone());
+        let page = node.run(async move { of.start_recovery(asked).await });
+        let page = page.expect("lists");
+        pages.push(
+            page.replicas
+                .iter()
+                .map(|r| r.segment.0)
+                .collect::<Vec<_>>(),
+        );
+        let Some(next) = page.next else { break };
+        request.from = next;
+    }
+    assert_eq!(pages, [vec![1, 2], vec![3, 4], vec![5]]);
+    let whole = node.run(async move { backup.would_offer(MASTER).await });
+    assert_eq!((whole.replicas.len(), whole.next), (5, None));
 }
 
 /// Ten primaries, room for three, two partitions that ask for the newest ones first, as

@@ -47,6 +47,9 @@ pub struct CoordinatorOptions {
     pub balance: BalanceOptions,
     /// The limit of one request to a server. Default 2 s.
     pub call_limit: Duration,
+    /// Server lists of so many servers are sent whole, longer ones as differences from the list
+    /// that a server has. Default 16: some 4 KB.
+    pub whole_list_max: usize,
     /// Settings of a cluster that begins, or that has none yet. Default none: those of the first
     /// server that joins.
     pub settings: SettingsWish,
@@ -76,6 +79,7 @@ impl Default for CoordinatorOptions {
             migration_limit: Duration::from_secs(3600),
             balance: BalanceOptions::default(),
             call_limit: Duration::from_secs(2),
+            whole_list_max: 16,
             settings: SettingsWish::default(),
             versions: Versions::OWN,
         }

@@ -534,7 +534,9 @@ impl Coordinator {
                     ..ServerStatus::default()
                 })
             }),
-            ServerOp::UpdateServerList | ServerOp::GetTopKeys => unsupported(request.opcode),
+            ServerOp::UpdateServerList | ServerOp::ChangeServerList | ServerOp::GetTopKeys => {
+                unsupported(request.opcode)
+            }
         }
     }
 }

@@ -18,6 +18,9 @@
 //! - MEM-7: a server that does not answer a ping is pinged again at once, by the same server. That
 //!   goes on until it answers or the coordinator is told. So the time to find a dead server does
 //!   not grow with the cluster.
+//! - MEM-8: differences of a list are taken only by a server that has the list they begin at, and
+//!   only if the result has the checksum of the whole new list. A coordinator on an older copy of
+//!   the metadata gives versions once more. Its lists differ from those of before.
 //!
 //! Each server pings one other, chosen at random, at every interval. The work per server does not
 //! grow with the cluster, and a dead server is found by the first that happens to ask. A backup
@@ -25,10 +28,10 @@
 //! ([`pluvio_replication::Replication::watch_suspects`]).
 
 use pluvio_env::{Address, CallError, Env, Moment, NoConnection, TaskHandle, watch};
-use pluvio_units::{ClusterId, CoreId, ServerId};
+use pluvio_units::{ClusterId, CoreId, ServerId, ServerListVersion};
 use pluvio_wire::{
-    Coordinators, GetServerList, Header, HintServerCrashed, Ping, PingReply, RpcError, ServerList,
-    call,
+    ChangeServerList, Coordinators, GetServerList, Header, HintServerCrashed, Ping, PingReply,
+    RpcError, ServerList, call,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -175,6 +178,16 @@ impl Membership {
         if newer {
             self.check_standing();
         }
+    }
+
+    /// Takes over a newer list by its differences (MEM-1, MEM-8). Gives the version of the list
+    /// that this server has then.
+    pub fn change(&self, change: &ChangeServerList) -> ServerListVersion {
+        match change.apply(&self.list()) {
+            Some(list) => self.update(list),
+            None => pluvio_units::mark("server-list-not-that-one"),
+        }
+        self.list().version
     }
 
     /// MEM-2.

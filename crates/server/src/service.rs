@@ -9,12 +9,12 @@ use pluvio_backup::Backup;
 use pluvio_client::LocalMaster;
 use pluvio_env::{Frame, Handled, HeldReply, Peer, Service};
 use pluvio_master::Master;
-use pluvio_units::{CoreId, LogId, LogPosition, Waits};
+use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, ServerListVersion, Waits};
 use pluvio_wire::{
-    BackupOp, Class, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica, GetRecoveryData,
-    GetServerStatus, GetTabletData, GetTopKeys, Header, IsReplicaNeeded, JoinTabletsLocal,
-    MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet, Recover, Refusal, Request, RetryReason,
-    RoleOp, ServerOp, SetPartitions, SplitTabletLocal, StartRecovery, TakeTablets,
+    BackupOp, ChangeServerList, Class, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica,
+    GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, Header, IsReplicaNeeded,
+    JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet, Recover, Refusal, Request,
+    RetryReason, RoleOp, ServerOp, SetPartitions, SplitTabletLocal, StartRecovery, TakeTablets,
     UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
@@ -234,6 +234,9 @@ impl ServerService {
             ServerOp::UpdateServerList => decoded::<UpdateServerList>(frame, |header, update| {
                 now::<UpdateServerList>(&self.take_list(header, update))
             }),
+            ServerOp::ChangeServerList => decoded::<ChangeServerList>(frame, |header, change| {
+                now::<ChangeServerList>(&self.change_list(header, &change))
+            }),
             ServerOp::GetServerStatus => decoded::<GetServerStatus>(frame, |_, _| {
                 now::<GetServerStatus>(&Ok(self.status.read()))
             }),
@@ -321,14 +324,29 @@ impl ServerService {
 
     fn take_list(&self, header: Header, update: UpdateServerList) -> Result<(), Refusal> {
         self.check_target(&header)?;
-        if self.membership.cluster() != update.cluster {
-            return Err(Refusal::fatal(
-                FatalKind::WrongCluster,
-                "this server belongs to another cluster",
-            ));
-        }
+        self.check_cluster(update.cluster)?;
         self.membership.update(update.list);
         Ok(())
+    }
+
+    fn change_list(
+        &self,
+        header: Header,
+        change: &ChangeServerList,
+    ) -> Result<ServerListVersion, Refusal> {
+        self.check_target(&header)?;
+        self.check_cluster(change.cluster)?;
+        Ok(self.membership.change(change))
+    }
+
+    fn check_cluster(&self, theirs: ClusterId) -> Result<(), Refusal> {
+        match self.membership.cluster() == theirs {
+            true => Ok(()),
+            false => Err(Refusal::fatal(
+                FatalKind::WrongCluster,
+                "this server belongs to another cluster",
+            )),
+        }
     }
 }
 

@@ -152,7 +152,7 @@ impl Scene {
     fn replicas(&self, of: ServerId) -> BTreeMap<SegmentId, Vec<(usize, ReplicaInfo)>> {
         let mut found: BTreeMap<SegmentId, Vec<(usize, ReplicaInfo)>> = BTreeMap::new();
         for backup in &self.backups {
-            let listed = self.ask(*backup, StartRecovery { crashed: of }).unwrap();
+            let listed = self.ask(*backup, StartRecovery::of(of)).unwrap();
             for replica in listed.replicas {
                 let places = found.entry(replica.segment).or_default();
                 places.push((*backup, replica));

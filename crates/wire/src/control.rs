@@ -72,7 +72,8 @@ impl ServerInfo {
     }
 }
 
-/// The server list. Always sent whole; a receiver ignores versions it has passed already.
+/// The server list. A receiver ignores versions that it has passed already. A long one is sent as
+/// its differences from the one before ([`ChangeServerList`](crate::ChangeServerList)).
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct ServerList {
     /// Every change adds one.
@@ -94,7 +95,8 @@ impl ServerList {
     /// The entry of a server.
     #[must_use]
     pub fn get(&self, id: ServerId) -> Option<&ServerInfo> {
-        self.servers.iter().find(|s| s.id == id)
+        let found = self.servers.binary_search_by_key(&id, |s| s.id).ok()?;
+        self.servers.get(found)
     }
 
     /// Members that are up.

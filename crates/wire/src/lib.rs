@@ -24,6 +24,7 @@ mod drain;
 mod give_up;
 mod header;
 mod limits;
+mod list_change;
 mod migration;
 mod objects;
 mod opcode;
@@ -45,6 +46,7 @@ pub use drain::*;
 pub use give_up::*;
 pub use header::Header;
 pub use limits::{check_key, check_table_name, check_value};
+pub use list_change::ChangeServerList;
 pub use migration::*;
 pub use objects::{
     DECIMAL_BYTES_MAX, Gets, Mutations, Outcomes, Results, Steps, Whole, call_frame, check_get,

@@ -240,6 +240,8 @@ opcodes! {
         Ping = 40, Ping, true;
         /// A new server list.
         UpdateServerList = 41, Control, true;
+        /// The differences of a new server list from an earlier one.
+        ChangeServerList = 47, Control, true;
         /// What a server has and does.
         GetServerStatus = 45, Control, true;
         /// Which keys of this server are used most, and which are the largest?

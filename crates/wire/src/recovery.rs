@@ -14,20 +14,37 @@ use serde::{Deserialize, Serialize};
 pub struct StartRecovery {
     /// The crashed master.
     pub crashed: ServerId,
+    /// Segments before this one are left out: an earlier answer had them.
+    #[serde(default)]
+    pub from: SegmentId,
 }
+impl StartRecovery {
+    /// Asks for all replicas, or the first page of them.
+    #[must_use]
+    pub fn of(crashed: ServerId) -> Self {
+        Self {
+            crashed,
+            from: SegmentId(0),
+        }
+    }
+}
+
 impl Fields for StartRecovery {}
 request!(StartRecovery => StartRecoveryReply);
 
-/// The replicas a backup has of a crashed master.
+/// The replicas a backup has of a crashed master, or as many as fit into a message.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct StartRecoveryReply {
-    /// All complete replicas.
+    /// Complete replicas.
     pub replicas: Vec<ReplicaInfo>,
     /// Replicas that cannot be used, and why. For people.
     pub damaged: Vec<(SegmentId, String)>,
     /// How much the master beside this backup may take. `None` when it does not say.
     #[serde(default)]
     pub room: Option<MasterRoom>,
+    /// There is more from this segment on: to be asked for. `None`: these were the last.
+    #[serde(default)]
+    pub next: Option<SegmentId>,
 }
 impl Fields for StartRecoveryReply {}
 

@@ -149,11 +149,7 @@ impl Node {
 /// The replicas that a backup offers to a recovery of the master. It refuses the master then.
 pub fn replicas(node: &Node, backup: &Backup) -> Vec<ReplicaInfo> {
     let backup = backup.clone();
-    let listed = node.run(async move {
-        backup
-            .start_recovery(StartRecovery { crashed: MASTER })
-            .await
-    });
+    let listed = node.run(async move { backup.start_recovery(StartRecovery::of(MASTER)).await });
     listed.expect("lists").replicas
 }
 

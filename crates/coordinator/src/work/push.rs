@@ -1,22 +1,94 @@
 //! Keeps the server list of one server up to date [RAMCloud §7.3].
+//!
+//! A short list is sent whole. Of a long one each server is sent the differences from the list that
+//! it has ([`ChangeServerList`]): a thousand servers would be sent 200 MB at each change otherwise.
+//! A server says which list it has. If that is not among the recent ones, it is sent the whole new
+//! list.
 
 use crate::context::Context;
+use crate::state::State;
 use core::time::Duration;
-use pluvio_units::ServerId;
-use pluvio_wire::{ServerInfo, ServerState, UpdateServerList};
-use std::sync::Arc;
+use pluvio_units::{ServerId, ServerListVersion};
+use pluvio_wire::{
+    ChangeServerList, FatalKind, RpcError, ServerInfo, ServerList, ServerState, UpdateServerList,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The pause before a list that was not acknowledged is sent again.
 const RETRY: Duration = Duration::from_millis(100);
+/// Lists whose differences from the newest can be told.
+const RECENT_MAX: usize = 32;
 
 /// The work of `Work::Push`.
 pub(crate) struct Pushes {
     context: Arc<Context>,
+    recent: Recent,
+}
+
+/// The latest server lists, and the differences of the newest from them. Locks: held for single
+/// steps.
+#[derive(Default)]
+struct Recent(Mutex<Lists>);
+
+#[derive(Default)]
+struct Lists {
+    /// By ascending version.
+    lists: VecDeque<Arc<ServerList>>,
+    /// The differences of the last one, by the version that they begin at. Many servers have the
+    /// same.
+    changes: BTreeMap<ServerListVersion, Arc<ChangeServerList>>,
+}
+
+impl Recent {
+    /// The newest list, that of this state or a later one.
+    fn newest(&self, state: &State) -> Arc<ServerList> {
+        let version = state.globals.list_version;
+        let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match lists.lists.back() {
+            Some(newest) if newest.version >= version => newest.clone(),
+            Some(_) | None => {
+                if lists.lists.len() == RECENT_MAX {
+                    lists.lists.pop_front();
+                }
+                let list = Arc::new(state.list());
+                lists.lists.push_back(list.clone());
+                lists.changes.clear();
+                list
+            }
+        }
+    }
+
+    /// What leads from a list to the newest one, if both are known.
+    fn changes(&self, state: &State, since: ServerListVersion) -> Option<Arc<ChangeServerList>> {
+        let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(change) = lists.changes.get(&since) {
+            return Some(change.clone());
+        }
+        let before = lists.lists.iter().find(|list| list.version == since)?;
+        let after = lists.lists.back()?;
+        let cluster = state.globals.cluster;
+        let change = Arc::new(ChangeServerList::between(cluster, before, after));
+        lists.changes.insert(since, change.clone());
+        Some(change)
+    }
+}
+
+/// The list that a server has, as far as is known.
+#[derive(Clone, Copy)]
+enum Has {
+    /// Any: it is sent the whole list.
+    Any,
+    /// This one, by its own word or since it enlisted just now.
+    List(ServerListVersion),
 }
 
 impl Pushes {
     pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context }
+        Self {
+            context,
+            recent: Recent::default(),
+        }
     }
 
     /// Sends each new version to `server` until it acknowledges it or a newer one supersedes it.
@@ -25,6 +97,9 @@ impl Pushes {
         let mut states = self.context.ledger.watch();
         let mut acknowledged = None;
         let mut latest = None;
+        let mut has = None;
+        // Whether its program knows what differences are.
+        let mut knows_changes = true;
         loop {
             let state = states.borrow_and_update().clone();
             let record = state.servers.get(&server);
@@ -36,33 +111,72 @@ impl Pushes {
                 return;
             };
             latest = Some(record.info.clone());
-            let list = state.list();
-            let version = list.version;
-            if acknowledged == Some(version) {
+            let version = state.globals.list_version;
+            if acknowledged >= Some(version) {
                 states
                     .changed()
                     .await
                     .expect("the sender lives as long as this");
                 continue;
             }
-            let request = UpdateServerList {
-                cluster: state.globals.cluster,
-                list,
+            let list = self.recent.newest(&state);
+            let is_long = list.servers.len() > self.context.options.whole_list_max;
+            // One that has just enlisted was given a list with the answer.
+            let since = *has.get_or_insert(Has::List(list.version));
+            let sent = match since {
+                Has::List(since) if is_long && knows_changes => {
+                    match self.recent.changes(&state, since) {
+                        Some(change) => self.send_change(&record.info, &change).await,
+                        None => self.send_whole(&record.info, &state, &list).await,
+                    }
+                }
+                Has::List(_) | Has::Any => self.send_whole(&record.info, &state, &list).await,
             };
-            match self
-                .context
-                .calls
-                .call_while_up(&record.info, &request)
-                .await
-            {
+            match sent {
                 None => {}
-                Some(Ok(())) => acknowledged = Some(version),
+                Some(Ok(theirs)) => {
+                    let is_taken = theirs >= list.version;
+                    acknowledged = is_taken.then_some(theirs);
+                    has = Some(match since {
+                        Has::List(since) if !is_taken && theirs == since => Has::Any,
+                        Has::List(_) | Has::Any => Has::List(theirs),
+                    });
+                }
                 Some(Err(error)) => {
+                    if error.fatal_kind() == Some(FatalKind::Unsupported) {
+                        knows_changes = false;
+                        continue;
+                    }
                     tracing::debug!(%server, %version, %error, "server list not acknowledged");
                     self.context.sleep(RETRY).await;
                 }
             }
         }
+    }
+
+    /// Gives the version of the list that the server has then; `None` if it is not up any more.
+    async fn send_change(
+        &self,
+        to: &ServerInfo,
+        change: &ChangeServerList,
+    ) -> Option<Result<ServerListVersion, RpcError>> {
+        pluvio_units::mark("server-list-by-changes");
+        self.context.calls.call_while_up(to, change).await
+    }
+
+    /// The same with the whole list.
+    async fn send_whole(
+        &self,
+        to: &ServerInfo,
+        state: &State,
+        list: &ServerList,
+    ) -> Option<Result<ServerListVersion, RpcError>> {
+        let request = UpdateServerList {
+            cluster: state.globals.cluster,
+            list: list.clone(),
+        };
+        let sent = self.context.calls.call_while_up(to, &request).await?;
+        Some(sent.map(|()| list.version))
     }
 
     /// Sends a server that was declared crashed the list, once: a zombie stops the sooner. It finds

@@ -8,13 +8,13 @@ use pluvio_units::{
     ReplicationEpoch, SegmentId, ServerId, TableId,
 };
 use pluvio_wire::{
-    Coordinators, CountObjects, CountObjectsReply, DropTablets, EndMigration, Enlist, FatalKind,
-    GetServerStatus, GetTabletData, GetTabletDataReply, HeadInfo, Header, JoinTabletsLocal,
-    MigrationProgress, Opcode, PROTOCOL_VERSION, Ping, PingReply, ReceiveTablet, Recover,
-    RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo, Request, RetryReason, ServerInfo,
-    ServerList, ServerState, ServerStatus, SetPartitions, SplitTabletLocal, StartRecovery,
-    StartRecoveryReply, TabletPart, TabletReceived, TabletSpec, TakeTablets, UpdateServerList,
-    call, decode, reply,
+    ChangeServerList, Coordinators, CountObjects, CountObjectsReply, DropTablets, EndMigration,
+    Enlist, FatalKind, GetServerStatus, GetTabletData, GetTabletDataReply, HeadInfo, Header,
+    JoinTabletsLocal, MigrationProgress, Opcode, PROTOCOL_VERSION, Ping, PingReply, ReceiveTablet,
+    Recover, RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo, Request, RetryReason,
+    ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions, SplitTabletLocal,
+    StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec, TakeTablets,
+    UpdateServerList, call, decode, reply,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -500,6 +500,14 @@ impl Service for Handler {
                 self.answer::<UpdateServerList>(&frame, |server, update| {
                     server.follow(update.list);
                     Ok(())
+                })
+            }
+            Opcode::ChangeServerList => {
+                self.answer::<ChangeServerList>(&frame, |server, change| {
+                    if let Some(list) = change.apply(&server.list) {
+                        server.follow(list);
+                    }
+                    Ok(server.list.version)
                 })
             }
             Opcode::TakeTablets => self.answer::<TakeTablets>(&frame, |server, take| {

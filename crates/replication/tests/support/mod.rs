@@ -342,11 +342,7 @@ impl Cluster {
         let mut replicas: Vec<(usize, ReplicaInfo)> = Vec::new();
         for (i, node) in self.nodes.iter().enumerate() {
             let backup = node.backup.clone();
-            let listed = async move {
-                backup
-                    .start_recovery(StartRecovery { crashed: MASTER })
-                    .await
-            };
+            let listed = async move { backup.start_recovery(StartRecovery::of(MASTER)).await };
             let listed = self
                 .sim
                 .block_on(node.process, listed, LIMIT)

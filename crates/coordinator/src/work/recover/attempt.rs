@@ -4,7 +4,7 @@ use super::attempts::{Attempted, Attempts, Partition};
 use super::changes::{LogEnds, Prepared};
 use super::experience::Experience;
 use super::history::History;
-use super::inventory::{announce, collect};
+use super::inventory::{announce, collect, collect_from};
 use super::masters::{FailedMasters, Masters, Rooms};
 use super::partition::{expected, first_part, first_parts_first, partition};
 use super::plan::{Inventory, LogMap, reconstruct_without};
@@ -44,6 +44,26 @@ struct Dealt {
     partitions: Vec<(Vec<TabletSpec>, ServerId)>,
 }
 
+/// What backups said when the log was not complete. A fenced backup gets no further replica of the
+/// crashed server. So only backups that are new have to be asked until the log is complete. That is
+/// done while several servers are recovered: in a cold start each backup is asked by each recovery
+/// once, and not at each change of the server list.
+struct Known {
+    inventories: Vec<Inventory>,
+    /// When all were asked.
+    asked: Moment,
+}
+
+/// After this time all backups are asked again: a disk may be readable again.
+const ASK_ALL: Duration = Duration::from_secs(5);
+/// The same for each backup and each recovery under way, so that a coordinator has time for more.
+const ASK_ALL_EACH: Duration = Duration::from_micros(20);
+/// For each recovery under way, more than a few, the next look at a log that is not complete waits
+/// so long after a change of the server list: more changes follow.
+const LOOK_EACH: Duration = Duration::from_millis(1);
+const LOOK_MAX: Duration = Duration::from_millis(250);
+const FEW: usize = 4;
+
 /// The recovery of one server, as its task holds it.
 pub(super) struct Recovery<'a> {
     context: &'a Context,
@@ -55,6 +75,8 @@ pub(super) struct Recovery<'a> {
     failed: FailedMasters,
     /// How finely what is left is cut.
     experience: Experience,
+    /// Since the log was found to be incomplete.
+    known: Option<Known>,
 }
 
 impl<'a> Recovery<'a> {
@@ -72,6 +94,7 @@ impl<'a> Recovery<'a> {
             began: context.now(),
             failed: FailedMasters::default(),
             experience: Experience::default(),
+            known: None,
         }
     }
 
@@ -97,8 +120,54 @@ impl<'a> Recovery<'a> {
             if pause > Duration::ZERO {
                 // Both ends mean the same: look again.
                 let _ = timeout(&*self.context.env.clock, pause, changed).await;
+                let crowd = self.crowd();
+                if self.known.is_some() && crowd > FEW {
+                    let wait = LOOK_EACH * u32::try_from(crowd).unwrap_or(u32::MAX);
+                    self.context.sleep(wait.min(LOOK_MAX)).await;
+                }
             }
         }
+    }
+
+    /// Servers that are recovered.
+    fn crowd(&self) -> usize {
+        let state = self.context.state();
+        state.servers.len() - state.up().count()
+    }
+
+    /// Looks whether backups that are new make a log complete that was not (`Known`).
+    ///
+    /// # Errors
+    /// They do not.
+    async fn look_at_new(&mut self) -> Result<(), Outcome> {
+        let Some(mut known) = self.known.take() else {
+            return Ok(());
+        };
+        let (state, crowd) = (self.context.state(), self.crowd());
+        let calls = u32::try_from(state.up().count() * crowd).unwrap_or(u32::MAX);
+        let is_old = self.context.now().since(known.asked) >= ASK_ALL.max(ASK_ALL_EACH * calls);
+        if is_old || crowd <= FEW {
+            return Ok(());
+        }
+        known.inventories.retain(|i| state.is_up(i.backup));
+        let asked: BTreeSet<ServerId> = known.inventories.iter().map(|i| i.backup).collect();
+        let new = state.up().filter(|info| !asked.contains(&info.id));
+        let new = collect_from(self.context, self.crashed, new.cloned().collect()).await;
+        known.inventories.extend(new);
+        known.inventories.sort_by_key(|i| i.backup);
+        let replicas = Replicas {
+            inventories: known.inventories,
+            fenced: self.context.now(),
+            readers: BTreeSet::new(),
+        };
+        let log = self.complete_log(&replicas, |record| record.ends_bind);
+        let Err(incomplete) = log else { return Ok(()) };
+        pluvio_units::mark("recovery-asks-new-backups-only");
+        self.known = Some(Known {
+            inventories: replicas.inventories,
+            ..known
+        });
+        Err(incomplete)
     }
 
     /// One attempt.
@@ -107,8 +176,17 @@ impl<'a> Recovery<'a> {
     /// It ended before there was anything to replay.
     async fn attempt(&mut self) -> Result<Attempted, Outcome> {
         let tablets = self.prepare().await?;
+        self.look_at_new().await?;
+        let asked = self.context.now();
         let replicas = self.collect().await?;
-        let (log, ends) = self.complete_log(&replicas, |record| record.ends_bind)?;
+        let (log, ends) = match self.complete_log(&replicas, |record| record.ends_bind) {
+            Ok(complete) => complete,
+            Err(incomplete) => {
+                let inventories = replicas.inventories;
+                self.known = Some(Known { inventories, asked });
+                return Err(incomplete);
+            }
+        };
         let masters = self.choose_masters(&tablets, &log, &replicas)?;
         let dealt = self.deal(&tablets, &log, masters, &replicas, ends).await?;
         let replicas = self.announce(&dealt, replicas).await;

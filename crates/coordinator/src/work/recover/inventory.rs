@@ -5,7 +5,7 @@ use crate::context::Context;
 use futures_util::stream::{self, StreamExt};
 use pluvio_units::{LogId, RecoveryId, SegmentId, ServerId};
 use pluvio_wire::{
-    LogEnd, ServerInfo, SetPartitions, StartRecovery, StartRecoveryReply, TabletSpec,
+    LogEnd, RpcError, ServerInfo, SetPartitions, StartRecovery, StartRecoveryReply, TabletSpec,
 };
 
 /// Requests of one step of a recovery under way at a time.
@@ -14,11 +14,18 @@ pub(super) const CALLS_MAX: usize = 64;
 /// Asks all backups what they have of the crashed master. From now on those that answered
 /// refuse its writes [RAMCloud §7.11].
 pub(crate) async fn collect(context: &Context, crashed: ServerId) -> Vec<Inventory> {
-    let state = context.state();
-    let backups: Vec<ServerInfo> = state.up().cloned().collect();
+    let backups = context.state().up().cloned().collect();
+    collect_from(context, crashed, backups).await
+}
+
+/// The same of these backups.
+pub(super) async fn collect_from(
+    context: &Context,
+    crashed: ServerId,
+    backups: Vec<ServerInfo>,
+) -> Vec<Inventory> {
     let answers = stream::iter(backups).map(|backup| async move {
-        let request = StartRecovery { crashed };
-        let answer = context.calls.call_while_up(&backup, &request).await;
+        let answer = listed(context, crashed, &backup).await;
         (backup, answer)
     });
     let mut inventories = Vec::new();
@@ -30,6 +37,7 @@ pub(crate) async fn collect(context: &Context, crashed: ServerId) -> Vec<Invento
                     replicas,
                     damaged,
                     room,
+                    next: _,
                 } = reply;
                 for (segment, why) in damaged {
                     tracing::warn!(%crashed, backup = %backup.id, %segment, why, "damaged replica");
@@ -50,6 +58,31 @@ pub(crate) async fn collect(context: &Context, crashed: ServerId) -> Vec<Invento
     // The order of answers must not matter.
     inventories.sort_by_key(|i| i.backup);
     inventories
+}
+
+/// Everything that one backup has of the crashed master, page by page. `None`: it is not up any
+/// more.
+async fn listed(
+    context: &Context,
+    crashed: ServerId,
+    backup: &ServerInfo,
+) -> Option<Result<StartRecoveryReply, RpcError>> {
+    let mut all = StartRecoveryReply::default();
+    let mut from = SegmentId(0);
+    loop {
+        let request = StartRecovery { crashed, from };
+        let page = match context.calls.call_while_up(backup, &request).await? {
+            Ok(page) => page,
+            Err(error) => return Some(Err(error)),
+        };
+        all.replicas.extend(page.replicas);
+        all.damaged.extend(page.damaged);
+        all.room = page.room;
+        match page.next {
+            Some(next) if next > from => from = next,
+            Some(_) | None => return Some(Ok(all)),
+        }
+    }
 }
 
 /// Sends backups the partitions, and where the logs end in this attempt, as it is stored; gives

@@ -1,0 +1,195 @@
+//! Messages, bytes and time of the real coordinator in a cluster of many scripted servers: a cold
+//! start, the loss of a rack, a rolling restart, another leader.
+//!
+//! `PLUVIO_TEST_SERVERS=1000 cargo test --release -p pluvio-coordinator --test size -- --nocapture`
+//! shows the figures. By default there are few servers: then it is a test of what each of them is
+//! sent.
+
+#![allow(clippy::unwrap_used)] // a test that fails shall say where
+
+mod common;
+
+use common::ground::Ground;
+use common::{Cluster, Shared};
+use pluvio_coordinator::{MemoryStore, MetadataStore};
+use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
+use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, SimHandle, SimOptions};
+use pluvio_units::ServerId;
+use pluvio_wire::{Opcode, ServerState};
+use std::collections::BTreeMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Messages of one kind.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    calls: u64,
+    sent: u64,
+    received: u64,
+    largest: u64,
+}
+
+/// A store whose coordinators' calls are counted, by opcode.
+#[derive(Clone, Default)]
+struct Counted {
+    store: MemoryStore,
+    sums: Shared<BTreeMap<u16, Sum>>,
+}
+
+impl Counted {
+    fn sums(&self) -> MutexGuard<'_, BTreeMap<u16, Sum>> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ground for Counted {
+    fn open(&self, _: &SimHandle, process: &ProcessEnv) -> (Env, Arc<dyn MetadataStore>) {
+        let network = Intercepted::new(process.env.network.clone(), self.clone());
+        let env = Env {
+            network,
+            ..process.env.clone()
+        };
+        (env, self.look())
+    }
+
+    fn look(&self) -> Arc<dyn MetadataStore> {
+        Arc::new(self.store.clone())
+    }
+}
+
+impl Interceptor for Counted {
+    fn call<'a>(
+        &'a self,
+        network: &'a dyn Network,
+        to: &'a Address,
+        request: Frame,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Frame, CallError>> {
+        Box::pin(async move {
+            let (opcode, length) = (request.opcode, request.body.len() as u64);
+            let reply = network.call(to, request, limit).await;
+            let received = reply.as_ref().map_or(0, |reply| reply.body.len() as u64);
+            let mut sums = self.sums();
+            let sum = sums.entry(opcode).or_default();
+            sum.calls += 1;
+            sum.sent += length;
+            sum.received += received;
+            sum.largest = sum.largest.max(length).max(received);
+            reply
+        })
+    }
+}
+
+struct Size {
+    cluster: Cluster,
+    counted: Counted,
+}
+
+impl Size {
+    fn new() -> Self {
+        let counted = Counted::default();
+        let cluster = Cluster::on(7, SimOptions::default(), 2, Arc::new(counted.clone()));
+        Self { cluster, counted }
+    }
+
+    /// Does something until all is calm, and tells what it took.
+    fn phase(&mut self, name: &str, act: impl FnOnce(&mut Cluster)) -> BTreeMap<u16, Sum> {
+        self.counted.sums().clear();
+        let (began, from) = (Instant::now(), self.cluster.sim.now());
+        act(&mut self.cluster);
+        let took = self.cluster.sim.now() - from;
+        println!(
+            "{name}: {took:?} of virtual time, {:?} of this machine's",
+            began.elapsed()
+        );
+        let sums = self.counted.sums().clone();
+        for (opcode, sum) in &sums {
+            let name =
+                Opcode::try_from(*opcode).map_or_else(|_| opcode.to_string(), |o| format!("{o:?}"));
+            println!(
+                "  {name}: {} calls, {} bytes sent, {} received, largest {}",
+                sum.calls, sum.sent, sum.received, sum.largest
+            );
+        }
+        sums
+    }
+}
+
+/// All servers that run are listed, and know the newest list; nothing is recovered.
+fn is_quiet(cluster: &Cluster, servers: usize) -> bool {
+    let newest = cluster
+        .machines
+        .iter()
+        .map(|m| m.state().list.version)
+        .max();
+    let mut up = 0;
+    for machine in &cluster.machines {
+        let state = machine.state();
+        if cluster.sim.is_up(machine.process) {
+            if state.id == ServerId(0) || Some(state.list.version) != newest {
+                return false;
+            }
+            up += 1;
+        }
+    }
+    let machine = cluster
+        .machines
+        .iter()
+        .find(|m| cluster.sim.is_up(m.process));
+    let Some(list) = machine.map(|m| m.state().list.clone()) else {
+        return servers == 0;
+    };
+    let is_up = |s: &pluvio_wire::ServerInfo| s.state == ServerState::Up;
+    up == servers && list.servers.len() == servers && list.servers.iter().all(is_up)
+}
+
+#[test]
+fn many_servers_are_started_lost_and_restarted() {
+    let servers = std::env::var("PLUVIO_TEST_SERVERS");
+    let servers: usize = servers.map_or(60, |n| n.parse().unwrap());
+    let rack = servers / 10;
+    let mut size = Size::new();
+    size.phase("first start", |cluster| {
+        for index in 0..servers {
+            cluster.add_machine();
+            let name = format!("rack {}", index / rack);
+            cluster.server(index).behaviour.rack = Some(name);
+        }
+        cluster.until("all are up", |c| is_quiet(c, servers));
+        cluster.create_table("t");
+    });
+    size.phase("ten seconds of rest", |cluster| {
+        cluster.sim.run_for(10 * SECOND)
+    });
+    size.phase("a rack is lost", |cluster| {
+        for index in 0..rack {
+            cluster.crash(index);
+        }
+        cluster.until("all is recovered", |c| is_quiet(c, servers - rack));
+    });
+    size.phase("it comes back", |cluster| {
+        for index in 0..rack {
+            cluster.restart(index);
+        }
+        cluster.until("all are up", |c| is_quiet(c, servers));
+    });
+    size.phase("another leader", |cluster| {
+        let leader = cluster.leader();
+        cluster.sim.crash(cluster.coordinators[leader]);
+        cluster.leader();
+        cluster.restart_coordinator_number(leader);
+        cluster.sim.run_for(5 * SECOND);
+    });
+    size.phase("cold start", |cluster| {
+        for index in 0..servers {
+            cluster.crash(index);
+        }
+        for index in 0..servers {
+            cluster.restart(index);
+        }
+        cluster.until("all are up", |c| is_quiet(c, servers));
+    });
+    size.cluster.calm_down();
+}
