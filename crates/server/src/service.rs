@@ -9,13 +9,13 @@ use pluvio_backup::Backup;
 use pluvio_client::LocalMaster;
 use pluvio_env::{Frame, Handled, HeldReply, Peer, Service};
 use pluvio_master::Master;
-use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, ServerListVersion, Waits};
+use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
     BackupOp, ChangeServerList, Class, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica,
-    GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, Header, IsReplicaNeeded,
-    JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet, Recover, Refusal, Request,
-    RetryReason, RoleOp, ServerOp, SetPartitions, SplitTabletLocal, StartRecovery, TakeTablets,
-    UpdateServerList, WriteReplica, decode, reply,
+    GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, HasServerList, Header,
+    IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet, Recover,
+    Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, SplitTabletLocal,
+    StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -333,10 +333,11 @@ impl ServerService {
         &self,
         header: Header,
         change: &ChangeServerList,
-    ) -> Result<ServerListVersion, Refusal> {
+    ) -> Result<HasServerList, Refusal> {
         self.check_target(&header)?;
         self.check_cluster(change.cluster)?;
-        Ok(self.membership.change(change))
+        let version = self.membership.change(change);
+        Ok(HasServerList { version })
     }
 
     fn check_cluster(&self, theirs: ClusterId) -> Result<(), Refusal> {

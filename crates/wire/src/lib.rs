@@ -46,7 +46,7 @@ pub use drain::*;
 pub use give_up::*;
 pub use header::Header;
 pub use limits::{check_key, check_table_name, check_value};
-pub use list_change::ChangeServerList;
+pub use list_change::{ChangeServerList, HasServerList};
 pub use migration::*;
 pub use objects::{
     DECIMAL_BYTES_MAX, Gets, Mutations, Outcomes, Results, Steps, Whole, call_frame, check_get,

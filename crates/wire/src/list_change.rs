@@ -3,6 +3,7 @@
 use crate::codec::{Fields, Request};
 use crate::control::{ServerInfo, ServerList};
 use crate::data::request;
+use crate::opcode::Opcode;
 use pluvio_units::{ClusterId, ServerId, ServerListVersion, crc32c};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,7 +25,15 @@ pub struct ChangeServerList {
     pub digest: u32,
 }
 impl Fields for ChangeServerList {}
-request!(ChangeServerList => ServerListVersion);
+request!(ChangeServerList => HasServerList);
+
+/// The server list that a server has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HasServerList {
+    /// Its version.
+    pub version: ServerListVersion,
+}
+impl Fields for HasServerList {}
 
 impl ChangeServerList {
     /// What leads from one list of a cluster to a later one.

@@ -142,11 +142,12 @@ impl Pushes {
                         Has::List(_) | Has::Any => Has::List(theirs),
                     });
                 }
+                Some(Err(RpcError::Refused(refusal)))
+                    if refusal.fatal_kind() == Some(FatalKind::Unsupported) =>
+                {
+                    knows_changes = false;
+                }
                 Some(Err(error)) => {
-                    if error.fatal_kind() == Some(FatalKind::Unsupported) {
-                        knows_changes = false;
-                        continue;
-                    }
                     tracing::debug!(%server, %version, %error, "server list not acknowledged");
                     self.context.sleep(RETRY).await;
                 }
@@ -161,7 +162,8 @@ impl Pushes {
         change: &ChangeServerList,
     ) -> Option<Result<ServerListVersion, RpcError>> {
         pluvio_units::mark("server-list-by-changes");
-        self.context.calls.call_while_up(to, change).await
+        let sent = self.context.calls.call_while_up(to, change).await?;
+        Some(sent.map(|has| has.version))
     }
 
     /// The same with the whole list.

@@ -416,6 +416,10 @@ impl Cluster {
             });
             let settled = settled && listed.is_empty();
             let forgotten = !self.stored().values().any(is_dropping);
+            wrong = format!(
+                "calm: {}, settled: {settled}, forgotten: {forgotten}, the same for {same}",
+                Self::is_calm(&status)
+            );
             if Self::is_calm(&status) && settled && forgotten && same >= 6 {
                 // Replies may still be on their way.
                 match self.check_owners(&status) {

@@ -9,12 +9,12 @@ use pluvio_units::{
 };
 use pluvio_wire::{
     ChangeServerList, Coordinators, CountObjects, CountObjectsReply, DropTablets, EndMigration,
-    Enlist, FatalKind, GetServerStatus, GetTabletData, GetTabletDataReply, HeadInfo, Header,
-    JoinTabletsLocal, MigrationProgress, Opcode, PROTOCOL_VERSION, Ping, PingReply, ReceiveTablet,
-    Recover, RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo, Request, RetryReason,
-    ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions, SplitTabletLocal,
-    StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec, TakeTablets,
-    UpdateServerList, call, decode, reply,
+    Enlist, FatalKind, GetServerStatus, GetTabletData, GetTabletDataReply, HasServerList, HeadInfo,
+    Header, JoinTabletsLocal, MigrationProgress, Opcode, PROTOCOL_VERSION, Ping, PingReply,
+    ReceiveTablet, Recover, RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo, Request,
+    RetryReason, ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions,
+    SplitTabletLocal, StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec,
+    TakeTablets, UpdateServerList, call, decode, reply,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -507,7 +507,8 @@ impl Service for Handler {
                     if let Some(list) = change.apply(&server.list) {
                         server.follow(list);
                     }
-                    Ok(server.list.version)
+                    let version = server.list.version;
+                    Ok(HasServerList { version })
                 })
             }
             Opcode::TakeTablets => self.answer::<TakeTablets>(&frame, |server, take| {
@@ -574,6 +575,7 @@ impl Service for Handler {
                         replicas: replicas?,
                         damaged: Vec::new(),
                         room: None,
+                        next: None,
                     })
                 })
             }
