@@ -272,7 +272,7 @@ impl Backup {
         request: StartRecovery,
     ) -> Result<StartRecoveryReply, Refusal> {
         self.0.catalogue().fence(request.crashed);
-        let reply = self.offer(request, self.0.options.list_bytes_max).await;
+        let reply = self.offer(&request, self.0.options.list_bytes_max).await;
         let (usable, damaged) = (reply.replicas.len(), reply.damaged.len());
         tracing::info!(crashed = %request.crashed, usable, damaged, "listed the replicas of a crashed server");
         Ok(reply)
@@ -281,11 +281,11 @@ impl Backup {
     /// What it would list if `master` had crashed. By itself it is for checkers: the master may go
     /// on writing meanwhile.
     pub async fn would_offer(&self, master: ServerId) -> StartRecoveryReply {
-        self.offer(StartRecovery::of(master), usize::MAX).await
+        self.offer(&StartRecovery::of(master), usize::MAX).await
     }
 
     /// Replicas of about `bytes_max` as they are listed; one at least.
-    async fn offer(&self, request: StartRecovery, bytes_max: usize) -> StartRecoveryReply {
+    async fn offer(&self, request: &StartRecovery, bytes_max: usize) -> StartRecoveryReply {
         let master = request.crashed;
         let (_, rewrites) = self.0.catalogue().frames_of(master);
         // Whatever is being completed is complete, or, behind a fence, never will be, once we have
