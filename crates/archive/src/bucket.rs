@@ -53,7 +53,7 @@ impl Bucket {
             ));
         }
         let prefix = Key::parse(prefix).map_err(|error| wrong(&error.to_string()))?;
-        // Who was first has chosen the same one.
+        // The process may have it already.
         let _chosen = rustls::crypto::ring::default_provider().install_default();
         let options = ClientOptions::new()
             .with_timeout(ANSWERED_IN)

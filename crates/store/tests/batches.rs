@@ -26,9 +26,14 @@ use support::{Replicas, entries_of};
 type Applieds = Vec<Result<Awaited<Applied>, EngineError>>;
 
 fn open(durability: Durability, logs: u16) -> (Arc<Engine>, Arc<EngineTable>) {
+    open_kind(durability, logs, false)
+}
+
+fn open_kind(durability: Durability, logs: u16, in_place: bool) -> (Arc<Engine>, Arc<EngineTable>) {
     let log = LogOptions {
         durability,
         logs,
+        in_place,
         ..LogOptions::new(Size::mib(64))
     };
     let store = Engine::open(EngineOptions { log }).unwrap();
@@ -70,9 +75,14 @@ const WAYS: [fn(&Engine, &EngineTable, &Mutation<'_>); 3] = [
 // shows: STORE-1
 #[test]
 fn an_object_gets_the_version_that_it_brings_or_the_next_one() {
-    for durability in [Durability::Replicated, Durability::Volatile] {
+    let kinds = [
+        (Durability::Replicated, false),
+        (Durability::Volatile, false),
+        (Durability::Volatile, true),
+    ];
+    for (durability, in_place) in kinds {
         for way in WAYS {
-            let (store, table) = open(durability, 1);
+            let (store, table) = open_kind(durability, 1, in_place);
             let version = |key: &[u8]| ops::read(&store, &table, key).unwrap().0.0;
             for (wanted, given) in [(50, 50), (50, 51), (7, 52), (90, 90)] {
                 way(&store, &table, &put_version(&table, b"k", wanted));

@@ -123,6 +123,7 @@ fn a_cluster_comes_back_in_another_size() {
     assert!(matches!(bob, Reply::Array(_)), "{bob:?}");
     again(&smaller, &place);
     pruned(&smaller, &place);
+    refused(&smaller, &place);
     damaged(&smaller, &place);
 }
 
@@ -155,6 +156,31 @@ fn pruned(cluster: &Cluster, place: &Path) {
     cluster.run(prune).fails(2, &["--keep"]);
     let refused = cluster.run([prune.as_slice(), &["--keep", "1"]].concat());
     refused.fails(1, &["no archive"]);
+}
+
+/// A manifest that is cut, of something else, or of a later program.
+fn refused(cluster: &Cluster, place: &Path) {
+    let name = place.to_str().unwrap();
+    let mut archives = fs::read_dir(place.join("archives")).unwrap();
+    let path = archives.next().unwrap().unwrap().path();
+    let whole = fs::read(&path).unwrap();
+    for (bytes, word) in [
+        (&whole[..whole.len() / 2], "damaged"),
+        (b"{\"name\":\"x\"}", "no manifest of an archive"),
+        (b"{\"pluvio_archive\":2,\"else\":[]}", "its format is 2"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        for arguments in [
+            &["restore", name, "--overwrite"][..],
+            &["backup", "verify", name],
+            &["backup", "prune", name, "--keep", "1"],
+        ] {
+            cluster
+                .run(arguments)
+                .fails(1, &[word, path.to_str().unwrap()]);
+        }
+    }
+    fs::write(&path, whole).unwrap();
 }
 
 fn damaged(cluster: &Cluster, place: &Path) {
