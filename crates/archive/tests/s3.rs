@@ -103,7 +103,8 @@ fn write_past(key: &str, bytes: &'static str) {
         .enable_all()
         .build()
         .unwrap();
-    let written = store.put_opts(&key.into(), bytes.into(), PutMode::Overwrite.into());
+    let key = key.into();
+    let written = store.put_opts(&key, bytes.into(), PutMode::Overwrite.into());
     runtime.block_on(written).unwrap();
 }
 

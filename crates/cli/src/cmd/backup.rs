@@ -212,7 +212,7 @@ async fn put_manifest(
                 made => made.map(|()| true),
             };
             let _whoever_waits = said.send(made.as_ref().is_ok_and(|made| *made));
-            made.map(drop)
+            made.map(|_| ())
         };
         on_disk(&session.env, work).await?;
         if made.await.unwrap_or(false) {
