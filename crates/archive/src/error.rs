@@ -15,8 +15,40 @@ pub enum ArchiveError {
         error: io::Error,
     },
     /// The place is of a kind that this program cannot use.
-    #[error("{0:?} is no place for archives: give a directory")]
+    #[error("{0:?} is no place for archives: give a directory, or s3://BUCKET/PREFIX")]
     NoPlace(String),
+    /// The place is in an object store, and this program knows none.
+    #[error(
+        "{0:?}: this pluvio is built without object stores; build it with `--features s3`, or give a directory"
+    )]
+    NoObjectStores(String),
+    /// The name of a bucket, or what the environment says of its store, cannot be used.
+    #[error("{name:?}: {why}")]
+    NoBucket {
+        /// The name of the place.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// An object store did not do what it was asked, after some tries.
+    #[error("{}: {why}{advice}", path.display())]
+    Store {
+        /// The object, or the place.
+        path: PathBuf,
+        /// Why.
+        why: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Packs are removed, or a manifest is written, and this cannot be done meanwhile.
+    #[error("{}: another command removes archives or ends a backup, or was killed within the last 15 minutes; run this one again later", .0.display())]
+    Busy(PathBuf),
+    /// The command stood still for minutes, and others may have gone on.
+    #[error("{}: this command stood still too long, and stops; run it again", .0.display())]
+    Late(PathBuf),
+    /// A pack was removed since it was found.
+    #[error("{}: it was removed by another command meanwhile; run this one again: it goes on", .0.display())]
+    Removed(PathBuf),
     /// There is no such archive.
     #[error(
         "{place} has no archive{}; `pluvio backup list` shows those that are there",

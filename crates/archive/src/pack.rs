@@ -29,6 +29,9 @@ pub const PACK_BYTES_MAX: usize = PACK_BYTES_FULL + RECORD_BYTES + KEY_MAX + VAL
 /// One key of this number ends a pack.
 const ENDS_ONE_IN: u64 = 1024;
 
+/// A cluster takes no higher version back.
+const VERSION_MAX: ObjectVersion = ObjectVersion(1 << 63);
+
 /// One object of an archive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArchivedObject<'a> {
@@ -161,6 +164,9 @@ impl<'a> Records<'a> {
             return Err("an unknown kind of record");
         }
         let version = ObjectVersion(self.number()?);
+        if !(ObjectVersion(1)..=VERSION_MAX).contains(&version) {
+            return Err("an impossible version");
+        }
         let deadline = match self.number()? {
             0 => None,
             ms => Some(Deadline::new(ms).ok_or("an impossible deadline")?),

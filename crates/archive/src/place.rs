@@ -1,19 +1,24 @@
-//! A place: a directory with archives.
+//! A place: archives in a directory, or in a bucket of an object store.
 
+use crate::claims::{Claim, Purpose, Ticks};
+use crate::directory::Directory;
 use crate::error::ArchiveError;
+use crate::ground::{Ground, Room, Write};
 use crate::manifest::{Manifest, PackRef, sha256};
 use crate::pack::PACK_BYTES_MAX;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Manifests are small: a hundred bytes for each pack of a few megabytes.
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+/// Behind the checksum in a pack's name.
+pub(crate) const PACK_SUFFIX: &str = ".pack";
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Place {
-    root: PathBuf,
+    ground: Arc<dyn Ground>,
 }
 
 /// A pack that is durable.
@@ -26,16 +31,29 @@ pub struct WrittenPack {
 }
 
 impl Place {
-    /// The place with this name.
+    /// The place with this name: a directory, or `s3://BUCKET/PREFIX`.
     ///
     /// # Errors
-    /// It is no directory's name. Nothing is looked at.
+    /// It is neither; this program is built without object stores; the environment says nonsense
+    /// of them. Nothing is looked at.
     pub fn named(name: &str) -> Result<Self, ArchiveError> {
+        if let Some(behind) = name.strip_prefix("s3://") {
+            return s3(name, behind);
+        }
         if name.is_empty() || name.contains("://") {
             return Err(ArchiveError::NoPlace(name.to_owned()));
         }
-        let root = PathBuf::from(name);
-        Ok(Self { root })
+        Ok(Self::over(Directory::new(PathBuf::from(name))))
+    }
+
+    pub(crate) fn over(ground: impl Ground + 'static) -> Self {
+        Self {
+            ground: Arc::new(ground),
+        }
+    }
+
+    pub(crate) fn ground(&self) -> &dyn Ground {
+        &*self.ground
     }
 
     /// Makes its directories, if they are missing. Later calls do not: where the device of a place
@@ -44,24 +62,13 @@ impl Place {
     /// # Errors
     /// The directory cannot be made or written.
     pub fn prepare(&self) -> Result<(), ArchiveError> {
-        for directory in [self.packs(), self.archives()] {
-            fs::create_dir_all(&directory).map_err(|error| ArchiveError::io(&directory, error))?;
-        }
-        sync(&self.root)
-    }
-
-    fn packs(&self) -> PathBuf {
-        self.root.join("packs")
-    }
-
-    fn archives(&self) -> PathBuf {
-        self.root.join("archives")
+        self.ground.prepare()
     }
 
     /// Where a pack lies.
     #[must_use]
     pub fn path_of(&self, pack: &PackRef) -> PathBuf {
-        self.packs().join(format!("{}.pack", pack.sha256))
+        self.ground.path(Some((Room::Packs, &file_of(pack))))
     }
 
     /// Keeps a pack with this number of objects; it is durable then. One that is there is read and
@@ -77,11 +84,9 @@ impl Place {
         };
         let is_new = self.pack(&pack).is_err();
         if is_new {
-            let path = self.path_of(&pack);
-            write(&self.packs(), &path, bytes, |file, path| {
-                file.persist(path).map(drop).map_err(|error| error.error)
-            })
-            .map_err(|error| ArchiveError::io(&path, error))?;
+            let file = file_of(&pack);
+            self.ground
+                .write((Room::Packs, &file), bytes, Write::Replace)?;
         }
         Ok(WrittenPack { pack, is_new })
     }
@@ -95,7 +100,10 @@ impl Place {
         if pack.sha256.len() != 64 || !pack.sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(ArchiveError::damaged(&path, "the name of a pack is none"));
         }
-        let bytes = read(&path, PACK_BYTES_MAX as u64)?;
+        let file = file_of(pack);
+        let bytes = self
+            .ground
+            .read((Room::Packs, &file), PACK_BYTES_MAX as u64)?;
         if bytes.len() as u64 != pack.bytes {
             let what = format!("{} bytes instead of {}", bytes.len(), pack.bytes);
             return Err(ArchiveError::damaged(&path, what));
@@ -107,51 +115,42 @@ impl Place {
         Ok(bytes)
     }
 
-    /// Keeps a manifest, whose packs are durable (ARCHIVE-1). The archive is there then.
+    /// Keeps a manifest, whose packs are durable (ARCHIVE-1). The archive is there then. `ticks` is
+    /// a clock that never goes back.
     ///
     /// # Errors
-    /// The place cannot be written; there is an archive of this name.
-    pub fn put_manifest(&self, manifest: &Manifest) -> Result<(), ArchiveError> {
-        sync(&self.packs())?;
-        let path = self.archives().join(format!("{}.json", manifest.id));
-        let written = write(
-            &self.archives(),
-            &path,
-            &manifest.to_bytes(),
-            |file, path| {
-                file.persist_noclobber(path)
-                    .map(drop)
-                    .map_err(|error| error.error)
-            },
-        );
-        written.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => ArchiveError::Exists(path.clone()),
-            _ => ArchiveError::io(&path, error),
-        })?;
-        sync(&self.archives())
+    /// - The place cannot be written; there is an archive of this name.
+    /// - [`ArchiveError::Busy`] while packs are removed. Retryable.
+    /// - [`ArchiveError::Removed`] where a pack was removed since it was found (ARCHIVE-5).
+    pub fn put_manifest(&self, manifest: &Manifest, ticks: Ticks<'_>) -> Result<(), ArchiveError> {
+        self.ground.settle(Room::Packs)?;
+        let mut claim = Claim::make(&*self.ground, ticks, Purpose::Backup, &manifest.id)?;
+        let listed = self.ground.list(Room::Packs)?;
+        let sizes: BTreeMap<_, _> = listed
+            .iter()
+            .map(|listed| (&*listed.name, listed.bytes))
+            .collect();
+        for pack in manifest.tables.iter().flat_map(|table| &table.packs) {
+            if sizes.get(&*file_of(pack)) != Some(&pack.bytes) {
+                return Err(ArchiveError::Removed(self.path_of(pack)));
+            }
+        }
+        claim.hold()?;
+        let file = format!("{}.json", manifest.id);
+        self.ground
+            .write((Room::Archives, &file), &manifest.to_bytes(), Write::Create)?;
+        self.ground.settle(Room::Archives)
     }
 
     /// The names of all archives, the oldest first.
     ///
     /// # Errors
-    /// The directory cannot be read, or has none.
+    /// The place cannot be read, or has none.
     pub fn ids(&self) -> Result<Vec<String>, ArchiveError> {
-        let directory = self.archives();
-        let fail = |error| ArchiveError::io(&directory, error);
-        let entries = match fs::read_dir(&directory) {
-            // Somebody's directory without archives.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.root.is_dir() => {
-                return Err(self.no_archive(None));
-            }
-            entries => entries.map_err(fail)?,
-        };
-        let mut ids = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(fail)?.file_name();
-            if let Some(id) = name.to_str().and_then(|name| name.strip_suffix(".json")) {
-                ids.push(id.to_owned());
-            }
-        }
+        let files = self.ground.list(Room::Archives)?.into_iter();
+        let mut ids: Vec<String> = files
+            .filter_map(|file| file.name.strip_suffix(".json").map(str::to_owned))
+            .collect();
         ids.sort_unstable();
         match ids.is_empty() {
             true => Err(self.no_archive(None)),
@@ -170,8 +169,11 @@ impl Place {
             Some(id) => ids.iter().find(|known| *known == id),
         };
         let id = found.ok_or_else(|| self.no_archive(id))?;
-        let path = self.archives().join(format!("{id}.json"));
-        let manifest = Manifest::from_bytes(&path, &read(&path, MANIFEST_BYTES_MAX)?)?;
+        let name = format!("{id}.json");
+        let file = (Room::Archives, &*name);
+        let path = self.ground.path(Some(file));
+        let bytes = self.ground.read(file, MANIFEST_BYTES_MAX)?;
+        let manifest = Manifest::from_bytes(&path, &bytes)?;
         match manifest.id == *id {
             true => Ok(manifest),
             false => {
@@ -183,40 +185,22 @@ impl Place {
 
     fn no_archive(&self, id: Option<&str>) -> ArchiveError {
         ArchiveError::NoArchive {
-            place: self.root.display().to_string(),
+            place: self.ground.path(None).display().to_string(),
             id: id.map(str::to_owned),
         }
     }
 }
 
-fn sync(directory: &Path) -> Result<(), ArchiveError> {
-    let synced = File::open(directory).and_then(|file| file.sync_all());
-    synced.map_err(|error| ArchiveError::io(directory, error))
+fn file_of(pack: &PackRef) -> String {
+    format!("{}{PACK_SUFFIX}", pack.sha256)
 }
 
-/// Writes a file under another name first, so that nobody sees a part of it.
-fn write(
-    directory: &Path,
-    path: &Path,
-    bytes: &[u8],
-    persist: impl FnOnce(tempfile::NamedTempFile, &Path) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut file = tempfile::Builder::new()
-        .prefix("unfinished-")
-        .tempfile_in(directory)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    persist(file, path)
+#[cfg(feature = "s3")]
+fn s3(name: &str, behind: &str) -> Result<Place, ArchiveError> {
+    crate::bucket::Bucket::s3(name, behind).map(Place::over)
 }
 
-/// Reads a file of at most `most` bytes.
-fn read(path: &Path, most: u64) -> Result<Vec<u8>, ArchiveError> {
-    let fail = |error| ArchiveError::io(path, error);
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(fail)?;
-    file.take(most + 1).read_to_end(&mut bytes).map_err(fail)?;
-    match bytes.len() as u64 <= most {
-        true => Ok(bytes),
-        false => Err(ArchiveError::damaged(path, "it is too long")),
-    }
+#[cfg(not(feature = "s3"))]
+fn s3(name: &str, _behind: &str) -> Result<Place, ArchiveError> {
+    Err(ArchiveError::NoObjectStores(name.to_owned()))
 }

@@ -1,6 +1,8 @@
 //! Archives, also with bytes of others.
 
 use super::*;
+use crate::claims::{Claim, Purpose, STALE};
+use core::time::Duration;
 use pluvio_units::{ClusterId, Deadline, ObjectVersion};
 use proptest::prelude::*;
 use std::fs;
@@ -41,6 +43,155 @@ fn manifest(packs: Vec<PackRef>) -> Manifest {
             packs,
         }],
     }
+}
+
+/// A clock that stands still.
+fn still() -> Duration {
+    Duration::ZERO
+}
+
+/// A place in a directory, with its rooms.
+fn directory() -> (tempfile::TempDir, Place) {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Place::named(directory.path().to_str().unwrap()).unwrap();
+    place.prepare().unwrap();
+    (directory, place)
+}
+
+/// Makes an archive of one pack with this value.
+fn archive(place: &Place, cluster: u64, began_ms: u64, value: &[u8]) -> Manifest {
+    let pack = place.put_pack(&pack_of(&[object(b"k", value)]), 1).unwrap();
+    let made = Manifest {
+        id: archive_id(ClusterId(cluster), began_ms),
+        ..manifest(vec![pack.pack])
+    };
+    place.put_manifest(&made, &still).unwrap();
+    made
+}
+
+/// Lets a file of a place be as old as that.
+fn age(place: &Path, file: &str, age: Duration) {
+    let file = fs::File::options().write(true).open(place.join(file));
+    let file = file.unwrap();
+    let written = file.metadata().unwrap().modified().unwrap();
+    file.set_modified(written - age).unwrap();
+}
+
+fn age_packs(place: &Path) {
+    for pack in fs::read_dir(place.join("packs")).unwrap() {
+        let name = pack.unwrap().file_name().into_string().unwrap();
+        age(place, &format!("packs/{name}"), KEPT_FOR);
+    }
+}
+
+fn keep(number: usize) -> std::num::NonZeroUsize {
+    number.try_into().unwrap()
+}
+
+// shows: ARCHIVE-5
+#[test]
+fn a_prune_leaves_the_newest_of_each_cluster_with_their_packs() {
+    let (directory, place) = directory();
+    let shared = archive(&place, 3, 1000, b"shared");
+    let old = archive(&place, 3, 2000, b"old");
+    let again = archive(&place, 3, 3000, b"shared");
+    let other = archive(&place, 4, 500, b"other");
+    let young = place.prune(keep(1), false, &still).unwrap();
+    assert_eq!((young.kept, young.files), (2, 0), "packs are young");
+    assert_eq!(young.archives, [shared.id, old.id.clone()]);
+    assert_eq!(place.ids().unwrap(), [other.id.clone(), again.id.clone()]);
+    age_packs(directory.path());
+    fs::write(directory.path().join("packs/mine.txt"), "x").unwrap();
+    age(directory.path(), "packs/mine.txt", KEPT_FOR);
+    fs::write(directory.path().join("packs/unfinished-x"), "x").unwrap();
+    age(directory.path(), "packs/unfinished-x", KEPT_FOR);
+    let planned = place.prune(keep(1), true, &still).unwrap();
+    let gone = &old.tables[0].packs[0];
+    assert_eq!((planned.files, planned.bytes), (2, gone.bytes + 1));
+    assert!(place.pack(gone).is_ok(), "it was only planned");
+    assert_eq!(place.prune(keep(1), false, &still).unwrap(), planned);
+    assert!(place.pack(gone).is_err());
+    for stays in [&again, &other] {
+        assert!(place.pack(&stays.tables[0].packs[0]).is_ok());
+    }
+    assert!(directory.path().join("packs/mine.txt").exists());
+}
+
+#[test]
+fn a_prune_that_cannot_read_what_stays_removes_nothing() {
+    let (directory, place) = directory();
+    let old = archive(&place, 3, 1000, b"old");
+    let new = archive(&place, 3, 2000, b"new");
+    age_packs(directory.path());
+    let path = directory.path().join(format!("archives/{}.json", new.id));
+    for (bytes, is_future) in [
+        (&b"{\"pluvio_archive\":2,\"else\":[]}"[..], true),
+        (b"{\"pluvio_archive\":1", false),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let refused = place.prune(keep(1), false, &still).unwrap_err();
+        assert_eq!(
+            matches!(refused, ArchiveError::Future { .. }),
+            is_future,
+            "{refused}"
+        );
+        assert_eq!(place.ids().unwrap().len(), 2);
+        assert!(place.pack(&old.tables[0].packs[0]).is_ok());
+    }
+    let nothing = tempfile::tempdir().unwrap();
+    let empty = Place::named(nothing.path().to_str().unwrap()).unwrap();
+    let none = empty.prune(keep(1), false, &still).unwrap_err();
+    assert!(matches!(none, ArchiveError::NoArchive { .. }), "{none}");
+    assert_eq!(fs::read_dir(nothing.path()).unwrap().count(), 0);
+}
+
+// shows: ARCHIVE-5
+#[test]
+fn a_manifest_is_not_written_while_packs_are_removed_nor_where_one_was() {
+    let (directory, place) = directory();
+    archive(&place, 3, 500, b"first");
+    let found = place.put_pack(&pack_of(&[object(b"k", b"v")]), 1).unwrap();
+    let whole = manifest(vec![found.pack.clone()]);
+    let pruning = Claim::make(place.ground(), &still, Purpose::Prune, "p").unwrap();
+    let busy = place.put_manifest(&whole, &still).unwrap_err();
+    assert!(matches!(busy, ArchiveError::Busy(_)), "{busy}");
+    drop(pruning);
+    let ending = Claim::make(place.ground(), &still, Purpose::Backup, "b").unwrap();
+    let busy = place.prune(keep(1), false, &still).unwrap_err();
+    assert!(matches!(busy, ArchiveError::Busy(_)), "{busy}");
+    drop(ending);
+    // A prune came and went since the pack was found.
+    fs::remove_file(place.path_of(&found.pack)).unwrap();
+    let removed = place.put_manifest(&whole, &still).unwrap_err();
+    assert!(matches!(removed, ArchiveError::Removed(_)), "{removed}");
+    assert_eq!(place.ids().unwrap().len(), 1);
+    // What a killed command claimed counts for a while.
+    let claim = directory.path().join("claims/prune-killed");
+    fs::write(&claim, "x").unwrap();
+    let busy = place.put_manifest(&manifest(Vec::new()), &still);
+    assert!(matches!(busy, Err(ArchiveError::Busy(_))));
+    age(directory.path(), "claims/prune-killed", STALE);
+    let found = place.put_pack(&pack_of(&[object(b"k", b"v")]), 1).unwrap();
+    place
+        .put_manifest(&manifest(vec![found.pack]), &still)
+        .unwrap();
+    assert!(!claim.exists());
+}
+
+// shows: ARCHIVE-5
+#[test]
+fn a_command_that_stood_still_does_nothing_more() {
+    let (_directory, place) = directory();
+    let ticks = std::cell::Cell::new(Duration::ZERO);
+    let clock = || ticks.get();
+    let mut claim = Claim::make(place.ground(), &clock, Purpose::Prune, "p").unwrap();
+    for _ in 0..3 {
+        ticks.set(ticks.get() + STALE / 5);
+        claim.hold().unwrap();
+    }
+    ticks.set(ticks.get() + STALE);
+    let late = claim.hold().unwrap_err();
+    assert!(matches!(late, ArchiveError::Late(_)), "{late}");
 }
 
 fn path() -> &'static Path {
@@ -149,8 +300,10 @@ fn a_place_keeps_what_it_has_and_mends_damaged_packs() {
     let first = place.put_pack(&bytes, 1).unwrap();
     assert!(first.is_new && !place.put_pack(&bytes, 1).unwrap().is_new);
     let whole = manifest(vec![first.pack.clone()]);
-    place.put_manifest(&whole).unwrap();
-    let again = place.put_manifest(&manifest(Vec::new())).unwrap_err();
+    place.put_manifest(&whole, &still).unwrap();
+    let again = place
+        .put_manifest(&manifest(Vec::new()), &still)
+        .unwrap_err();
     assert!(matches!(again, ArchiveError::Exists(_)), "{again}");
     assert_eq!(place.manifest(None).unwrap(), whole);
     fs::write(place.path_of(&first.pack), b"rotten").unwrap();
@@ -182,7 +335,7 @@ fn a_name_in_a_manifest_leads_nowhere_else() {
     };
     let refused = place.pack(&pack).unwrap_err();
     assert!(matches!(refused, ArchiveError::Damaged { .. }), "{refused}");
-    for name in ["", "s3://bucket/prefix", "http://x"] {
+    for name in ["", "s3a://bucket/prefix", "http://x"] {
         assert!(
             matches!(Place::named(name), Err(ArchiveError::NoPlace(_))),
             "{name}"

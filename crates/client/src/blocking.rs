@@ -456,6 +456,21 @@ impl<B: BlockOn> Client<B> {
         call!(self, client => client.write_for(&table, &key, value, lifetime).await)
     }
 
+    /// See [`crate::Client::write_version`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_version(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: Bytes,
+        version: ObjectVersion,
+    ) -> Result<WriteReply, ClientError> {
+        let (table, key) = (table.clone(), key.to_vec());
+        call!(self, client => client.write_version(&table, &key, value, version).await)
+    }
+
     /// See [`crate::Client::touch`].
     ///
     /// # Errors

@@ -208,6 +208,23 @@ impl Client {
         written(done(&change, self.mutate(table, put).await?)?)
     }
 
+    /// Writes an object that is to have the version that it had elsewhere, 1 to
+    /// [`PUT_VERSION_MAX`]. It gets a higher one where [`Self::write`] would give that.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn write_version(
+        &self,
+        table: &Table,
+        key: &[u8],
+        value: Bytes,
+        version: ObjectVersion,
+    ) -> Result<WriteReply, ClientError> {
+        let value = (&value).into();
+        let change = Change::PutVersion { value, version };
+        written(self.change(table, key, RejectRules::NONE, change).await?)
+    }
+
     /// Gives an object another lifetime, if its deadline fulfils the condition; gives whether it
     /// got it. One that is over at once deletes the object.
     ///

@@ -66,6 +66,8 @@ kinds! {
         Bits = 7, "bits";
         /// [`Change::Touch`](crate::Change::Touch).
         Touch = 8, "touch";
+        /// [`Change::PutVersion`](crate::Change::PutVersion).
+        PutVersion = 9, "put version";
     }
 }
 

@@ -36,5 +36,5 @@ pub use kind::{ChangeKind, ProjectionKind};
 pub use transaction::{Draft, DraftChange, Operation, TRANSACTION_STEPS_MAX, TransactionStep};
 pub use value::{
     Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, Get, Lifetime, Mutation,
-    Outcome, Output, Payload, Projection, RejectRules, Span, TouchIf, Unfit,
+    Outcome, Output, PUT_VERSION_MAX, Payload, Projection, RejectRules, Span, TouchIf, Unfit,
 };

@@ -219,7 +219,7 @@ impl Lifetime {
     #[must_use]
     pub fn of_change(change: &Change<'_>) -> Self {
         match change {
-            Change::Put(_) => Self::Endless,
+            Change::Put(_) | Change::PutVersion { .. } => Self::Endless,
             Change::Delete
             | Change::Add(_)
             | Change::Append(_)
@@ -298,6 +298,10 @@ impl TouchIf {
     }
 }
 
+/// The highest version that [`Change::PutVersion`] may ask for: half of all, so that writes never come
+/// to the end.
+pub const PUT_VERSION_MAX: ObjectVersion = ObjectVersion(1 << 63);
+
 /// A change of the value of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change<'a> {
@@ -323,6 +327,15 @@ pub enum Change<'a> {
     /// The value stays; the object gets the lifetime of the mutation. One that is over at once
     /// deletes it. Gives 1 where an object got its lifetime, else 0.
     Touch(TouchIf),
+    /// It is this from now on, as after [`Self::Put`], and has the version that it had in another
+    /// cluster. Where a put would give a higher one, it gets that one. The safe version stays: other
+    /// objects are to get theirs back, too.
+    PutVersion {
+        /// The value.
+        value: Payload<'a>,
+        /// The version that it had: 1 to [`PUT_VERSION_MAX`].
+        version: ObjectVersion,
+    },
 }
 
 impl Change<'_> {
@@ -338,6 +351,23 @@ impl Change<'_> {
             Self::SetRange { .. } => ChangeKind::SetRange,
             Self::Bits(_) => ChangeKind::Bits,
             Self::Touch(_) => ChangeKind::Touch,
+            Self::PutVersion { .. } => ChangeKind::PutVersion,
+        }
+    }
+
+    /// The least version that an object has once the change has written it; 0: the next one.
+    #[must_use]
+    #[inline]
+    pub fn least_version(&self) -> ObjectVersion {
+        match self {
+            Self::PutVersion { version, .. } => *version,
+            Self::Put(_)
+            | Self::Delete
+            | Self::Add(_)
+            | Self::Append(_)
+            | Self::SetRange { .. }
+            | Self::Bits(_)
+            | Self::Touch(_) => ObjectVersion(0),
         }
     }
 
@@ -346,7 +376,11 @@ impl Change<'_> {
     pub fn may_return_old(&self) -> bool {
         match self {
             Self::Put(_) | Self::Delete | Self::Touch(_) => true,
-            Self::Add(_) | Self::Append(_) | Self::SetRange { .. } | Self::Bits(_) => false,
+            Self::Add(_)
+            | Self::Append(_)
+            | Self::SetRange { .. }
+            | Self::Bits(_)
+            | Self::PutVersion { .. } => false,
         }
     }
 
@@ -356,7 +390,10 @@ impl Change<'_> {
     pub fn gives(&self, outcome: &Outcome) -> bool {
         match (self, outcome) {
             (_, Outcome::Rejected { .. })
-            | (Self::Put(_), Outcome::Written { .. } | Outcome::Refused(_))
+            | (
+                Self::Put(_) | Self::PutVersion { .. },
+                Outcome::Written { .. } | Outcome::Refused(_),
+            )
             | (Self::Delete, Outcome::Deleted { .. })
             | (Self::Add(_), Outcome::Written { .. } | Outcome::Refused(_))
             | (
@@ -368,6 +405,7 @@ impl Change<'_> {
                 Outcome::Written { .. } | Outcome::Unchanged { .. } | Outcome::Deleted { .. },
             ) => true,
             (Self::Put(_) | Self::Delete | Self::Add(_) | Self::Touch(_), _)
+            | (Self::PutVersion { .. }, _)
             | (Self::Append(_) | Self::SetRange { .. } | Self::Bits(_), _) => false,
         }
     }
@@ -376,9 +414,10 @@ impl Change<'_> {
     #[must_use]
     pub fn bulk_len(&self) -> usize {
         match self {
-            Self::Put(bytes) | Self::Append(bytes) | Self::SetRange { bytes, .. } => {
-                bytes.bytes().len()
-            }
+            Self::Put(bytes)
+            | Self::Append(bytes)
+            | Self::SetRange { bytes, .. }
+            | Self::PutVersion { value: bytes, .. } => bytes.bytes().len(),
             Self::Delete | Self::Add(Addend::Integer(_)) | Self::Touch(_) => 0,
             Self::Add(Addend::Decimal(text)) => text.len(),
             Self::Bits(steps) => core::mem::size_of_val(*steps),

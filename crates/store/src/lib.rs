@@ -8,7 +8,8 @@
 //!
 //! Invariants
 //! - STORE-1: the version of a key only grows, also over delete and re-create: a new object gets at
-//!   least the safe version, and the safe version is raised above every version deleted.
+//!   least the safe version, and the safe version is raised above every version deleted. A write
+//!   that brings a version gets that one where it is higher than the next one.
 //! - STORE-2: an index slot is *pending* from the append of its entry until [`Engine::settle`];
 //!   what a reader learns from a pending slot carries the position to wait for. That holds for
 //!   absence too: the slot of a deleted key points to its tombstone until that is durable.
@@ -22,6 +23,9 @@
 //! - STORE-5: what a change rests on is never durable later than the change: while an entry is
 //!   pending, the next entry of its key is appended behind it, to the same log. Otherwise a crash
 //!   could keep an increment that counts another one and lose that one's completion record.
+//! - STORE-6: a version that a transaction told of an object which it has removed again is below the
+//!   safe version. The group of the transaction tells that, so a crash does not take it back while
+//!   the outcome stays.
 //!
 //! Threads: every method takes `&self` and may be called from any thread. Nothing waits for I/O;
 //! whoever needs durability waits for the position in [`Appended`](pluvio_log::Appended).

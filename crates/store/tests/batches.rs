@@ -4,13 +4,15 @@
 
 #[path = "support/ops.rs"]
 mod ops;
+mod support;
 
 use core::ops::ControlFlow;
 use core::time::Duration;
 use pluvio_log::{Awaited, Durability, LogOptions};
-use pluvio_mutation::{Change, Mutation, Outcome, RejectRules};
+use pluvio_mutation::{Change, Mutation, Operation, Outcome, RejectRules, TransactionStep};
 use pluvio_store::{
-    Admission, Applied, Engine, EngineError, EngineOptions, EngineTable, Execution, Item, Site,
+    Admission, Applied, Engine, EngineError, EngineOptions, EngineTable, Execution, Item, Replay,
+    Site, StepAt,
 };
 use pluvio_units::{
     ClientId, HashRange, LogId, LogPosition, ObjectVersion, OperationId, SequenceNumber, Size,
@@ -19,13 +21,19 @@ use pluvio_units::{
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
+use support::{Replicas, entries_of};
 
 type Applieds = Vec<Result<Awaited<Applied>, EngineError>>;
 
 fn open(durability: Durability, logs: u16) -> (Arc<Engine>, Arc<EngineTable>) {
+    open_kind(durability, logs, false)
+}
+
+fn open_kind(durability: Durability, logs: u16, in_place: bool) -> (Arc<Engine>, Arc<EngineTable>) {
     let log = LogOptions {
         durability,
         logs,
+        in_place,
         ..LogOptions::new(Size::mib(64))
     };
     let store = Engine::open(EngineOptions { log }).unwrap();
@@ -35,6 +43,113 @@ fn open(durability: Durability, logs: u16) -> (Arc<Engine>, Arc<EngineTable>) {
 
 fn put<'k>(table: &EngineTable, key: &'k [u8], value: &'k [u8]) -> Mutation<'k> {
     Mutation::new(table.id(), key, Change::Put(value.into()))
+}
+
+fn put_version<'k>(table: &EngineTable, key: &'k [u8], version: u64) -> Mutation<'k> {
+    let change = Change::PutVersion {
+        value: key.into(),
+        version: ObjectVersion(version),
+    };
+    Mutation::new(table.id(), key, change)
+}
+
+/// The ways of a mutation: alone, in a batch, in a transaction.
+const WAYS: [fn(&Engine, &EngineTable, &Mutation<'_>); 3] = [
+    |store, table, mutation| {
+        let _pending = ops::apply(store, LogId(0), mutation, table, None).unwrap();
+    },
+    |store, table, mutation| {
+        let other = put(table, b"beside", b"x");
+        let both = [*mutation, other];
+        let applied = apply_all(store, &mut items(table, LogId(0), &both, |_| None));
+        assert!(applied.iter().all(Result::is_ok));
+    },
+    |store, table, mutation| {
+        let steps = [step(table, mutation)];
+        let done = store.transact((LogId(0), 1), &steps, None).unwrap();
+        let outcome = done.outcome.into_pending();
+        assert!(matches!(outcome, Outcome::Together { committed, .. } if committed));
+    },
+];
+
+// shows: STORE-1
+#[test]
+fn an_object_gets_the_version_that_it_brings_or_the_next_one() {
+    let kinds = [
+        (Durability::Replicated, false),
+        (Durability::Volatile, false),
+        (Durability::Volatile, true),
+    ];
+    for (durability, in_place) in kinds {
+        for way in WAYS {
+            let (store, table) = open_kind(durability, 1, in_place);
+            let version = |key: &[u8]| ops::read(&store, &table, key).unwrap().0.0;
+            for (wanted, given) in [(50, 50), (50, 51), (7, 52), (90, 90)] {
+                way(&store, &table, &put_version(&table, b"k", wanted));
+                assert_eq!(version(b"k"), given);
+            }
+            // The one before does not keep others from theirs.
+            way(&store, &table, &put_version(&table, b"other", 3));
+            assert_eq!(version(b"other"), 3);
+            let _deleted = ops::delete(&store, &table, LogId(0), b"k").unwrap();
+            way(&store, &table, &put_version(&table, b"late", 4));
+            assert_eq!(version(b"late"), 91);
+            way(&store, &table, &put_version(&table, b"k", 60));
+            assert_eq!(version(b"k"), 91);
+        }
+    }
+}
+
+/// No head was opened since, which would tell the safe version, too.
+// shows: STORE-6
+#[test]
+fn a_version_that_a_transaction_told_is_given_to_no_object_after_a_crash() {
+    for (has_identity, beside) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (store, table) = open(Durability::Replicated, 1);
+        let mut replicas = Replicas::default();
+        let delete = Mutation::new(table.id(), b"k", Change::Delete);
+        let steps = [
+            Some(put_version(&table, b"k", 1000)),
+            Some(delete),
+            beside.then(|| put(&table, b"beside", b"x")),
+        ];
+        let steps: Vec<_> = steps.iter().flatten().map(|m| step(&table, m)).collect();
+        let execution = has_identity.then(|| match execution(&store, &table, 1, b"k") {
+            Admission::Execute(execution) => execution,
+            _ => panic!("it is new"),
+        });
+        let done = store.transact((LogId(0), 1), &steps, execution).unwrap();
+        assert!(
+            matches!(done.outcome, Awaited::Later(_)),
+            "it waits for replicas"
+        );
+        assert_eq!(ops::read(&store, &table, b"k"), None);
+        replicas.sync(&store);
+        let (after, table) = open(Durability::Replicated, 1);
+        let tablets = vec![(Arc::clone(&table), HashRange::ALL)];
+        let mut replay = Replay::new(&after, LogId(0), tablets).unwrap();
+        for image in replicas.recoverable() {
+            let entries = entries_of(&image);
+            replay.replay(&entries, Duration::from_secs(1)).unwrap();
+        }
+        let (side, _) = replay.finish();
+        Replicas::default().sync(&after);
+        let _ = side.commit().expect("the side log is durable");
+        assert_eq!(after.space().safe_version(), ObjectVersion(1001));
+        assert_eq!(ops::read(&after, &table, b"beside").is_some(), beside);
+        if has_identity {
+            let again = self::execution(&after, &table, 1, b"k");
+            assert!(matches!(again, Admission::Answer(_)));
+        }
+    }
+}
+
+fn step<'s>(table: &'s EngineTable, mutation: &Mutation<'s>) -> StepAt<'s> {
+    StepAt {
+        table,
+        hash: table.hash(mutation.key),
+        step: TransactionStep::must_hold(Operation::Mutate(*mutation)),
+    }
 }
 
 fn items<'i>(

@@ -59,8 +59,8 @@ pub use opcode::{
 };
 pub use pluvio_mutation::{
     Addend, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind, Get, Lifetime,
-    Mutation, Operation, Outcome, Output, Payload, Projection, ProjectionKind, RejectRules, Span,
-    TRANSACTION_STEPS_MAX, TouchIf, TransactionStep, Unfit,
+    Mutation, Operation, Outcome, Output, PUT_VERSION_MAX, Payload, Projection, ProjectionKind,
+    RejectRules, Span, TRANSACTION_STEPS_MAX, TouchIf, TransactionStep, Unfit,
 };
 pub use recovery::*;
 pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};

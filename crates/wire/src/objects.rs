@@ -31,6 +31,7 @@
 //!   6  set range       offset u64 | length u32 (bulk)
 //!   7  bits            count u16 | step …
 //!   8  touch           condition u8
+//!   9  put version     version u64, 1 to 2^63 | length u32 (bulk)
 //!
 //! kind of Get          fixed fields
 //!   1  value

@@ -72,6 +72,9 @@ impl Metadata {
                 "--format-version",
                 "1",
                 "--locked",
+                // As the packages are built: the licences of those parts count, too.
+                "--features",
+                "pluvio/s3",
                 "--filter-platform",
             ])
             .arg(host()?)

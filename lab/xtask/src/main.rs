@@ -25,7 +25,7 @@ const TASKS: [(&str, &str); 15] = [
     ),
     (
         "setup",
-        "fetch what optional tests need: redis-cli, redis-server, redis-py, libfabric, public data sets, and try what this machine \
+        "fetch what optional tests need: redis-cli, redis-server, redis-py, libfabric, moto, public data sets, and try what this machine \
          grants them; with --peers what experiments compare with: allocators, redis-server, valkey, memcached, etcd",
     ),
     (

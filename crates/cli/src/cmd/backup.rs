@@ -2,7 +2,7 @@
 //!
 //! Tables are read one after the other, each in the order of ranks. The manifest is written last
 //! (ARCHIVE-1), so a command that fails leaves no archive. The packs that it wrote are used by the
-//! next one (ARCHIVE-2).
+//! next one (ARCHIVE-2). Nobody removes packs while it is written (ARCHIVE-5).
 
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
@@ -16,20 +16,28 @@ use pluvio_console::options::Global;
 use pluvio_console::output::{
     bytes, number_of, print_json, print_line, say, spinner, table as new_table, table_text, time,
 };
-use pluvio_console::session::{Session, with_session};
-use pluvio_env::Moment;
+use pluvio_console::session::{Session, with_runtime, with_session};
+use pluvio_env::{Clock, Env, Moment};
 use pluvio_units::{ObjectVersion, Size};
 use serde_json::json;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How often a backup tries to write its manifest while packs are removed: for longer than the
+/// claim of a killed command counts.
+const CLAIM_TRIES: u32 = 200;
+/// The pause between two tries.
+const CLAIM_PAUSE: Duration = Duration::from_secs(5);
 
 /// `pluvio backup`.
 #[derive(Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Backup {
-    /// The directory of the archives; made if there is none. Archives in one place share what did
-    /// not change
+    /// The place of the archives: a directory, made if there is none, or s3://BUCKET/PREFIX.
+    /// Archives in one place share what did not change
     #[arg(required = true)]
     place: Option<String>,
     /// Only this table; may be given several times [default: all tables, those with users and
@@ -39,7 +47,7 @@ pub struct Backup {
     /// How many bytes of objects to read in a second, at most [default: no limit]
     #[arg(long, value_name = "SIZE")]
     rate: Option<Size>,
-    /// A look at archives.
+    /// A look at archives, or an end of some.
     #[command(subcommand)]
     what: Option<What>,
 }
@@ -48,23 +56,39 @@ pub struct Backup {
 enum What {
     /// List the archives of a place
     List {
-        /// The directory of the archives
+        /// The place of the archives
         place: String,
     },
     /// Read an archive back, and compare all of it with its checksums
     Verify {
-        /// The directory of the archives
+        /// The place of the archives
         place: String,
         /// Which archive [default: the newest]
         #[arg(long, value_name = "ID")]
         archive: Option<String>,
+    },
+    /// Remove old archives, and the packs that no archive names
+    ///
+    /// Packs younger than a day stay: a backup that was cut off may need them. It may run while
+    /// backups do.
+    Prune {
+        /// The place of the archives
+        place: String,
+        /// How many archives of each cluster stay: the newest ones
+        #[arg(long, value_name = "N")]
+        keep: NonZeroUsize,
+        /// Say what would be removed, and remove nothing
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
 /// An archive that cannot be used. The errors say what to do.
 pub fn unusable(error: ArchiveError) -> Failure {
     match error {
-        ArchiveError::NoPlace(_) => Failure::usage(error.to_string()),
+        ArchiveError::NoPlace(_)
+        | ArchiveError::NoObjectStores(_)
+        | ArchiveError::NoBucket { .. } => Failure::usage(error.to_string()),
         error => Failure::new(error.to_string()),
     }
 }
@@ -79,6 +103,14 @@ pub fn run(global: &Global, backup: &Backup) -> Result<ExitCode, Failure> {
             let manifest = place.manifest(archive.as_deref()).map_err(unusable)?;
             verify(&place, &manifest)?;
             show(&manifest, "is whole", None, json)?;
+        }
+        Some(What::Prune {
+            place,
+            keep,
+            dry_run,
+        }) => {
+            let place = Place::named(place).map_err(unusable)?;
+            prune(global, place, *keep, *dry_run)?;
         }
         None => {
             let name = backup.place.as_deref().unwrap_or_default();
@@ -112,7 +144,7 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
         ));
     };
     let prepared = place.clone();
-    on_disk(session, move || prepared.prepare()).await?;
+    on_disk(&session.env, move || prepared.prepare()).await?;
     let mut archiver = Archiver {
         session,
         place,
@@ -158,10 +190,43 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
         all_tables: backup.table.is_empty(),
         tables,
     };
-    let (place, last) = (archiver.place, manifest.clone());
-    on_disk(session, move || place.put_manifest(&last)).await?;
+    put_manifest(session, &archiver.place, &manifest).await?;
     let took = session.env.clock.now().since(began);
     show(&manifest, "is made", Some((&archiver.written, took)), json)
+}
+
+/// Writes the manifest, once nobody removes packs.
+async fn put_manifest(
+    session: &Session,
+    place: &Place,
+    manifest: &Manifest,
+) -> Result<(), Failure> {
+    for left in (0..CLAIM_TRIES).rev() {
+        let (place, manifest) = (place.clone(), manifest.clone());
+        let clock = Arc::clone(&session.env.clock);
+        let (said, made) = oneshot::channel();
+        let work = move || {
+            let ticks = ticks(&*clock);
+            let made = match place.put_manifest(&manifest, &ticks) {
+                Err(ArchiveError::Busy(_)) if left > 0 => Ok(false),
+                made => made.map(|()| true),
+            };
+            let _whoever_waits = said.send(made.as_ref().is_ok_and(|made| *made));
+            made.map(|_| ())
+        };
+        on_disk(&session.env, work).await?;
+        if made.await.unwrap_or(false) {
+            break;
+        }
+        session.env.clock.sleep(CLAIM_PAUSE).await;
+    }
+    Ok(())
+}
+
+/// Time that passes, for commands that keep it short.
+fn ticks(clock: &dyn Clock) -> impl Fn() -> Duration + '_ {
+    let began = clock.now();
+    move || clock.now().since(began)
 }
 
 /// The tables to be archived, by name.
@@ -186,12 +251,12 @@ fn unix_ms(session: &Session) -> u64 {
 
 /// Does something that waits for a disk.
 async fn on_disk<T: Send + 'static>(
-    session: &Session,
+    env: &Env,
     work: impl FnOnce() -> Result<T, ArchiveError> + Send + 'static,
 ) -> Result<T, Failure> {
     let (done, result) = oneshot::channel();
     let work = Box::new(move || drop(done.send(work())));
-    session.env.tasks.run_blocking(work).await;
+    env.tasks.run_blocking(work).await;
     match result.await {
         Ok(result) => result.map_err(unusable),
         Err(_) => Err(Failure::new("the command was stopped")),
@@ -289,7 +354,7 @@ impl Archiver<'_> {
     ) -> Result<(), NotArchived> {
         let (objects, bytes) = (u64::from(pack.objects()), pack.take());
         let (place, len) = (self.place.clone(), bytes.len() as u64);
-        let written = on_disk(self.session, move || place.put_pack(&bytes, objects)).await;
+        let written = on_disk(&self.session.env, move || place.put_pack(&bytes, objects)).await;
         let written = written.map_err(NotArchived::Failed)?;
         match written.is_new {
             true => self.written.new_bytes += len,
@@ -330,6 +395,36 @@ pub fn verify(place: &Place, manifest: &Manifest) -> Result<(), Failure> {
     }
     progress.finish_and_clear();
     Ok(())
+}
+
+fn prune(global: &Global, place: Place, keep: NonZeroUsize, dry_run: bool) -> Result<(), Failure> {
+    let pruned = with_runtime(1, &global.tls, move |env| async move {
+        let clock = Arc::clone(&env.clock);
+        let work = move || place.prune(keep, dry_run, &ticks(&*clock));
+        on_disk(&env, work).await
+    })?;
+    if global.json {
+        return print_json(&json!({
+            "kept": pruned.kept,
+            "archives": pruned.archives,
+            "files": pruned.files,
+            "bytes": pruned.bytes,
+            "dry_run": dry_run,
+        }));
+    }
+    let is_done = match dry_run {
+        true => "would be removed",
+        false => "removed",
+    };
+    for id in &pruned.archives {
+        print_line(&format!("archive {id} {is_done}"))?;
+    }
+    print_line(&format!(
+        "{} {is_done} with {}, {} stay",
+        number_of(pruned.files, "pack"),
+        bytes(pruned.bytes),
+        number_of(pruned.kept as u64, "archive"),
+    ))
 }
 
 fn list(place: &Place, json: bool) -> Result<(), Failure> {

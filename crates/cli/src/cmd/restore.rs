@@ -2,8 +2,11 @@
 //!
 //! 1. All of the archive is read and compared with its checksums.
 //! 2. The tables must be empty, or not there, unless it is asked to write over objects.
-//! 3. The objects are written; their deadlines stay where they are.
+//! 3. The objects are written, with the versions that they had, or higher ones where the cluster
+//!    would give these; their deadlines stay where they are.
 //! 4. The tables are read back, and compared with the archive.
+//! 5. The safe version of every owner is raised above all versions that were restored. Not before:
+//!    a new object gets at least the safe version, and so would those not written yet.
 //!
 //! A restore that was cut off left objects behind; with `--overwrite` it is done again.
 
@@ -13,21 +16,26 @@ use crate::ingest::write::{Options, write_all};
 use bytes::Bytes;
 use clap::Args;
 use pluvio_archive::{ArchivedTable, Manifest, Place, records};
-use pluvio_client::Table;
+use pluvio_client::{Change, Client, Mutation, Operation, Table, Transacted, TransactionStep};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::{bar, number_of, print_json, print_line, time};
 use pluvio_console::session::{Session, with_session};
-use pluvio_units::KeyHash;
+use pluvio_units::{HashRange, KeyHash, ObjectVersion};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// How often the tablets of a table are looked at again because they were cut meanwhile.
+const TABLET_ROUNDS: u32 = 4;
+/// Keys that are tried to find one for each tablet: some for each of a million tablets.
+const PROBES_MAX: u64 = 1 << 24;
+
 /// `pluvio restore`.
 #[derive(Args, Clone, Debug)]
 pub struct Restore {
-    /// The directory of the archives
+    /// The place of the archives: a directory, or s3://BUCKET/PREFIX
     place: String,
     /// Which archive, as `pluvio backup list` shows it [default: the newest]
     #[arg(long, value_name = "ID")]
@@ -63,15 +71,17 @@ pub fn run(global: &Global, restore: &Restore) -> Result<ExitCode, Failure> {
                 "tables": manifest.tables.len(),
                 "objects": done.objects,
                 "expired": done.expired,
+                "higher_versions": done.raised,
                 "seconds": took.as_secs_f64(),
             }))?;
         } else {
             print_line(&format!(
-                "archive {} is restored: {} in {}, {} had expired, in {}",
+                "archive {} is restored: {} in {}, {} had expired, {} got higher versions, in {}",
                 manifest.id,
                 number_of(done.objects, "object"),
                 number_of(manifest.tables.len() as u64, "table"),
                 done.expired,
+                done.raised,
                 time(took)
             ))?;
         }
@@ -99,6 +109,8 @@ fn choose(manifest: &mut Manifest, names: &[String]) -> Result<(), Failure> {
 struct Done {
     objects: u64,
     expired: u64,
+    /// Objects that got a higher version than they had.
+    raised: u64,
 }
 
 async fn all(
@@ -132,6 +144,7 @@ async fn all(
     }
     let progress = bar(manifest.objects(), "restoring", false);
     let mut done = Done::default();
+    let mut newest = Vec::new();
     for (archived, table, was_empty) in tables {
         let written = Arc::<Mutex<Sum>>::default();
         let source = source(place.clone(), archived.clone());
@@ -143,7 +156,12 @@ async fn all(
         let seen = move |record: &Record| {
             shown.inc(1);
             let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
-            sum.add(&record.key, &record.value, record.deadline.is_some());
+            let version = record.version.unwrap_or_default();
+            sum.add(
+                (&record.key, version),
+                &record.value,
+                record.deadline.is_some(),
+            );
         };
         let again = |failure| {
             Failure::new(format!(
@@ -155,9 +173,14 @@ async fn all(
             .map_err(again)?;
         done.objects += summary.records;
         done.expired += summary.expired;
-        let written = *written.lock().unwrap_or_else(PoisonError::into_inner);
+        done.raised += summary.raised;
+        newest.push((table.clone(), summary.newest));
+        let mut written = *written.lock().unwrap_or_else(PoisonError::into_inner);
         if was_empty {
-            let found = read_back(session, &table).await?;
+            let mut found = read_back(session, &table).await?;
+            if summary.raised > 0 {
+                (written.versions, found.versions) = (0, 0);
+            }
             if found != written {
                 return Err(Failure::new(format!(
                     "table {:?} does not have what was written: {} without a deadline instead of {}; do clients change it? Otherwise drop it, and run the command again",
@@ -169,7 +192,63 @@ async fn all(
         }
     }
     progress.finish_and_clear();
+    for (table, newest) in newest {
+        raise_safe_versions(client, &table, newest).await?;
+    }
     Ok(done)
+}
+
+/// Raises the safe versions of the owners of a table above this one. Each tablet gets a transaction
+/// that writes an object with the version, and deletes it (STORE-6); nobody sees that.
+async fn raise_safe_versions(
+    client: &Client,
+    table: &Table,
+    newest: ObjectVersion,
+) -> Result<(), Failure> {
+    if newest == ObjectVersion(0) {
+        return Ok(());
+    }
+    let mut known = tablets(client, table).await?;
+    for _ in 0..TABLET_ROUNDS {
+        let mut left = known.clone();
+        for number in 0..PROBES_MAX {
+            if left.is_empty() {
+                break;
+            }
+            let key = format!("\0pluvio restore {number}").into_bytes();
+            let hash = table.hash(&key);
+            let Some(at) = left.iter().position(|range| range.contains(hash)) else {
+                continue;
+            };
+            let put = Change::PutVersion {
+                value: b"".as_slice().into(),
+                version: newest,
+            };
+            let steps = [Change::Delete, put].map(|change| Mutation::new(table.id(), &key, change));
+            let [delete, put] = steps.map(|m| TransactionStep::must_hold(Operation::Mutate(m)));
+            let absent = TransactionStep::version_is(table.id(), &key, ObjectVersion(0));
+            let steps = [absent, put, delete].map(|step| (table, step));
+            match client.transact(&steps).await? {
+                Transacted::Committed(_) => _ = left.swap_remove(at),
+                // Somebody has an object of this name.
+                Transacted::Refused { .. } => {}
+            }
+        }
+        // What was cut meanwhile may have other owners.
+        let now = tablets(client, table).await?;
+        if now == known {
+            break;
+        }
+        known = now;
+    }
+    Ok(())
+}
+
+async fn tablets(client: &Client, table: &Table) -> Result<Vec<HashRange>, Failure> {
+    let tables = client.list_tables().await?;
+    let info = tables.into_iter().find(|info| info.id == table.id());
+    let tablets = info.into_iter().flat_map(|info| info.tablets);
+    Ok(tablets.map(|tablet| tablet.range).collect())
 }
 
 /// The objects of a table of an archive. Packs are read as they are needed.
@@ -187,6 +266,7 @@ fn source(
                     line: 0,
                     key: object.key.to_vec(),
                     value: Bytes::copy_from_slice(object.value),
+                    version: Some(object.version),
                     deadline: object.deadline,
                 })
             });
@@ -219,15 +299,19 @@ fn source(
 struct Sum {
     objects: u64,
     hashes: u64,
+    /// With the versions; compared where the cluster gave none of its own.
+    versions: u64,
 }
 
 impl Sum {
-    fn add(&mut self, key: &[u8], value: &[u8], expires: bool) {
+    fn add(&mut self, (key, version): (&[u8], ObjectVersion), value: &[u8], expires: bool) {
         // One that expires may be gone when it is read back.
         if !expires {
             let hash = KeyHash::of(KeyHash::of(0, key).0, value);
             self.objects += 1;
             self.hashes = self.hashes.wrapping_add(hash.0);
+            let versioned = KeyHash::of(hash.0, &version.0.to_le_bytes());
+            self.versions = self.versions.wrapping_add(versioned.0);
         }
     }
 }
@@ -237,7 +321,8 @@ async fn read_back(session: &Session, table: &Table) -> Result<Sum, Failure> {
     let mut objects = session.client.enumerate(table);
     while let Some(batch) = objects.next_batch().await? {
         for object in &batch {
-            sum.add(&object.key, &object.value, object.deadline.is_some());
+            let key = (&object.key[..], object.version);
+            sum.add(key, &object.value, object.deadline.is_some());
         }
     }
     Ok(sum)

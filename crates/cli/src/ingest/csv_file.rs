@@ -230,6 +230,7 @@ impl Csv {
             line,
             key: key.into_bytes(),
             value: json.into(),
+            version: None,
             deadline,
         })
     }

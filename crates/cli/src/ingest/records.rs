@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use clap::ValueEnum;
 use pluvio_client::Deadline;
+use pluvio_units::ObjectVersion;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -49,6 +50,8 @@ pub struct Record {
     pub key: Vec<u8>,
     /// Its value.
     pub value: Bytes,
+    /// The version that it had; `None`: it is a new object.
+    pub version: Option<ObjectVersion>,
     /// When it expires, if it does.
     pub deadline: Option<Deadline>,
 }
@@ -105,6 +108,7 @@ pub fn read(
                 line,
                 key: text.to_vec(),
                 value: line.to_string().into(),
+                version: None,
                 deadline: None,
             })
         })),
@@ -251,6 +255,7 @@ fn json_record(line: u64, number: u64, text: &[u8], names: &Names) -> Result<Rec
         line,
         key: key.into_bytes(),
         value: Bytes::copy_from_slice(text.trim_ascii()),
+        version: None,
         deadline: deadline.map_or(Ok(None), |name| deadline_in(line, &object, name))?,
     })
 }
@@ -313,6 +318,7 @@ fn exported(line: u64, text: &[u8]) -> Result<Record, BadRecord> {
         line,
         key,
         value,
+        version: None,
         deadline,
     })
 }

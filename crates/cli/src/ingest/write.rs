@@ -38,6 +38,10 @@ pub struct Summary {
     pub duplicates: u64,
     /// Records passed over because their deadlines were past.
     pub expired: u64,
+    /// Records that came with a version, and got a higher one.
+    pub raised: u64,
+    /// The highest version that was given.
+    pub newest: ObjectVersion,
     /// Records passed over because they were bad.
     pub bad: u64,
     /// What was wrong with the first of them.
@@ -49,6 +53,8 @@ impl Summary {
         self.records += other.records;
         self.bytes += other.bytes;
         self.duplicates += other.duplicates;
+        self.raised += other.raised;
+        self.newest = self.newest.max(other.newest);
     }
 }
 
@@ -282,8 +288,10 @@ async fn work(
             return;
         }
         match write(&client, &table, &batch).await {
-            Ok(replaced) => {
-                batch.summary.duplicates += replaced;
+            Ok(written) => {
+                batch.summary.duplicates += written.replaced;
+                batch.summary.raised += written.raised;
+                batch.summary.newest = written.newest;
                 shared.written().add(&batch.summary);
             }
             Err(error) => return shared.fail(error.into()),
@@ -291,24 +299,48 @@ async fn work(
     }
 }
 
-/// Gives how many objects were there before.
-async fn write(client: &Client, table: &Table, batch: &Batch) -> Result<u64, ClientError> {
+/// What a batch came to.
+#[derive(Default)]
+struct Written {
+    /// Objects that were there before.
+    replaced: u64,
+    /// See [`Summary::raised`].
+    raised: u64,
+    /// See [`Summary::newest`].
+    newest: ObjectVersion,
+}
+
+async fn write(client: &Client, table: &Table, batch: &Batch) -> Result<Written, ClientError> {
     let puts: Vec<_> = batch
         .objects
         .iter()
         .map(|record| {
+            let value = (&record.value).into();
+            let change = match record.version {
+                Some(version) => Change::PutVersion { value, version },
+                None => Change::Put(value),
+            };
             let put = Mutation {
                 lifetime: record.deadline.map_or(Lifetime::Endless, Lifetime::Until),
-                ..Mutation::new(table.id(), &record.key, Change::Put((&record.value).into()))
+                ..Mutation::new(table.id(), &record.key, change)
             };
             (table, put)
         })
         .collect();
-    let mut replaced = 0;
-    for outcome in client.multi_mutate(&puts).await {
+    let mut written = Written::default();
+    for (outcome, record) in client
+        .multi_mutate(&puts)
+        .await
+        .into_iter()
+        .zip(&batch.objects)
+    {
         match outcome? {
-            Outcome::Written { replaced: old, .. } => {
-                replaced += u64::from(old != ObjectVersion(0));
+            Outcome::Written {
+                replaced, version, ..
+            } => {
+                written.replaced += u64::from(replaced != ObjectVersion(0));
+                written.newest = written.newest.max(version);
+                written.raised += u64::from(record.version.is_some_and(|own| own < version));
             }
             other => {
                 let why = format!("a put was answered with {other:?}");
@@ -316,7 +348,7 @@ async fn write(client: &Client, table: &Table, batch: &Batch) -> Result<u64, Cli
             }
         }
     }
-    Ok(replaced)
+    Ok(written)
 }
 
 #[cfg(test)]
@@ -329,6 +361,7 @@ mod tests {
             line: 1,
             key: key.into(),
             value: value.to_owned().into(),
+            version: None,
             deadline: None,
         }
     }
@@ -363,6 +396,7 @@ mod tests {
             line: 7,
             key: vec![0; pluvio_units::KEY_MAX + 1],
             value: Bytes::new(),
+            version: None,
             deadline: None,
         };
         assert_eq!(check(long).unwrap_err().line, 7);

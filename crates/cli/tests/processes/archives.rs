@@ -14,16 +14,32 @@ use super::import_export::objects;
 
 /// Objects that nobody changes.
 const STILL: usize = 3000;
+/// Writes of one key, each of which gives it a higher version.
+const WRITES: u64 = 9;
 
 fn fill(cluster: &Cluster) {
     let lines: String = (0..STILL).map(|n| format!("word {n}\n")).collect();
     let import = ["import", "words", "-", "--format", "lines"];
     cluster.run_with(import, lines.as_bytes()).ok();
     let mut redis = cluster.connect(0);
-    redis.call(&["SET", "for ever", "a"]);
+    for _ in 0..WRITES {
+        redis.call(&["SET", "for ever", "a"]);
+    }
     redis.call(&["SET", "for a day", "b", "EX", "86400"]);
     redis.call(&["SET", "for a moment", "c", "PX", "1"]);
     redis.call(&["ACL", "SETUSER", "bob", "on", ">secret", "~*", "+get"]);
+}
+
+/// Lines in an order that does not depend on the seed of a table.
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn version(cluster: &Cluster, table: &str, key: &str) -> u64 {
+    let object = cluster.run(["get", table, key, "--json"]).json();
+    object["version"].as_u64().unwrap()
 }
 
 /// Counts a key up until it is stopped, and gives how far it came.
@@ -78,13 +94,25 @@ fn a_cluster_comes_back_in_another_size() {
     );
     let listed = cluster.run(["backup", "list", name, "--json"]).json();
     assert_eq!(listed["archives"].as_array().unwrap().len(), 2);
-    let words = objects(&cluster, "words");
+    let words = cluster.run(["scan", "words", "--json"]).ok().text();
+    let archived = version(&cluster, "redis:0", "for ever") - 1;
+    assert!(archived >= WRITES);
     drop(cluster);
 
     let smaller = Setup::servers(2).start();
     let restored = smaller.run(["restore", name, "--json"]).json();
     assert_eq!(restored["archive"], after["archive"], "the newest one");
-    assert_eq!(objects(&smaller, "words"), words);
+    let restored_words = smaller.run(["scan", "words", "--json"]).ok().text();
+    assert_eq!(sorted(&restored_words), sorted(&words), "with versions");
+    assert_eq!(version(&smaller, "redis:0", "for ever"), archived);
+    assert_eq!(restored["higher_versions"], 0);
+    // A new object gets a version above all of them, on every server.
+    let newest = table(&after, "redis:0")["newest_version"].as_u64().unwrap();
+    for n in 0..8 {
+        let key = format!("new {n}");
+        smaller.run(["put", "redis:0", &key, "x"]).ok();
+        assert!(version(&smaller, "redis:0", &key) > newest);
+    }
     let strings: BTreeMap<String, Value> = objects(&smaller, "redis:0");
     assert_eq!(strings["for ever"], "a");
     assert!(!strings.contains_key("for a moment"));
@@ -94,6 +122,8 @@ fn a_cluster_comes_back_in_another_size() {
     let bob = redis.call(&["ACL", "GETUSER", "bob"]);
     assert!(matches!(bob, Reply::Array(_)), "{bob:?}");
     again(&smaller, &place);
+    pruned(&smaller, &place);
+    refused(&smaller, &place);
     damaged(&smaller, &place);
 }
 
@@ -107,6 +137,50 @@ fn again(cluster: &Cluster, place: &Path) {
     missing.fails(1, &["no table \"none\"", "words"]);
     let missing = cluster.run(["restore", name, "--archive", "none"]);
     missing.fails(1, &["no archive \"none\"", "backup list"]);
+}
+
+fn pruned(cluster: &Cluster, place: &Path) {
+    let name = place.to_str().unwrap();
+    let prune = ["backup", "prune", name, "--keep", "1", "--json"];
+    let removed = cluster.run(prune).json();
+    assert_eq!(
+        removed["archives"].as_array().unwrap().len(),
+        1,
+        "{removed}"
+    );
+    assert_eq!(removed["files"], 0, "packs are young: {removed}");
+    let listed = cluster.run(["backup", "list", name, "--json"]).json();
+    assert_eq!(listed["archives"].as_array().unwrap().len(), 1);
+    let no_archives = tempfile::tempdir().unwrap();
+    let prune = ["backup", "prune", no_archives.path().to_str().unwrap()];
+    cluster.run(prune).fails(2, &["--keep"]);
+    let refused = cluster.run([prune.as_slice(), &["--keep", "1"]].concat());
+    refused.fails(1, &["no archive"]);
+}
+
+/// A manifest that is cut, of something else, or of a later program.
+fn refused(cluster: &Cluster, place: &Path) {
+    let name = place.to_str().unwrap();
+    let mut archives = fs::read_dir(place.join("archives")).unwrap();
+    let path = archives.next().unwrap().unwrap().path();
+    let whole = fs::read(&path).unwrap();
+    for (bytes, word) in [
+        (&whole[..whole.len() / 2], "damaged"),
+        (b"{\"name\":\"x\"}", "no manifest of an archive"),
+        (b"{\"pluvio_archive\":2,\"else\":[]}", "its format is 2"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        for arguments in [
+            &["restore", name, "--overwrite"][..],
+            &["backup", "verify", name],
+            &["backup", "prune", name, "--keep", "1"],
+        ] {
+            cluster
+                .run(arguments)
+                .fails(1, &[word, path.to_str().unwrap()]);
+        }
+    }
+    fs::write(&path, whole).unwrap();
 }
 
 fn damaged(cluster: &Cluster, place: &Path) {

@@ -498,7 +498,8 @@ impl State {
         match verdict {
             Verdict::Keep(outcome) => outcome,
             Verdict::Put(value, deadline, output) => {
-                table.version_last = table.version_last.next();
+                let least = mutation.change.least_version();
+                table.version_last = table.version_last.next().max(least);
                 let version = table.version_last;
                 let value = Bytes::copy_from_slice(&value);
                 table.objects.insert(place, (version, value, deadline));

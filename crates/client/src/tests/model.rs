@@ -9,7 +9,7 @@ use crate::{
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_env::Rng;
-use pluvio_units::{KeyHash, ServerId, TableId};
+use pluvio_units::{KeyHash, ObjectVersion, ServerId, TableId};
 use pluvio_wire::Refusal;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,6 +57,8 @@ enum What {
     SetBits([BitStep; 2]),
     /// Gives it a lifetime that is over at once, or one that is over after all tests.
     Touch(bool),
+    /// A put with a version.
+    PutVersion(Bytes, u64),
 }
 
 /// Nothing with this lifetime expires in a test.
@@ -83,7 +85,8 @@ impl Op {
         let some_halves = |rng: &FakeCluster| 3 - rng.below(7).cast_signed();
         let what = match (rng.below(8), number < NUMBERS) {
             (7, _) => What::Touch(rng.below(2) == 0),
-            (0 | 1, _) => What::Put(digits(rng)),
+            (0, _) => What::Put(digits(rng)),
+            (1, _) => What::PutVersion(digits(rng), 1 + rng.below(1000)),
             (2, _) => What::Delete,
             (3 | 4, true) => What::Add(rng.below(9).cast_signed() - 4),
             (_, true) => {
@@ -128,6 +131,10 @@ impl Op {
             },
             What::SetBits(steps) => Change::Bits(steps),
             What::Touch(_) => Change::Touch(TouchIf::Always),
+            What::PutVersion(value, version) => Change::PutVersion {
+                value: value.into(),
+                version: ObjectVersion(*version),
+            },
         };
         let usual = Lifetime::of_change(&change);
         Mutation {
@@ -195,7 +202,7 @@ impl Op {
             (Some(Bytes::from(value)), output)
         };
         Some(match &self.what {
-            What::Put(bytes) => (Some(bytes.clone()), Output::Nothing),
+            What::Put(bytes) | What::PutVersion(bytes, _) => (Some(bytes.clone()), Output::Nothing),
             What::Delete => (None, Output::Nothing),
             What::Touch(true) => (None, Output::Integer(1)),
             What::Touch(false) => (Some(value.into()), Output::Integer(1)),

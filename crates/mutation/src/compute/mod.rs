@@ -63,7 +63,9 @@ impl Deref for NewValue<'_> {
 #[inline]
 pub fn change<'m>(change: &Change<'m>, current: Option<&[u8]>) -> Result<Step<'m>, Unfit> {
     match *change {
-        Change::Put(bytes) => put(bytes.bytes(), Output::Nothing),
+        Change::Put(value) | Change::PutVersion { value, .. } => {
+            put(value.bytes(), Output::Nothing)
+        }
         Change::Delete => Ok(Step::Delete),
         Change::Add(Addend::Integer(by)) => add_integer(current, by),
         Change::Add(Addend::Decimal(by)) => add_decimal(current, by),

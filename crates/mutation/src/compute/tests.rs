@@ -235,6 +235,10 @@ proptest! {
             ChangeKind::SetRange => Change::SetRange { offset, bytes },
             ChangeKind::Bits => Change::Bits(&steps),
             ChangeKind::Touch => Change::Touch(TouchIf::Always),
+            ChangeKind::PutVersion => Change::PutVersion {
+                value: bytes,
+                version: pluvio_units::ObjectVersion(offset),
+            },
         }) {
             for value in [current.as_deref(), Some(text.as_bytes())] {
                 let step = change(&asked, value);

@@ -122,6 +122,8 @@ pub(crate) struct Target<'w> {
     pub(crate) old: Option<Old<'w>>,
     /// The deadline of the object that is written.
     pub(crate) deadline: Option<Deadline>,
+    /// The least version of the object that is written; 0: the next one.
+    pub(crate) least: ObjectVersion,
     /// What the value is that is written.
     pub(crate) state: ObjectState,
     pub(crate) guard: &'w EpochGuard<'w>,
@@ -278,6 +280,7 @@ impl Engine {
             now_s: site.now_s,
             old,
             deadline: None,
+            least: mutation.change.least_version(),
             state: ObjectState::Plain,
             guard: &guard,
         };
@@ -397,13 +400,14 @@ impl Engine {
         }
     }
 
-    /// The version that a write gives the object.
+    /// The version that a write gives the object (STORE-1).
     pub(crate) fn next_version(&self, write: &Target<'_>) -> ObjectVersion {
         let replaced = write.replaced_version();
-        let version = match replaced {
+        let next = match replaced {
             ObjectVersion(0) => self.space.safe_version(),
             replaced => replaced.next(),
         };
+        let version = next.max(write.least);
         debug_assert!(
             replaced < version,
             "STORE-1: {version} is the next version of {replaced}"

@@ -9,7 +9,7 @@ use crate::table::EngineTable;
 use pluvio_format::{Entry, ObjectState};
 use pluvio_log::{AppendClass, Awaited};
 use pluvio_mutation::{Now, Output};
-use pluvio_units::{Deadline, HashRange, LogId, Rank, TableId, UnixMs};
+use pluvio_units::{Deadline, HashRange, LogId, ObjectVersion, Rank, TableId, UnixMs};
 use std::sync::PoisonError;
 
 /// Index buckets that one step of a walk looks at: a millisecond's work.
@@ -280,6 +280,7 @@ impl Engine {
                 is_gone: false,
             }),
             deadline: None,
+            least: ObjectVersion(0),
             state: ObjectState::Plain,
             guard: &guard,
         };

@@ -245,6 +245,7 @@ impl Engine {
             now_s: site.now_s,
             old: old.map(|(old, _)| Old { is_gone, ..old }),
             deadline,
+            least: mutation.change.least_version(),
             state: ObjectState::Plain,
             guard,
         };

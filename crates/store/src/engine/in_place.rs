@@ -300,6 +300,7 @@ impl Engine {
         execution: Option<Execution>,
     ) -> Result<Awaited<Applied>, EngineError> {
         let replaced = write.replaced_version();
+        // An overwrite gives the next version.
         let version = match self.overwrite_old(write, value) {
             Some(version) => version,
             None => {
@@ -320,6 +321,9 @@ impl Engine {
     /// [`Self::overwrite`] for a mutation that has found the object it replaces.
     fn overwrite_old(&self, write: &mut Write<'_, '_>, value: &[u8]) -> Option<ObjectVersion> {
         let (entry, version) = write.replaced().map(|old| (old.entry, old.version))?;
+        if write.least > version.next() {
+            return None;
+        }
         let at = (entry, write.guard);
         let (before, now) = match self.space.mutable_object(entry, write.guard) {
             Some(object) => self.overwrite(&mut write.bucket, at, &object, value)?,

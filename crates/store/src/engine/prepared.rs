@@ -351,6 +351,7 @@ impl Engine {
                     now_s: site.now_s,
                     old: None,
                     deadline: None,
+                    least: ObjectVersion(0),
                     state: ObjectState::Plain,
                     guard,
                 };
@@ -413,6 +414,7 @@ impl Engine {
             now_s: site.now_s,
             old: Some(old_of(slot, view, &object)),
             deadline: None,
+            least: ObjectVersion(0),
             state: ObjectState::Plain,
             guard: &guard,
         };

@@ -185,6 +185,7 @@ impl Engine {
             steps,
             objects: &objects,
             object_of: &object_of,
+            brings_versions: steps.iter().any(|step| least_of(step) > ObjectVersion(0)),
             pending,
             prepare,
             guard: &guard,
@@ -233,6 +234,12 @@ impl Engine {
     }
 }
 
+/// The least version of what a step writes.
+fn least_of(step: &StepAt<'_>) -> ObjectVersion {
+    let mutation = step.step.operation.mutation();
+    mutation.map_or(ObjectVersion(0), |mutation| mutation.change.least_version())
+}
+
 /// The first step of each object, and the object of each step.
 fn objects_of(steps: &[StepAt<'_>]) -> (Vec<usize>, Vec<usize>) {
     let mut by_key: Vec<usize> = (0..steps.len()).collect();
@@ -275,6 +282,8 @@ struct Transaction<'t> {
     steps: &'t [StepAt<'t>],
     objects: &'t [usize],
     object_of: &'t [usize],
+    /// Whether a step brings the version that it writes.
+    brings_versions: bool,
     pending: Option<Pending>,
     prepare: Option<Prepare<'t>>,
     guard: &'t EpochGuard<'t>,
@@ -296,7 +305,8 @@ impl<'t> Transaction<'t> {
         let mut drafts = Vec::with_capacity(objects.len());
         for ((found, object), step) in found.iter().zip(&objects).zip(self.objects) {
             let current = current_of(object.as_ref())?;
-            let target = self.target(&self.steps[*step], found, (object.as_ref(), current));
+            let mut target = self.target(&self.steps[*step], found, (object.as_ref(), current));
+            target.least = self.least(targets.len());
             let next = self.engine.next_version(&target);
             // The prepared object comes between.
             let next = self.prepare.map_or(next, |_| next.next());
@@ -330,16 +340,19 @@ impl<'t> Transaction<'t> {
                 ..
             }
         );
-        let changes = match is_committed {
-            true => self.changes(&drafts, (&objects, now), &mut targets)?,
-            false => Vec::new(),
+        let (changes, told) = match is_committed {
+            true => {
+                let changes = self.changes(&drafts, (&objects, now), &mut targets)?;
+                (changes, self.told(&drafts))
+            }
+            false => (Vec::new(), None),
         };
         if changes.is_empty() {
-            return self.keep(&targets, outcome, execution);
+            return self.keep(&targets, outcome, execution, told);
         }
         let all = (&targets[..], changes, &drafts[..]);
         match self.engine.kind {
-            StoreKind::Replicated => self.append_replicated(locks, all, outcome, execution),
+            StoreKind::Replicated => self.append_replicated(locks, all, (outcome, told), execution),
             StoreKind::Volatile | StoreKind::InPlace => {
                 self.append_volatile(locks, all, outcome, execution)
             }
@@ -386,9 +399,21 @@ impl<'t> Transaction<'t> {
             now_s: self.now_s,
             old,
             deadline: None,
+            least: ObjectVersion(0),
             state: ObjectState::Plain,
             guard: self.guard,
         }
+    }
+
+    /// The least version of an object, by the steps that bring one.
+    fn least(&self, object: usize) -> ObjectVersion {
+        if !self.brings_versions {
+            return ObjectVersion(0);
+        }
+        let steps = self.steps.iter().zip(self.object_of);
+        let of_it = steps.filter(|(_, of)| **of == object);
+        let least = of_it.map(|(step, _)| least_of(step));
+        least.max().unwrap_or(ObjectVersion(0))
     }
 
     fn do_steps<'m>(&self, drafts: &mut [Draft<'_, 'm>]) -> Outcome
@@ -409,6 +434,18 @@ impl<'t> Transaction<'t> {
             committed,
             steps: outcomes.into(),
         }
+    }
+
+    /// The safe version above all versions that steps told of objects which are not there in the
+    /// end (STORE-6).
+    fn told(&self, drafts: &[Draft<'_, '_>]) -> Option<ObjectVersion> {
+        if self.prepare.is_some() || self.engine.kind != StoreKind::Replicated {
+            return None;
+        }
+        let came_and_went =
+            |draft: &&Draft<'_, '_>| draft.is_changed() && draft.change() == DraftChange::Nothing;
+        let told = drafts.iter().filter(came_and_went);
+        told.map(|draft| draft.next_version().next()).max()
     }
 
     /// What is to be appended. Raises the safe version for what is deleted (STORE-1).
@@ -528,14 +565,34 @@ impl<'t> Transaction<'t> {
         }
     }
 
-    /// Keeps the outcome where nothing changed.
+    /// Keeps the outcome where nothing changed, and the safe version that it tells of.
     fn keep(
         &self,
         targets: &[Target<'_>],
         outcome: Outcome,
         execution: Option<Execution>,
+        told: Option<ObjectVersion>,
     ) -> Result<Transacted, NotTransacted> {
         let engine = self.engine;
+        if let Some(safe) = told {
+            let kept = Kept::of(execution, &outcome);
+            let class = match kept.as_ref().is_some_and(Kept::holds_value) {
+                true => AppendClass::Outcome,
+                false => AppendClass::Internal,
+            };
+            let mut entries = vec![Entry::SafeVersion(safe)];
+            entries.extend(kept.as_ref().map(Kept::record));
+            let group = self.append_group(&entries, class)?;
+            drop(entries);
+            if let Some(kept) = kept {
+                let record = *group.pending().last().expect("a group is not empty");
+                kept.appended(&group, record);
+            }
+            return Ok(Transacted {
+                outcome: group.map(|_| outcome).into(),
+                changed: Vec::new(),
+            });
+        }
         let outcome = match (engine.kind, execution, targets.first()) {
             (StoreKind::Replicated, Some(execution), Some(target)) => {
                 let appended = engine.append_outcome(target, &outcome, execution)?;
@@ -559,12 +616,13 @@ impl<'t> Transaction<'t> {
         &self,
         locks: &mut Locks<'_>,
         (targets, mut changes, drafts): (&[Target<'_>], Vec<Change<'_>>, &[Draft<'_, '_>]),
-        outcome: Outcome,
+        (outcome, told): (Outcome, Option<ObjectVersion>),
         execution: Option<Execution>,
     ) -> Result<Transacted, NotTransacted> {
         let mut rooms = self.rooms(locks, targets, &changes)?;
         let kept = Kept::of(execution, &outcome);
-        let (entries, class) = self.entries(targets, &mut changes, drafts, kept.as_ref());
+        let last = (told, kept.as_ref());
+        let (entries, class) = self.entries(targets, &mut changes, drafts, last);
         let group = self.append_group(&entries, class)?;
         drop(entries);
         if let Some(kept) = kept {
@@ -608,7 +666,7 @@ impl<'t> Transaction<'t> {
         execution: Option<Execution>,
     ) -> Result<Transacted, NotTransacted> {
         let mut rooms = self.rooms(locks, targets, &changes)?;
-        let (entries, class) = self.entries(targets, &mut changes, drafts, None);
+        let (entries, class) = self.entries(targets, &mut changes, drafts, (None, None));
         let group = match entries.is_empty() {
             true => None,
             false => Some(self.append_group(&entries, class)?),
@@ -686,7 +744,7 @@ impl<'t> Transaction<'t> {
         targets: &'e [Target<'_>],
         changes: &'e mut [Change<'_>],
         drafts: &[Draft<'_, '_>],
-        kept: Option<&Kept>,
+        (told, kept): (Option<ObjectVersion>, Option<&Kept>),
     ) -> (Vec<Entry<'e>>, AppendClass) {
         let is_durable = self.engine.kind == StoreKind::Replicated;
         let mut count = 0;
@@ -747,6 +805,7 @@ impl<'t> Transaction<'t> {
             (false, _, true) => AppendClass::Outcome,
             (false, _, false) => AppendClass::Delete,
         };
+        entries.extend(told.map(Entry::SafeVersion));
         entries.extend(kept.map(Kept::record));
         (entries, class)
     }

@@ -6,9 +6,10 @@ use crate::MULTI_BYTES_MAX;
 use crate::limits::{check_key, check_value};
 use crate::refusal::{FatalKind, Refusal};
 use pluvio_mutation::{
-    Addend, BIT_STEPS_MAX, BitAction, BitStep, Change, Get, Mutation, Operation, Projection,
-    TRANSACTION_STEPS_MAX, TransactionStep,
+    Addend, BIT_STEPS_MAX, BitAction, BitStep, Change, Get, Mutation, Operation, PUT_VERSION_MAX,
+    Projection, TRANSACTION_STEPS_MAX, TransactionStep,
 };
+use pluvio_units::ObjectVersion;
 
 /// Checks a mutation.
 ///
@@ -20,6 +21,10 @@ pub fn check_mutation(mutation: &Mutation<'_>) -> Result<(), Refusal> {
         .and_then(|()| mutation.value_is.map_or(Ok(()), check_value))
         .and_then(|()| match change {
             Change::Put(value) | Change::Append(value) => check_value(value.bytes()),
+            Change::PutVersion { value, version } => {
+                check_put_version(*version)?;
+                check_value(value.bytes())
+            }
             Change::SetRange { bytes, .. } => check_value(bytes.bytes()),
             Change::Bits(steps) => check_steps(steps),
             Change::Delete | Change::Add(_) | Change::Touch(_) => Ok(()),
@@ -47,7 +52,22 @@ pub fn check_mutation(mutation: &Mutation<'_>) -> Result<(), Refusal> {
         | Change::Append(_)
         | Change::SetRange { .. }
         | Change::Bits(_)
-        | Change::Touch(_) => Ok(()),
+        | Change::Touch(_)
+        | Change::PutVersion { .. } => Ok(()),
+    }
+}
+
+/// Checks the version that an object is to have.
+///
+/// # Errors
+/// No object has it.
+pub(super) fn check_put_version(version: ObjectVersion) -> Result<(), Refusal> {
+    match (ObjectVersion(1)..=PUT_VERSION_MAX).contains(&version) {
+        true => Ok(()),
+        false => Err(Refusal::malformed(format!(
+            "an object cannot be put with version {version}, but with 1 to \
+             {PUT_VERSION_MAX}"
+        ))),
     }
 }
 

@@ -1,5 +1,6 @@
 //! One item of a request. `objects.rs` draws the layout.
 
+use super::check::check_put_version;
 use super::cursor::{BulkReader, BulkWriter, Reader, STEP_BYTES, Steps};
 use super::{DECIMAL_BYTES_MAX, unknown};
 use crate::limits::check_key;
@@ -278,7 +279,7 @@ pub(super) fn mutation_len(mutation: &Mutation<'_>, implied: SequenceNumber) -> 
         Change::Put(_) | Change::Append(_) => 4,
         Change::Add(Addend::Integer(_)) => 8,
         Change::Add(Addend::Decimal(text)) => 2 + usize::from(short_len(text.len())),
-        Change::SetRange { .. } => 12,
+        Change::SetRange { .. } | Change::PutVersion { .. } => 12,
         Change::Bits(steps) => steps_len(steps),
         Change::Touch(_) => 1,
     };
@@ -327,6 +328,10 @@ pub(super) fn put_mutation<'a>(
         Change::Touch(rule) => {
             let code = TouchIf::ALL.iter().position(|known| *known == rule);
             meta.push(code.map_or(0, |code| code as u8));
+        }
+        Change::PutVersion { value, version } => {
+            put(meta, &version.0.to_le_bytes());
+            put(meta, &bulk.push(value));
         }
     }
     put(meta, mutation.key);
@@ -417,6 +422,12 @@ fn change<'a>(
         }
         ChangeKind::Bits => Change::Bits(steps(from, steps_of, false)?),
         ChangeKind::Touch => Change::Touch(touch_if(from.u8()?)?),
+        ChangeKind::PutVersion => {
+            let version = ObjectVersion(from.u64()?);
+            check_put_version(version)?;
+            let value = bulk.take(from.u32()?)?;
+            Change::PutVersion { value, version }
+        }
     })
 }
 

@@ -19,6 +19,7 @@ enum Kind {
     SetRange(u64, Vec<u8>),
     Bits(Vec<BitStep>),
     Touch(TouchIf),
+    PutVersion(Vec<u8>, u64),
 }
 
 /// A mutation that owns what it is made of.
@@ -48,6 +49,10 @@ impl Owned {
             },
             Kind::Bits(steps) => Change::Bits(steps),
             Kind::Touch(rule) => Change::Touch(*rule),
+            Kind::PutVersion(bytes, version) => Change::PutVersion {
+                value: bytes[..].into(),
+                version: ObjectVersion(*version),
+            },
         };
         let usual = Lifetime::of_change(&change);
         Mutation {
@@ -157,6 +162,9 @@ fn change(kind: ChangeKind) -> BoxedStrategy<Kind> {
             .boxed(),
         ChangeKind::Bits => steps(0..3).prop_map(Kind::Bits).boxed(),
         ChangeKind::Touch => select(&TouchIf::ALL[..]).prop_map(Kind::Touch).boxed(),
+        ChangeKind::PutVersion => (bytes(40), 1..=PUT_VERSION_MAX.0)
+            .prop_map(|(bytes, version)| Kind::PutVersion(bytes, version))
+            .boxed(),
     }
 }
 

@@ -264,8 +264,9 @@ fn what_is_not_known_is_refused_in_words() {
             assert!(said.contains(word), "{said}");
         }
     };
-    let kind = refused(&put(b"v"), |meta| meta[ITEMS] = 9);
-    unknown(kind, &["kind of change: 9 ", "1 put, 2 delete", "8 touch"]);
+    let kind = refused(&put(b"v"), |meta| meta[ITEMS] = 10);
+    let known = ["kind of change: 10 ", "1 put, 2 delete", "9 put version"];
+    unknown(kind, &known);
     let flag = refused(&put(b"v"), |meta| meta[ITEMS + 2] = 2);
     unknown(flag, &["512 ", "within 511"]);
     let forever = Mutation {
@@ -284,6 +285,17 @@ fn what_is_not_known_is_refused_in_words() {
     assert_eq!(usual.fatal_kind(), Some(FatalKind::Malformed));
     let no_deadline = refused(&forever, |meta| meta[ITEMS + 15] = 2);
     assert_eq!(no_deadline.fatal_kind(), Some(FatalKind::Malformed));
+    for version in [0, PUT_VERSION_MAX.0 + 1] {
+        let put = Change::PutVersion {
+            value: b"v".as_slice().into(),
+            version: ObjectVersion(1),
+        };
+        let put = Mutation::new(TableId(1), b"", put);
+        let refusal = refused(&put, |meta| {
+            meta[ITEMS + 15..ITEMS + 23].copy_from_slice(&u64::to_le_bytes(version));
+        });
+        assert_eq!(refusal.fatal_kind(), Some(FatalKind::Malformed));
+    }
     let flag = refused(&put(b"v"), |meta| meta[ITEMS - 1] = 12);
     unknown(flag, &["flag of a request: 12 "]);
 

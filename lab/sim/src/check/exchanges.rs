@@ -79,7 +79,7 @@ impl Exchange {
                 Outcome::Written {
                     version, output, ..
                 },
-            ) => (gives == *output)
+            ) => (gives == *output && *version >= mutation.change.least_version())
                 .then(|| met.put(shared(value), version.0))
                 .flatten(),
             (Verdict::Delete(gives), Outcome::Deleted { output, .. }) => {

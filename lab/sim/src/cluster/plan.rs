@@ -67,6 +67,8 @@ pub enum OperationKind {
     GetAndSet,
     /// Delete an object and learn its old value.
     GetAndDelete,
+    /// Write an object with a version that it had elsewhere.
+    PutVersion,
     /// Read an object, or a part of it.
     Project,
     /// Several mutations of any kinds.
@@ -115,7 +117,7 @@ impl OperationKind {
     const TRANSFERS: (Self, u32) = (Self::Transfer, 200);
 
     /// Kinds that are one mutation of a key whose bytes checkers know.
-    pub(super) const MUTATIONS: [Self; 9] = [
+    pub(super) const MUTATIONS: [Self; 10] = [
         Self::Append,
         Self::SetRange,
         Self::Bits,
@@ -125,10 +127,11 @@ impl OperationKind {
         Self::CompareAndDelete,
         Self::GetAndSet,
         Self::GetAndDelete,
+        Self::PutVersion,
     ];
 
     /// Kinds that are drawn where there are such keys, and how often they are asked for.
-    const OF_VALUES: [(Self, u32); 14] = [
+    const OF_VALUES: [(Self, u32); 15] = [
         (Self::Append, 80),
         (Self::SetRange, 40),
         (Self::Bits, 40),
@@ -138,6 +141,7 @@ impl OperationKind {
         (Self::CompareAndDelete, 30),
         (Self::GetAndSet, 50),
         (Self::GetAndDelete, 25),
+        (Self::PutVersion, 25),
         (Self::Project, 120),
         (Self::MultiMutate, 20),
         (Self::MultiGet, 20),

@@ -246,6 +246,7 @@ impl Worker {
             | OperationKind::CompareAndDelete
             | OperationKind::GetAndSet
             | OperationKind::GetAndDelete
+            | OperationKind::PutVersion
             | OperationKind::Project => self.exchange(kind).await,
             OperationKind::MultiMutate => self.multi_mutate(kind).await,
             OperationKind::MultiGet => self.multi_get(kind).await,

@@ -14,7 +14,7 @@ use core::time::Duration;
 use pluvio_mutation::{
     self as mutation, Addend, BitStep, Get, Lifetime, Mutation, Output, Projection, Span, TouchIf,
 };
-use pluvio_units::TableId;
+use pluvio_units::{ObjectVersion, TableId};
 
 /// [`mutation::Change`] with bytes of its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +40,8 @@ pub enum Change {
     Bits(Vec<BitStep>),
     /// The lifetime changes alone.
     Touch(TouchIf),
+    /// The value is this from now on, and the version at least that.
+    PutVersion(Bytes, u64),
 }
 
 /// [`Projection`] with steps of its own.
@@ -156,6 +158,10 @@ impl Request {
             },
             Change::Bits(steps) => mutation::Change::Bits(steps),
             Change::Touch(when) => mutation::Change::Touch(*when),
+            Change::PutVersion(value, version) => mutation::Change::PutVersion {
+                value: value.into(),
+                version: ObjectVersion(*version),
+            },
         };
         let usual = Lifetime::of_change(&change);
         Some(Mutation {

@@ -69,7 +69,7 @@ struct Step {
 
 /// The steps in order. Building is one of its own, so that its time shows and a failure ends the
 /// run; the later ones find everything built.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step {
         name: "build",
         what: "the binaries and all tests",
@@ -97,6 +97,18 @@ const STEPS: [Step; 7] = [
                 "--lib",
                 "--test=conformance",
                 "--test=fabric",
+            ],
+        ),
+    },
+    Step {
+        name: "s3",
+        what: "archives in object stores",
+        work: Work::Feature(
+            setup::MOTO,
+            &[
+                "--package=pluvio-archive",
+                "--features=pluvio-archive/s3",
+                "--test=s3",
             ],
         ),
     },
@@ -176,7 +188,10 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
         }
         Work::Feature(_, arguments) => {
             let mut command = test_command(root);
-            command.arg("--no-fail-fast").args(arguments);
+            command
+                .arg("--no-fail-fast")
+                .args(arguments)
+                .env("PLUVIO_TEST_MOTO", &tools.moto);
             count(&mut command, step)
         }
         Work::Cargo(arguments) => {

@@ -14,11 +14,11 @@ mod needs;
 mod packages;
 mod peers;
 
-pub use needs::LIBFABRIC;
+pub use needs::{LIBFABRIC, MOTO};
 pub use peers::peers;
 
 use grants::{GRANTS, block_trace};
-use needs::{NEEDS, datasets, python};
+use needs::{NEEDS, datasets, moto, python};
 use packages::install;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +38,8 @@ pub struct Tools {
     pub missing: Vec<Missing>,
     /// The Python with redis-py; `PLUVIO_TEST_PYTHON` for the tests.
     pub python: PathBuf,
+    /// The Python with moto; `PLUVIO_TEST_MOTO` for the tests.
+    pub moto: PathBuf,
     /// The folder with `cities.json` and `words.txt`; `PLUVIO_TEST_DATASETS` for the tests.
     pub datasets: PathBuf,
     /// The block trace; `PLUVIO_TEST_BLOCK_TRACE` for the tests.
@@ -108,6 +110,7 @@ pub fn run(root: &Path, target: &Path) -> Tools {
     Tools {
         missing,
         python: python(target),
+        moto: moto(target),
         datasets: datasets(target),
         block_trace: block_trace(root),
     }

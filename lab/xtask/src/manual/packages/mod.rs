@@ -102,7 +102,7 @@ impl Place {
         let mut build = Command::new(program());
         build.current_dir(&self.root);
         build.args(["build", "--locked", "--profile", self.profile]);
-        build.args(["--package", "pluvio", "--bin", "pluvio"]);
+        build.args(["--package", "pluvio", "--bin", "pluvio", "--features", "s3"]);
         match succeeds(build.args(flags)) {
             true => Ok(()),
             false => bail!("the program could not be built"),
