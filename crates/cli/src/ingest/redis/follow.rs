@@ -1,9 +1,8 @@
 //! The commands that a running Redis takes after it made its file, played into a Redis port of
 //! Pluvio.
 //!
-//! One task receives them into a [`Spool`], from the moment at which the file is there: writing the
-//! file's objects takes long, and the server forgets a replica that stands still. Then they are
-//! played.
+//! One task receives them into a [`Spool`] as soon as the file is there. Writing the file's objects
+//! takes long, and the server forgets a replica that stands still. Then they are played.
 //!
 //! - FOLLOW-1: commands are played in the order of the server, each once. A command that the port
 //!   refuses ends it, because those behind it may build on it.

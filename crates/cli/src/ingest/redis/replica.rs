@@ -6,8 +6,7 @@
 //! 3. `PSYNC ? -1`: the server makes a file, and sends line feeds meanwhile.
 //! 4. The file: its length and its bytes, or a mark of 40 bytes that also ends it.
 //!
-//! - REPLICA-1: what a server sends costs a buffer of memory; the file lies in a temporary file.
-//! - REPLICA-2: a server that sends nothing for [`SILENCE`] is given up.
+//! The file lies in a temporary file. A server that sends nothing for [`SILENCE`] is given up.
 //!
 //! Blocking, for a thread of its own. The commands are for `follow.rs`.
 

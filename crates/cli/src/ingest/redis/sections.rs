@@ -206,8 +206,11 @@ mod tests {
         let mut writer = Writer::new(Vec::new()).unwrap();
         writer.select(16, 1).unwrap();
         writer.object(b"k", b"v", None).unwrap();
-        let survey = Survey::of(&writer.finish().unwrap().0[..], None).unwrap();
+        let file = writer.finish().unwrap().0;
+        let survey = Survey::of(&file[..], None).unwrap();
         let why = survey.judge(true, true).unwrap_err().to_string();
         assert!(why.contains("database 16"), "{why}");
+        let one = Survey::of(&file[..], DatabaseId::new(0)).unwrap();
+        assert!(one.judge(false, false).is_ok());
     }
 }

@@ -76,13 +76,13 @@ impl Survey {
     }
 
     fn see(&mut self, object: &Object, only: Option<DatabaseId>) {
+        if only.is_some_and(|only| u64::from(only.number()) != object.database) {
+            return;
+        }
         let Some(database) = database_of(object) else {
             self.databases.insert(object.database);
             return;
         };
-        if only.is_some_and(|only| only != database) {
-            return;
-        }
         match &object.value {
             Value::Other(kind) => self.others(&kind.to_string()).add(|| name_of(&object.key)),
             Value::String(_) if over_limits(object).is_some() => {
