@@ -196,16 +196,11 @@ fn receive(
     ask(stream, &["REPLCONF", "capa", "eof", "capa", "psync2"])?;
     send(stream, &["PSYNC", "?", "-1"])?;
     let mut input = BufReader::with_capacity(CHUNK_BYTES, stream);
-    let answer = line(&mut input)?;
+    let answer = line_after_waiting(&mut input)?;
     let offset = answer.strip_prefix("+FULLRESYNC ");
     let offset = offset.and_then(|answer| answer.rsplit_once(' ')?.1.parse().ok());
     let offset = offset.ok_or_else(|| io::Error::other(refusal("PSYNC", &answer)))?;
-    let head = loop {
-        match line(&mut input)? {
-            empty if empty.is_empty() => {}
-            head => break head,
-        }
-    };
+    let head = line_after_waiting(&mut input)?;
     let length = head.strip_prefix('$').unwrap_or_default();
     let mark = length.strip_prefix("EOF:");
     if let Some(mark) = mark.filter(|mark| mark.len() == MARK_BYTES) {
@@ -236,6 +231,16 @@ fn ask(stream: &mut (impl Read + Write), words: &[&str]) -> io::Result<()> {
     match answer.starts_with('+') {
         true => Ok(()),
         false => Err(io::Error::other(refusal(words[0], &answer))),
+    }
+}
+
+/// The line behind the line feeds of a server that waits or makes its file.
+fn line_after_waiting(input: &mut impl BufRead) -> io::Result<String> {
+    loop {
+        match line(input)? {
+            empty if empty.is_empty() => {}
+            line => return Ok(line),
+        }
     }
 }
 
@@ -384,7 +389,8 @@ mod tests {
         }
     }
 
-    const SYNC: &[u8] = b"+FULLRESYNC 0123 7\r\n\n\n";
+    /// The server waits before it answers, and before it sends.
+    const SYNC: &[u8] = b"\n\n+FULLRESYNC 0123 7\r\n\n\n";
     const MARK: &[u8] = b"0123456789012345678901234567890123456789";
 
     #[test]
