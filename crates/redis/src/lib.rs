@@ -16,8 +16,8 @@
 //! Between MULTI and EXEC, commands go into `block.rs` instead; EXEC runs them as one transaction.
 //!
 //! `counters.rs` and `command_log.rs` keep what INFO, SLOWLOG and LATENCY tell, `monitor.rs` what
-//! MONITOR tells, and `pause.rs` what CLIENT PAUSE holds up. `parameters.rs` is for CONFIG SET, and
-//! `rdb.rs` for DUMP and RESTORE.
+//! MONITOR tells, and `pause.rs` what CLIENT PAUSE holds up. `parameters.rs` is for CONFIG SET. The
+//! payloads of DUMP and RESTORE are those of crate `rdb`.
 //!
 //! `users` keeps users, their passwords and their rights; `connection/rights.rs` asks for them.
 //!
@@ -52,13 +52,11 @@ mod glob;
 mod hot_keys;
 mod memory;
 mod monitor;
-mod number;
 mod output;
 mod parameters;
 mod parser;
 mod pause;
 mod queue;
-mod rdb;
 mod reply;
 mod scripts;
 mod service;
@@ -69,7 +67,11 @@ mod table;
 mod users;
 mod version;
 
+// Under their short names: most commands read numbers.
+use pluvio_rdb::{number, payload as rdb};
+
 pub use counters::{CommandTotals, Latencies, Totals};
+pub use database::DatabaseId;
 pub use hot_keys::{HotKeys, HotKeysOf, HotSession, HotTable};
 pub use memory::{ClientMemory, ClientMemoryStats};
 pub use parameters::Parameters;

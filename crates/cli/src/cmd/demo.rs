@@ -180,6 +180,7 @@ async fn import(session: &Session, weather: &Table, story: &mut Story) -> Result
     let options = Options {
         workers: 8,
         skip_bad: false,
+        unit: "record",
     };
     let summary = write_all(session, weather, records(), options, move |_| shown.inc(1)).await;
     progress.finish_and_clear();

@@ -6,17 +6,23 @@
 //! its deadline stays where it is however long the file lies. Objects that have expired are left
 //! out: the owners of the keys judge that when they are read.
 //!
+//! With `--to`, the tables of the Redis port become an RDB file, which Redis and Valkey load.
+//!
 //! A file appears under its name when it is complete. Pipes and devices are written to as they are:
 //! a rename would put a file in their place.
 
 use crate::cmd::lifetime::put_deadline;
 use crate::cmd::objects::put_bytes;
 use clap::Args;
+use pluvio_client::Deadline;
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
-use pluvio_console::output::{bar, bytes, number_of, print_json, say, time};
+use pluvio_console::output::{bar, bytes, number_of, print_json, say, spinner, time};
 use pluvio_console::session::{Session, with_session};
+use pluvio_rdb::writer::Writer;
+use pluvio_redis::DatabaseId;
 use serde_json::{Map, json};
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -26,9 +32,23 @@ use std::process::ExitCode;
 #[derive(Args, Clone, Debug)]
 pub struct Export {
     /// The table
-    table: String,
+    #[arg(required_unless_present = "to")]
+    table: Option<String>,
     /// The file; `-` writes to standard output
-    file: PathBuf,
+    #[arg(required_unless_present = "to")]
+    file: Option<PathBuf>,
+    /// Write all tables of the Redis port (redis:0 to redis:15) into this RDB file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["table", "file"])]
+    to: Option<PathBuf>,
+}
+
+/// What is written.
+#[derive(Clone)]
+enum What {
+    /// A table, as JSON lines.
+    Table(String),
+    /// The tables of the Redis port, as an RDB file.
+    Databases,
 }
 
 /// Where the lines go.
@@ -54,8 +74,13 @@ impl Drop for Partial {
 
 /// Runs the command.
 pub fn run(global: &Global, export: &Export) -> Result<ExitCode, Failure> {
-    let (export, json) = (export.clone(), global.json);
-    let to_output = export.file.as_os_str() == "-";
+    let (what, file) = match (&export.to, &export.table, &export.file) {
+        (Some(file), _, _) => (What::Databases, file.clone()),
+        (None, Some(table), Some(file)) => (What::Table(table.clone()), file.clone()),
+        (None, _, _) => return Err(Failure::usage("give TABLE and FILE, or --to")),
+    };
+    let json = global.json;
+    let to_output = file.as_os_str() == "-";
     if to_output && json {
         return Err(Failure::usage(
             "--json and FILE `-` both want standard output; name a file",
@@ -63,7 +88,10 @@ pub fn run(global: &Global, export: &Export) -> Result<ExitCode, Failure> {
     }
     with_session(global, 1, move |session| async move {
         let start = session.env.clock.now();
-        let (objects, size) = write(&session, &export).await?;
+        let (objects, size) = match &what {
+            What::Table(table) => write(&session, table, &file).await?,
+            What::Databases => write_rdb(&session, &file).await?,
+        };
         let took = session.env.clock.now().since(start);
         if json {
             print_json(&json!({
@@ -84,14 +112,18 @@ pub fn run(global: &Global, export: &Export) -> Result<ExitCode, Failure> {
 }
 
 /// Gives the number of objects and of bytes written.
-async fn write(Session { client, .. }: &Session, export: &Export) -> Result<(u64, u64), Failure> {
-    let table = client.table(&export.table).await?;
+async fn write(
+    Session { client, .. }: &Session,
+    table: &str,
+    path: &Path,
+) -> Result<(u64, u64), Failure> {
+    let table = client.table(table).await?;
     let expected = client.count(&table).await?.objects;
-    let mut target = Target::open(&export.file)?;
+    let mut target = Target::open(path)?;
     let progress = bar(expected, "exporting", false);
     let mut objects = client.enumerate(&table);
     let (mut written, mut size) = (0, 0);
-    let fail = |error| target_failure(&export.file, error);
+    let fail = |error| target_failure(path, error);
     while let Some(batch) = objects.next_batch().await? {
         for object in &batch {
             let mut line = Map::new();
@@ -111,6 +143,41 @@ async fn write(Session { client, .. }: &Session, export: &Export) -> Result<(u64
         progress.set_position(written);
     }
     progress.finish_and_clear();
+    target.finish().map_err(fail)?;
+    Ok((written, size))
+}
+
+/// Gives the number of objects and of bytes written.
+async fn write_rdb(Session { client, .. }: &Session, path: &Path) -> Result<(u64, u64), Failure> {
+    let fail = |error| target_failure(path, error);
+    let names: Vec<_> = client.list_tables().await?;
+    let names: BTreeSet<_> = names.into_iter().map(|table| table.name).collect();
+    let mut target = Target::open(path)?;
+    let mut writer = Writer::new(target.writer()).map_err(fail)?;
+    let progress = spinner("exporting");
+    let mut written = 0;
+    for database in DatabaseId::all() {
+        let name = database.table_name();
+        if !names.contains(&name) {
+            continue;
+        }
+        let table = client.table(&name).await?;
+        let expected = client.count(&table).await?.objects;
+        let number = u64::from(database.number());
+        writer.select(number, expected).map_err(fail)?;
+        let mut objects = client.enumerate(&table);
+        while let Some(batch) = objects.next_batch().await? {
+            for object in &batch {
+                let deadline = object.deadline.map(Deadline::ms);
+                let object = writer.object(&object.key, &object.value, deadline);
+                object.map_err(fail)?;
+            }
+            written += batch.len() as u64;
+            progress.set_position(written);
+        }
+    }
+    progress.finish_and_clear();
+    let (_, size) = writer.finish().map_err(fail)?;
     target.finish().map_err(fail)?;
     Ok((written, size))
 }
@@ -151,7 +218,7 @@ impl Target {
         Ok(Self::File(BufWriter::new(file), Partial { name, wanted }))
     }
 
-    fn writer(&mut self) -> &mut dyn Write {
+    fn writer(&mut self) -> &mut (dyn Write + Send) {
         match self {
             Self::Stream(stream) => stream,
             Self::File(file, _) => file,

@@ -1,5 +1,7 @@
-//! `pluvio import`: the records of a file into a table.
+//! `pluvio import`: the records of a file into a table. `--from`: the strings of a Redis
+//! (`import_redis.rs`).
 
+use crate::cmd::import_redis::{self, How};
 use crate::ingest::records::{BlankLines, Format, Names, Records, read};
 use crate::ingest::write::{Options, Summary, end, write_all};
 use clap::Args;
@@ -22,12 +24,29 @@ use std::time::Duration;
 #[derive(Args, Clone, Debug)]
 pub struct Import {
     /// The table; created if there is none
-    table: String,
+    #[arg(required_unless_present = "from")]
+    table: Option<String>,
     /// The file; `-` reads standard input
-    file: PathBuf,
+    #[arg(required_unless_present = "from")]
+    file: Option<PathBuf>,
     /// How the file is written
-    #[arg(long, value_enum)]
-    format: Format,
+    #[arg(long, value_enum, required_unless_present = "from")]
+    format: Option<Format>,
+    /// Read the strings of a Redis or Valkey instead, database N into table redis:N: an RDB file,
+    /// or redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE] (the password also from REDISCLI_AUTH)
+    #[arg(long, value_name = "SOURCE", conflicts_with_all = ["table", "file", "format", "key", "expires_at"])]
+    from: Option<String>,
+    /// With --from: leave out values of types that Pluvio has not, instead of refusing all
+    #[arg(long, requires = "from")]
+    skip_types: bool,
+    /// With --from redis://…: begin with empty databases, and play the commands that the server takes
+    /// after that into this Redis port of Pluvio, redis://[USER[:PASSWORD]@]HOST[:PORT] (the password
+    /// also from PLUVIO_REDIS_PASSWORD), until SIGINT or SIGTERM
+    #[arg(long, value_name = "ADDRESS", requires = "from")]
+    follow: Option<String>,
+    /// With --follow: end as soon as Pluvio is at most so many bytes of commands behind
+    #[arg(long, value_name = "BYTES", requires = "follow")]
+    until_lag: Option<u64>,
     /// The field that is the key (csv, jsonl) [default: the record's number]
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
@@ -45,7 +64,51 @@ pub struct Import {
 
 /// Runs the command.
 pub fn run(global: &Global, import: &Import) -> Result<ExitCode, Failure> {
-    let has_fields = match import.format {
+    let options = Options {
+        workers: usize::from(import.threads),
+        skip_bad: import.skip_bad,
+        unit: if import.from.is_some() {
+            "byte"
+        } else {
+            "line"
+        },
+    };
+    match import {
+        Import {
+            from: Some(source), ..
+        } => {
+            let how = How {
+                source: source.clone(),
+                skip_types: import.skip_types,
+                follow: import.follow.clone(),
+                until_lag: import.until_lag,
+            };
+            import_redis::run(global, how, options)
+        }
+        Import {
+            table: Some(table),
+            file: Some(file),
+            format: Some(format),
+            ..
+        } => run_file(
+            global,
+            import,
+            (table.as_str(), file.as_path()),
+            *format,
+            options,
+        ),
+        _ => Err(Failure::usage("give TABLE, FILE and --format, or --from")),
+    }
+}
+
+fn run_file(
+    global: &Global,
+    import: &Import,
+    (table, file): (&str, &Path),
+    format: Format,
+    options: Options,
+) -> Result<ExitCode, Failure> {
+    let has_fields = match format {
         Format::Csv | Format::Jsonl => true,
         Format::Lines | Format::Export => false,
     };
@@ -60,7 +123,7 @@ pub fn run(global: &Global, import: &Import) -> Result<ExitCode, Failure> {
         ));
     }
     // Looked for before the cluster is asked for anything.
-    let (input, length) = open(&import.file)?;
+    let (input, length) = open(file)?;
     let progress = match length {
         Some(length) => bar(length, "importing", true),
         None => spinner("importing"),
@@ -76,34 +139,38 @@ pub fn run(global: &Global, import: &Import) -> Result<ExitCode, Failure> {
         key: import.key.clone(),
         deadline: import.expires_at.clone(),
     };
-    let mut records = read(input, import.format, names, blank.clone()).peekable();
+    let mut records = read(input, format, names, blank.clone()).peekable();
     // An import that fails at once, such as one with a wrong --key, leaves no table.
     if let Some(Err(bad)) = records.peek()
-        && let Some(failure) = end(bad, import.skip_bad)
+        && let Some(failure) = end(bad, options)
     {
         progress.finish_and_clear();
         return Err(failure);
     }
-    let (import, json) = (import.clone(), global.json);
+    let table = table.to_owned();
     let (summary, took) = with_session(global, 0, move |session| async move {
-        load(&session, import, records, progress, by_bytes).await
+        load(&session, &table, records, options, progress, by_bytes).await
     })?;
-    report(&summary, blank.count(), took, json)
+    let blank = blank.count();
+    if blank > 0 {
+        say(format_args!(
+            "passed over {}: blank lines are no records",
+            number_of(blank, "blank line")
+        ));
+    }
+    report(&summary, took, global.json, ("blank_lines", blank))
 }
 
 async fn load(
     session: &Session,
-    import: Import,
+    table: &str,
     records: Peekable<Records>,
+    options: Options,
     progress: ProgressBar,
     by_bytes: bool,
 ) -> Result<(Summary, Duration), Failure> {
-    let table = session.client.create_table(&import.table, None).await?;
+    let table = session.client.create_table(table, None).await?;
     let start = session.env.clock.now();
-    let options = Options {
-        workers: usize::from(import.threads),
-        skip_bad: import.skip_bad,
-    };
     let shown = progress.clone();
     let seen = move |_: &_| {
         if !by_bytes {
@@ -116,7 +183,7 @@ async fn load(
 }
 
 /// The input, and its length if that is known.
-fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), Failure> {
+pub fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), Failure> {
     if path.as_os_str() == "-" {
         return Ok((Box::new(std::io::stdin()), None));
     }
@@ -133,7 +200,13 @@ fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), Failure> {
     Ok((Box::new(file), length))
 }
 
-fn report(summary: &Summary, blank: u64, took: Duration, json: bool) -> Result<ExitCode, Failure> {
+/// Tells what was done; `more` is counted as well.
+pub fn report(
+    summary: &Summary,
+    took: Duration,
+    json: bool,
+    more: (&str, u64),
+) -> Result<ExitCode, Failure> {
     let seconds = took.as_secs_f64();
     let rate = summary.records as f64 / seconds.max(1e-9);
     for told in &summary.told {
@@ -142,12 +215,6 @@ fn report(summary: &Summary, blank: u64, took: Duration, json: bool) -> Result<E
     let untold = summary.bad - summary.told.len() as u64;
     if untold > 0 {
         say(format_args!("skipped {untold} more"));
-    }
-    if blank > 0 {
-        say(format_args!(
-            "passed over {}: blank lines are no records",
-            number_of(blank, "blank line")
-        ));
     }
     if summary.expired > 0 {
         say(format_args!(
@@ -164,7 +231,7 @@ fn report(summary: &Summary, blank: u64, took: Duration, json: bool) -> Result<E
             "duplicates": summary.duplicates,
             "expired": summary.expired,
             "bad": summary.bad,
-            "blank_lines": blank,
+            more.0: more.1,
         }))?;
     } else {
         print_line(&format!(

@@ -8,6 +8,7 @@ pub mod dev;
 pub mod drain;
 pub mod export;
 pub mod import;
+pub mod import_redis;
 pub mod lifetime;
 pub mod manual;
 pub mod migrate;

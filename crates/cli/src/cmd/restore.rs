@@ -151,6 +151,7 @@ async fn all(
         let options = Options {
             workers: usize::from(restore.threads),
             skip_bad: false,
+            unit: "record",
         };
         let (shown, sum) = (progress.clone(), Arc::clone(&written));
         let seen = move |record: &Record| {

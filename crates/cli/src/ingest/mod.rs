@@ -5,4 +5,5 @@
 
 pub mod csv_file;
 pub mod records;
+pub mod redis;
 pub mod write;

@@ -44,7 +44,7 @@ pub enum Format {
 /// One object to be written.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Record {
-    /// The line it began on.
+    /// The line it began on; of an RDB file, the byte.
     pub line: u64,
     /// Its key.
     pub key: Vec<u8>,
@@ -68,7 +68,7 @@ pub struct Names {
 /// A record that cannot be used.
 #[derive(PartialEq, Eq, Debug)]
 pub struct BadRecord {
-    /// The line it began on.
+    /// The line it began on; of an RDB file, the byte.
     pub line: u64,
     /// What is wrong with it.
     pub message: String,

@@ -49,12 +49,17 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn add(&mut self, other: &Self) {
+    /// Counts what another one counts, too.
+    pub fn add(&mut self, other: Self) {
         self.records += other.records;
         self.bytes += other.bytes;
         self.duplicates += other.duplicates;
         self.raised += other.raised;
         self.newest = self.newest.max(other.newest);
+        self.expired += other.expired;
+        self.bad += other.bad;
+        let room = TOLD - self.told.len();
+        self.told.extend(other.told.into_iter().take(room));
     }
 }
 
@@ -65,6 +70,8 @@ pub struct Options {
     pub workers: usize,
     /// Pass over bad records instead of stopping at the first.
     pub skip_bad: bool,
+    /// What [`Record::line`] counts.
+    pub unit: &'static str,
 }
 
 /// Objects of one batch, each key once.
@@ -150,7 +157,7 @@ pub async fn write_all(
         table: table.clone(),
         queues,
         shared: shared.clone(),
-        skip_bad: options.skip_bad,
+        options,
         clock: session.env.clock.clone(),
     };
     let reading = move || reader.run(records, seen);
@@ -179,7 +186,7 @@ struct Reader {
     table: Table,
     queues: Vec<mpsc::Sender<Batch>>,
     shared: Arc<Shared>,
-    skip_bad: bool,
+    options: Options,
     clock: Arc<dyn Clock>,
 }
 
@@ -233,14 +240,14 @@ impl Reader {
     }
 
     fn bad(&self, bad: &BadRecord) -> bool {
-        if let Some(failure) = end(bad, self.skip_bad) {
+        if let Some(failure) = end(bad, self.options) {
             self.shared.fail(failure);
             return false;
         }
         let mut written = self.shared.written();
         written.bad += 1;
         if written.told.len() < TOLD {
-            let told = format!("line {}: {}", bad.line, bad.message);
+            let told = format!("{} {}: {}", self.options.unit, bad.line, bad.message);
             written.told.push(told);
         }
         true
@@ -248,14 +255,14 @@ impl Reader {
 }
 
 /// With what a bad record ends an import; `None` when it is passed over.
-pub fn end(bad: &BadRecord, skip_bad: bool) -> Option<Failure> {
-    let advice = match (bad.last, skip_bad) {
+pub fn end(bad: &BadRecord, options: Options) -> Option<Failure> {
+    let advice = match (bad.last, options.skip_bad) {
         (true, _) => "",
         (false, false) => "; mend it, or use --skip-bad",
         (false, true) => return None,
     };
-    let (line, message) = (bad.line, &bad.message);
-    Some(Failure::new(format!("line {line}: {message}{advice}")))
+    let (unit, line, message) = (options.unit, bad.line, &bad.message);
+    Some(Failure::new(format!("{unit} {line}: {message}{advice}")))
 }
 
 /// The upper bits choose the worker: the same ones choose the tablet, so that a worker's batches
@@ -292,7 +299,7 @@ async fn work(
                 batch.summary.duplicates += written.replaced;
                 batch.summary.raised += written.raised;
                 batch.summary.newest = written.newest;
-                shared.written().add(&batch.summary);
+                shared.written().add(std::mem::take(&mut batch.summary));
             }
             Err(error) => return shared.fail(error.into()),
         }

@@ -21,6 +21,7 @@ mod durability;
 mod encryption;
 mod every_step;
 mod expiry;
+mod from_redis;
 mod full;
 mod given_up;
 mod handover;

@@ -74,7 +74,7 @@ async fn loaded(payload: &Bytes) -> Result<Vec<(Library, Bytes)>, Failure> {
     let mut functions = rdb::Functions::of(payload).map_err(|_| failure::BAD_FOOTER)?;
     let (mut libraries, mut names) = (Vec::new(), [BTreeSet::new(), BTreeSet::new()]);
     let mut bytes = 0;
-    while let Some(source) = functions.next().map_err(bad)? {
+    while let Some(source) = functions.next_source().map_err(bad)? {
         bytes += source.len();
         if libraries.len() == LIBRARIES_MAX || bytes > RESTORED_BYTES_MAX {
             return Err(Failure::new(format!(

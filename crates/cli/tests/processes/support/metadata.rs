@@ -32,7 +32,7 @@ pub struct MetadataServer {
 }
 
 /// A port that nobody has. Somebody may take it before it is used; then the server says so.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }

@@ -8,24 +8,15 @@
 //! FUNCTION DUMP and RESTORE have any number of libraries, and the same footer. The source of each
 //! is a string behind the opcode 245, which stands in place of the type.
 //!
-//! The two upper bits of a string's first byte say what follows:
-//!
-//! | bits | meaning |
-//! |---|---|
-//! | 00 | a length in the six lower bits |
-//! | 01 | a length in those and the next byte |
-//! | 10 | 0x80: a length of 4 bytes, 0x81: of 8 bytes, big endian |
-//! | 11 | 0xC0, 0xC1, 0xC2: an integer of 1, 2 or 4 bytes, little endian; 0xC3: LZF |
-//!
-//! - RDB-1: the lengths in a payload are compared with the bytes that are there, and with the
-//!   longest value, before memory is taken for them.
+//! Lengths in a payload are claims (RDB-1).
 //!
 //! - RDB-2: the sources of a payload are unpacked one by one, so that its reader can stop. A packed
 //!   one may grow by a factor of 88.
 //!
-//! Not here: other types than strings, and files.
+//! Not here: other types than strings.
 
-use crate::number::{integer, push_integer};
+use crate::crc64::Crc64;
+use crate::string::{Coded, Source, push_length, push_string, text, unpack};
 use bytes::Bytes;
 use pluvio_units::VALUE_MAX;
 
@@ -38,19 +29,16 @@ const VERSIONS: [core::ops::RangeInclusive<u16>; 2] = [1..=13, 80..=80];
 /// Version and checksum.
 const FOOTER_BYTES: usize = 10;
 /// Bytes of a payload beside the encoded string: its type and footer.
-pub(crate) const FRAME_BYTES: usize = 1 + FOOTER_BYTES;
+pub const FRAME_BYTES: usize = 1 + FOOTER_BYTES;
 /// The type of strings.
-const TYPE_STRING: u8 = 0;
+pub(crate) const TYPE_STRING: u8 = 0;
 /// What stands before the source of a library.
-const OPCODE_FUNCTION: u8 = 245;
+pub(crate) const OPCODE_FUNCTION: u8 = 245;
 /// What release candidates of Redis 7.0 wrote instead.
-const OPCODE_FUNCTION_EARLY: u8 = 246;
-/// Longest text that is looked at as an integer: `-2147483648`.
-const INTEGER_TEXT_MAX: usize = 11;
-
+pub(crate) const OPCODE_FUNCTION_EARLY: u8 = 246;
 /// Why a payload is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Bad {
+pub enum Bad {
     /// Its version is not known, or the checksum is another.
     Footer,
     /// It holds no string in a known encoding.
@@ -60,22 +48,19 @@ pub(crate) enum Bad {
 }
 
 /// The payload of a value.
-pub(crate) fn dump(value: &[u8]) -> Vec<u8> {
+pub fn dump(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len() + 16);
     out.push(TYPE_STRING);
-    if !push_as_integer(value, &mut out) {
-        push_length(value.len(), &mut out);
-        out.extend_from_slice(value);
-    }
+    push_string(value, &mut out);
     close(out, VERSION)
 }
 
 /// The payload of libraries.
-pub(crate) fn dump_functions<'s>(sources: impl Iterator<Item = &'s [u8]>) -> Vec<u8> {
+pub fn dump_functions<'s>(sources: impl Iterator<Item = &'s [u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     for source in sources {
         out.push(OPCODE_FUNCTION);
-        push_length(source.len(), &mut out);
+        push_length(source.len() as u64, &mut out);
         out.extend_from_slice(source);
     }
     close(out, FUNCTIONS_VERSION)
@@ -84,51 +69,16 @@ pub(crate) fn dump_functions<'s>(sources: impl Iterator<Item = &'s [u8]>) -> Vec
 /// Appends the footer.
 fn close(mut out: Vec<u8>, version: u16) -> Vec<u8> {
     out.extend_from_slice(&version.to_le_bytes());
-    let sum = crc64(&out);
+    let sum = Crc64::of(&out);
     out.extend_from_slice(&sum.to_le_bytes());
     out
-}
-
-fn push_as_integer(value: &[u8], out: &mut Vec<u8>) -> bool {
-    let small = (value.len() <= INTEGER_TEXT_MAX).then(|| integer(value));
-    let Some(number) = small.flatten() else {
-        return false;
-    };
-    if let Ok(number) = i8::try_from(number) {
-        out.push(0xc0);
-        out.extend_from_slice(&number.to_le_bytes());
-    } else if let Ok(number) = i16::try_from(number) {
-        out.push(0xc1);
-        out.extend_from_slice(&number.to_le_bytes());
-    } else if let Ok(number) = i32::try_from(number) {
-        out.push(0xc2);
-        out.extend_from_slice(&number.to_le_bytes());
-    } else {
-        return false;
-    }
-    true
-}
-
-fn push_length(length: usize, out: &mut Vec<u8>) {
-    let wide = length as u64;
-    if let Ok(short @ ..64) = u8::try_from(length) {
-        out.push(short);
-    } else if let Ok(middle @ ..0x4000) = u16::try_from(length) {
-        out.extend_from_slice(&(middle | 0x4000).to_be_bytes());
-    } else if let Ok(long) = u32::try_from(wide) {
-        out.push(0x80);
-        out.extend_from_slice(&long.to_be_bytes());
-    } else {
-        out.push(0x81);
-        out.extend_from_slice(&wide.to_be_bytes());
-    }
 }
 
 /// The value of a payload. Bytes behind the string are passed over, as in Redis.
 ///
 /// # Errors
 /// It is none of a string.
-pub(crate) fn restore(payload: &Bytes) -> Result<Bytes, Bad> {
+pub fn restore(payload: &Bytes) -> Result<Bytes, Bad> {
     let mut input = Input::of(payload)?;
     match input.byte()? {
         TYPE_STRING => input.string(),
@@ -138,7 +88,7 @@ pub(crate) fn restore(payload: &Bytes) -> Result<Bytes, Bad> {
 
 /// Why a payload of libraries is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BadFunctions {
+pub enum BadFunctions {
     /// It has something else where a library should begin.
     NoFunction,
     /// It has a library of a release candidate of Redis 7.0.
@@ -150,14 +100,14 @@ pub(crate) enum BadFunctions {
 }
 
 /// Reads the sources of libraries from a payload.
-pub(crate) struct Functions(Input);
+pub struct Functions(Input);
 
 impl Functions {
     /// Of a payload whose footer is right.
     ///
     /// # Errors
     /// [`Bad::Footer`].
-    pub(crate) fn of(payload: &Bytes) -> Result<Self, Bad> {
+    pub fn of(payload: &Bytes) -> Result<Self, Bad> {
         Input::of(payload).map(Self)
     }
 
@@ -165,7 +115,7 @@ impl Functions {
     ///
     /// # Errors
     /// The payload makes no sense from here on.
-    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, BadFunctions> {
+    pub fn next_source(&mut self) -> Result<Option<Bytes>, BadFunctions> {
         let Ok(opcode) = self.0.byte() else {
             return Ok(None);
         };
@@ -190,7 +140,7 @@ fn open(payload: &Bytes) -> Result<Bytes, Bad> {
     let version = u16::from_le_bytes(version.try_into().map_err(|_| Bad::Footer)?);
     let sum = u64::from_le_bytes(sum.try_into().map_err(|_| Bad::Footer)?);
     let is_known = VERSIONS.iter().any(|versions| versions.contains(&version));
-    if !is_known || crc64(&payload[..end + 2]) != sum {
+    if !is_known || Crc64::of(&payload[..end + 2]) != sum {
         return Err(Bad::Footer);
     }
     Ok(payload.slice(..end))
@@ -207,17 +157,6 @@ impl Input {
         Ok(Self { bytes, at: 0 })
     }
 
-    fn byte(&mut self) -> Result<u8, Bad> {
-        let [byte] = self.array()?;
-        Ok(byte)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
-        let bytes = self.bytes[self.at..].first_chunk().ok_or(Bad::Format)?;
-        self.at += N;
-        Ok(*bytes)
-    }
-
     fn take(&mut self, length: u64) -> Result<Bytes, Bad> {
         let length = usize::try_from(length).map_err(|_| Bad::Format)?;
         let end = self.at.checked_add(length).ok_or(Bad::Format)?;
@@ -229,145 +168,40 @@ impl Input {
         Ok(bytes)
     }
 
-    /// A length whose first byte was read.
-    fn length(&mut self, first: u8) -> Result<u64, Bad> {
-        Ok(match first {
-            0..0x40 => u64::from(first),
-            0x40..0x80 => u64::from(first & 0x3f) << 8 | u64::from(self.byte()?),
-            0x80 => u64::from(u32::from_be_bytes(self.array()?)),
-            0x81 => u64::from_be_bytes(self.array()?),
-            0x82.. => return Err(Bad::Format),
-        })
-    }
-
-    fn next_length(&mut self) -> Result<u64, Bad> {
-        let first = self.byte()?;
-        self.length(first)
-    }
-
     fn string(&mut self) -> Result<Bytes, Bad> {
-        let number = match self.byte()? {
-            0xc0 => i64::from(i8::from_le_bytes(self.array()?)),
-            0xc1 => i64::from(i16::from_le_bytes(self.array()?)),
-            0xc2 => i64::from(i32::from_le_bytes(self.array()?)),
-            0xc3 => return self.compressed(),
-            first => {
-                let length = self.length(first)?;
+        match self.coded()? {
+            Coded::Integer(number) => Ok(text(number)),
+            Coded::Plain(length) => {
                 let value = self.take(length)?;
-                return match value.len() <= VALUE_MAX {
+                match value.len() <= VALUE_MAX {
                     true => Ok(value),
                     false => Err(Bad::TooLong),
-                };
+                }
             }
-        };
-        let mut text = Vec::new();
-        push_integer(&mut text, number);
-        Ok(text.into())
-    }
-
-    fn compressed(&mut self) -> Result<Bytes, Bad> {
-        let (packed, length) = (self.next_length()?, self.next_length()?);
-        let packed = self.take(packed)?;
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        if length > VALUE_MAX {
-            return Err(Bad::TooLong);
+            Coded::Packed { packed, length } => {
+                let packed = self.take(packed)?;
+                let length = usize::try_from(length).unwrap_or(usize::MAX);
+                if length > VALUE_MAX {
+                    return Err(Bad::TooLong);
+                }
+                unpack(&packed, length).map(Bytes::from).ok_or(Bad::Format)
+            }
         }
-        unpack(&packed, length).map(Bytes::from).ok_or(Bad::Format)
     }
 }
 
-/// Unpacks LZF: control bytes, each followed by literal bytes or by a reference to what was written
-/// before. `None` if that makes no sense, or not `length` bytes.
-fn unpack(packed: &[u8], length: usize) -> Option<Vec<u8>> {
-    // The longest reference makes 264 bytes of three (RDB-1).
-    if length > packed.len().saturating_mul(264 / 3 + 1) {
-        return None;
-    }
-    let mut out = Vec::with_capacity(length);
-    let mut rest = packed;
-    while let Some((&control, after)) = rest.split_first() {
-        rest = after;
-        let count = usize::from(control);
-        if count < 32 {
-            let (literal, after) = rest.split_at_checked(count + 1)?;
-            out.extend_from_slice(literal);
-            rest = after;
-        } else {
-            let mut copied = (count >> 5) + 2;
-            if copied == 9 {
-                let (&more, after) = rest.split_first()?;
-                copied += usize::from(more);
-                rest = after;
-            }
-            let (&low, after) = rest.split_first()?;
-            rest = after;
-            let back = ((count & 0x1f) << 8 | usize::from(low)) + 1;
-            let start = out.len().checked_sub(back)?;
-            if out.len() + copied > length {
-                return None;
-            }
-            // The two may overlap: what was just written repeats itself.
-            for at in start..start + copied {
-                out.push(out[at]);
-            }
-        }
-        if out.len() > length {
-            return None;
-        }
-    }
-    (out.len() == length).then_some(out)
-}
+impl Source for Input {
+    type Error = Bad;
 
-/// The polynomial of Redis's CRC-64 (Jones), its bits reversed.
-const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
+        let bytes = self.bytes[self.at..].first_chunk().ok_or(Bad::Format)?;
+        self.at += N;
+        Ok(*bytes)
+    }
 
-/// For each byte, and for its place among eight, what it adds to the sum.
-static TABLES: [[u64; 256]; 8] = tables();
-
-const fn tables() -> [[u64; 256]; 8] {
-    let mut tables = [[0; 256]; 8];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut sum = byte as u64;
-        let mut bit = 0;
-        while bit < 8 {
-            sum = if sum & 1 == 1 {
-                sum >> 1 ^ POLYNOMIAL
-            } else {
-                sum >> 1
-            };
-            bit += 1;
-        }
-        tables[0][byte] = sum;
-        byte += 1;
+    fn nonsense(&self) -> Bad {
+        Bad::Format
     }
-    let mut place = 1;
-    while place < 8 {
-        let mut byte = 0;
-        while byte < 256 {
-            let before = tables[place - 1][byte];
-            tables[place][byte] = before >> 8 ^ tables[0][(before & 0xff) as usize];
-            byte += 1;
-        }
-        place += 1;
-    }
-    tables
-}
-
-/// Redis's CRC-64, eight bytes a step.
-fn crc64(bytes: &[u8]) -> u64 {
-    let (eights, rest) = bytes.as_chunks::<8>();
-    let mut sum: u64 = 0;
-    for eight in eights {
-        sum ^= u64::from_le_bytes(*eight);
-        let places = sum.to_le_bytes().into_iter().zip(TABLES.iter().rev());
-        sum = places.fold(0, |sum, (byte, table)| sum ^ table[usize::from(byte)]);
-    }
-    for byte in rest {
-        let [low, ..] = sum.to_le_bytes();
-        sum = sum >> 8 ^ TABLES[0][usize::from(low ^ byte)];
-    }
-    sum
 }
 
 #[cfg(test)]
@@ -382,15 +216,10 @@ mod tests {
     fn functions(payload: &Bytes) -> Result<Vec<Bytes>, BadFunctions> {
         let mut functions = Functions::of(payload).expect("its footer is right");
         let mut all = Vec::new();
-        while let Some(source) = functions.next()? {
+        while let Some(source) = functions.next_source()? {
             all.push(source);
         }
         Ok(all)
-    }
-
-    #[test]
-    fn the_checksum_is_that_of_redis() {
-        assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
     }
 
     #[test]
@@ -479,8 +308,8 @@ mod tests {
     fn sources_are_unpacked_one_by_one() {
         let bad = b"\xf5\x01a\xf5\x05ab";
         let mut input = Functions::of(&payload(bad)).expect("its footer is right");
-        assert_eq!(input.next(), Ok(Some(Bytes::from("a"))));
-        assert_eq!(input.next(), Err(BadFunctions::Format));
+        assert_eq!(input.next_source(), Ok(Some(Bytes::from("a"))));
+        assert_eq!(input.next_source(), Err(BadFunctions::Format));
         for (body, why) in [
             (&b"\0\x01a"[..], BadFunctions::NoFunction),
             (b"\xf6\x01a", BadFunctions::TooEarly),
