@@ -32,8 +32,8 @@
 //! # }
 //! ```
 //!
-//! Rules: JUMP-1 and JUMP-2 in `journal` and `registry` (what a kill leaves), JUMP-3 and JUMP-4 in
-//! `map` (what is mapped), JUMP-5 in `space` (who may read and change).
+//! Rules: JUMP-1 and JUMP-2 in `journal` and `registry` (what a kill leaves), JUMP-3 in `map` and
+//! JUMP-4 and JUMP-6 in `window` (what is mapped), JUMP-5 in `space` (who may read and change).
 //!
 //! Limits: Linux with 64-bit addresses. A machine that loses its power may keep a part of a change,
 //! because nothing is forced to disk; spans usually lie in memory. See `docs/spacejmp.md`.
@@ -58,10 +58,12 @@ mod layout;
 mod lock;
 mod map;
 mod names;
+mod part;
 mod registry;
 mod space;
 mod span;
 mod typed;
+mod window;
 
 #[cfg(test)]
 mod steps;
@@ -74,7 +76,8 @@ pub use header::{FORMAT, GRANULE_BYTES, Kind, Lock};
 pub use heap::HeapReport;
 pub use layout::{LayoutWalk, SegSafe};
 pub use names::SpanId;
+pub use part::{Part, Words};
 pub use registry::Registry;
-pub use space::{Entered, Part, Space, SpanReport, Words};
+pub use space::{Backend, Entered, Space, SpanReport};
 pub use span::{Base, SpanBuilder, SpanInfo};
 pub use typed::{Heap, SegBox, SegKey, SegMap, SegStr, SegVec};

@@ -42,6 +42,31 @@ fn now() -> Duration {
     )
 }
 
+/// Waits until `changed` is told, or for as long as `patience` allows.
+///
+/// # Errors
+/// [`SpaceError::WouldBlock`], [`SpaceError::TimedOut`].
+pub(crate) fn wait_for<'a, T>(
+    changed: &Condvar,
+    state: MutexGuard<'a, T>,
+    patience: Patience,
+    name: &str,
+) -> Result<MutexGuard<'a, T>> {
+    let state = match patience {
+        Patience::None => return Err(SpaceError::WouldBlock(name.to_owned())),
+        Patience::ForEver => changed.wait(state),
+        Patience::Until(end) => {
+            let left = end.saturating_sub(now());
+            if left.is_zero() {
+                return Err(SpaceError::TimedOut(name.to_owned()));
+            }
+            let waited = changed.wait_timeout(state, left);
+            return Ok(waited.unwrap_or_else(PoisonError::into_inner).0);
+        }
+    };
+    Ok(state.unwrap_or_else(PoisonError::into_inner))
+}
+
 /// Whether [`set`] waits.
 #[derive(Clone, Copy)]
 enum Wait {
@@ -167,7 +192,7 @@ impl Gate {
                     return Ok(());
                 }
                 Inside::Readers(_) | Inside::Writer | Inside::Changing => {
-                    inside = self.wait(inside, patience, name)?;
+                    inside = wait_for(&self.changed, inside, patience, name)?;
                 }
             }
         }
@@ -180,27 +205,6 @@ impl Gate {
             (Ok(()), false) => Inside::Readers(1),
         });
         taken
-    }
-
-    fn wait<'a>(
-        &'a self,
-        inside: MutexGuard<'a, Inside>,
-        patience: Patience,
-        name: &str,
-    ) -> Result<MutexGuard<'a, Inside>> {
-        let inside = match patience {
-            Patience::None => return Err(SpaceError::WouldBlock(name.to_owned())),
-            Patience::ForEver => self.changed.wait(inside),
-            Patience::Until(end) => {
-                let left = end.saturating_sub(now());
-                if left.is_zero() {
-                    return Err(SpaceError::TimedOut(name.to_owned()));
-                }
-                let waited = self.changed.wait_timeout(inside, left);
-                return Ok(waited.unwrap_or_else(PoisonError::into_inner).0);
-            }
-        };
-        Ok(inside.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes the kernel's lock, as the one thread that may.

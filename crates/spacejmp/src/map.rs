@@ -1,4 +1,4 @@
-//! The mappings of spans in this process: one for each span, at its address.
+//! The mappings of spans in this process: one for each span, at its address (`window`).
 //!
 //! Owns the process-wide table of what is mapped. A heap that may be written is mapped privately:
 //! the pages that a writer touches become private copies, and the others show the file. So nothing
@@ -7,7 +7,6 @@
 //!
 //! Invariants
 //! - JUMP-3: outside of a change, no page of a mapping is a private copy: it shows the file.
-//! - JUMP-4: a span is mapped at most once in a process, and only where nothing else lies.
 //!
 //! Threads: any. Who reads or changes data has the lock of the span (`lock`).
 //!
@@ -21,6 +20,7 @@ use crate::header::{self, DECIDED_AT, Header, Kind, Lock, NUMBER_AT, SLOTS_AT, W
 use crate::journal::Journal;
 use crate::lock::{Gate, Patience};
 use crate::registry::{Registry, What};
+use crate::window::Window;
 use core::any::TypeId;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +60,9 @@ pub(crate) struct Mapping {
     file: OwnedFd,
     /// For a heap that may be written: which pages are private copies.
     pagemap: Option<OwnedFd>,
-    pub(crate) gate: Gate,
+    gate: Gate,
+    /// Its addresses.
+    window: Arc<Window>,
     /// Layouts of types, as they were worked out in this process.
     layouts: Mutex<Vec<(TypeId, u64)>>,
 }
@@ -92,7 +94,7 @@ impl Drop for Attached {
         if all[place].1 == 0 {
             all.swap_remove(place);
             // Under the lock of the table, so that another thread can attach the span at once.
-            self.mapping.unmap();
+            self.mapping.window.remove(self.mapping.header.id);
         }
     }
 }
@@ -141,8 +143,28 @@ impl Attached {
         if u64::try_from(place.f_type) == Ok(HUGETLBFS_MAGIC) {
             return Err(conflict("it lies in a file system of huge pages"));
         }
-        map(&file, &path, name, &header, access)?;
+        let shared = all
+            .iter()
+            .map(|(other, _)| other)
+            .filter(|other| other.header.kind == Kind::Heap && header.kind == Kind::Heap)
+            .find(|other| other.window.is_at(header.base, header.reach));
+        let window = match shared {
+            Some(other) => Arc::clone(&other.window),
+            None => {
+                let reserved = Window::reserve(header.base, header.reach);
+                Arc::new(reserved.map_err(|errno| match errno {
+                    Errno::EXIST => conflict("another mapping of this process lies there"),
+                    errno => SpaceError::of("reserve the addresses of", &path, errno),
+                })?)
+            }
+        };
+        let added = window.add(header.id, header.mapped(), &|| map(&file, &header, access));
+        if let Err(errno) = added {
+            window.abandon();
+            return Err(SpaceError::of("map", &path, errno));
+        }
         let mapping = Arc::new(Mapping {
+            window,
             name: name.to_owned(),
             path,
             header,
@@ -163,31 +185,11 @@ fn open_pagemap() -> Result<OwnedFd> {
         .map_err(|errno| SpaceError::of("read", path, errno))
 }
 
-/// Maps the file at its base, and keeps the rest of its reach free of other mappings (JUMP-4).
-#[allow(unsafe_code)] // mappings at fixed addresses
-fn map(file: &OwnedFd, path: &Path, name: &str, header: &Header, access: Access) -> Result<()> {
+/// Maps the file at its base, over the reservation of its window.
+#[allow(unsafe_code)] // a mapping at a fixed address
+fn map(file: &OwnedFd, header: &Header, access: Access) -> std::result::Result<(), Errno> {
     let base = header.base as usize as *mut c_void;
-    let (reach, len) = (header.reach as usize, header.mapped() as usize);
-    let nothing = ProtFlags::empty();
-    let reserve = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: a mapping where nothing lies takes nothing from anybody. A kernel that does not know
-    // the flag may choose another place, which is looked at below.
-    let reserved = unsafe { rustix::mm::mmap_anonymous(base, reach, nothing, reserve) };
-    let conflict = SpaceError::Conflict {
-        name: name.to_owned(),
-        base: header.base,
-        why: "another mapping of this process lies there",
-    };
-    match reserved {
-        Ok(place) if place == base => {}
-        Ok(place) => {
-            // SAFETY: it was mapped a moment ago by this call, and nobody knows it.
-            let _reserved_for_ever = unsafe { rustix::mm::munmap(place, reach) };
-            return Err(conflict);
-        }
-        Err(Errno::EXIST) => return Err(conflict),
-        Err(errno) => return Err(SpaceError::of("reserve the addresses of", path, errno)),
-    }
+    let len = header.mapped() as usize;
     let protection = match access {
         Access::Read => ProtFlags::READ,
         Access::Write => ProtFlags::READ | ProtFlags::WRITE,
@@ -196,19 +198,13 @@ fn map(file: &OwnedFd, path: &Path, name: &str, header: &Header, access: Access)
         (Kind::Heap, Access::Write) => MapFlags::PRIVATE | MapFlags::NORESERVE,
         (Kind::Heap, Access::Read) | (Kind::Words, _) => MapFlags::SHARED,
     };
-    // SAFETY: it replaces a part of the reservation of a moment ago. The file has `len` bytes
-    // (`header::read`), all of them reserved when it was made.
-    let done = unsafe {
-        rustix::mm::mmap(base, len, protection, sharing | MapFlags::FIXED, file, 0).and_then(|_| {
-            // A child shares neither locks nor private copies in a way that keeps JUMP-3.
-            rustix::mm::madvise(base, len, Advice::LinuxDontFork)
-        })
-    };
-    done.map_err(|errno| {
-        // SAFETY: the reservation of above, which nobody else knows.
-        let _reserved_for_ever = unsafe { rustix::mm::munmap(base, reach) };
-        SpaceError::of("map", path, errno)
-    })
+    // SAFETY: the window calls this while it owns the range and nobody is inside (JUMP-6). The
+    // file has `len` bytes (`header::read`), all of them reserved when it was made.
+    unsafe {
+        rustix::mm::mmap(base, len, protection, sharing | MapFlags::FIXED, file, 0)?;
+        // A child shares neither locks nor private copies in a way that keeps JUMP-3.
+        rustix::mm::madvise(base, len, Advice::LinuxDontFork)
+    }
 }
 
 impl Mapping {
@@ -225,14 +221,6 @@ impl Mapping {
     /// The first byte of the data.
     pub(crate) fn data(&self) -> *mut u8 {
         (self.header.base + HEADER_BYTES) as usize as *mut u8
-    }
-
-    #[allow(unsafe_code)] // unmaps
-    fn unmap(&self) {
-        let base = self.header.base as usize as *mut c_void;
-        // SAFETY: the last attachment is gone, and all references into the mapping borrowed one.
-        let done = unsafe { rustix::mm::munmap(base, self.header.reach as usize) };
-        debug_assert!(done.is_ok(), "munmap of an own mapping: {done:?}");
     }
 
     /// A word of the header. It is never a private copy, so it shows the file.
@@ -286,29 +274,48 @@ impl Mapping {
         if self.header.lock == Lock::None {
             return self.check_current();
         }
-        let file = self.file.as_fd();
         for _ in 0..FINISHES_MAX {
-            self.gate.enter(file, exclusive, patience, &self.name)?;
+            self.lock(exclusive, patience)?;
             let current = self.check_current();
             if current.is_ok() && (self.header.kind == Kind::Words || self.is_whole()) {
                 return Ok(());
             }
-            self.gate.leave(file);
+            self.leave();
             current?;
             if self.access == Access::Read {
                 break;
             }
-            self.gate.enter(file, true, patience, &self.name)?;
+            self.lock(true, patience)?;
             let finished = self.finish();
-            self.gate.leave(file);
+            self.leave();
             finished?;
         }
         Err(SpaceError::Unfinished(self.name.clone()))
     }
 
+    /// Takes the lock, and brings the span to its addresses.
+    fn lock(&self, exclusive: bool, patience: Patience) -> Result<()> {
+        let file = self.file.as_fd();
+        self.gate.enter(file, exclusive, patience, &self.name)?;
+        let map_file = || map(&self.file, &self.header, self.access);
+        let entered = self
+            .window
+            .enter(self.header.id, patience, &map_file, &self.name);
+        if entered.is_err() {
+            self.gate.leave(file);
+        }
+        entered
+    }
+
+    /// Whether another span of this process has the same addresses.
+    pub(crate) fn shares_window(&self) -> bool {
+        self.window.is_shared()
+    }
+
     /// Gives the lock back.
     pub(crate) fn leave(&self) {
         if self.header.lock == Lock::Kernel {
+            self.window.leave();
             self.gate.leave(self.file.as_fd());
         }
     }

@@ -4,7 +4,7 @@
 //! lock                  locked while something is made, named or removed
 //! spans/NAME.span       header, data, journal
 //! spaces/NAME.space     a text: id, generation, a line for each span
-//! */.new-NAME           is being made; left by a process that died, removed by the next maker
+//! */.new-USER-NAME      is being made; left by a process that died, removed by the next maker
 //! ```
 //!
 //! There is no daemon, and nothing has to be started. What is made gets its name as the last step.
@@ -112,7 +112,10 @@ impl Registry {
 
     /// Where a file is made before it gets its name.
     pub(crate) fn new_path(&self, what: What, name: &str) -> PathBuf {
-        self.root.join(what.folder()).join(format!("{NEW}{name}"))
+        // Of this user: what another one has left, this one may be unable to remove.
+        let user = rustix::process::getuid().as_raw();
+        let file = format!("{NEW}{user}-{name}");
+        self.root.join(what.folder()).join(file)
     }
 
     pub(crate) fn not_found(&self, what: What, name: &str) -> SpaceError {

@@ -210,12 +210,31 @@ fn taken_addresses_are_refused() {
             .create_space(name, &[(name, Access::Read)])
             .expect("a space");
     }
-    let one = attach(&registry, "a");
-    let conflict = registry.find_space("c").and_then(|space| space.check());
-    assert!(matches!(conflict, Err(SpaceError::Conflict { .. })));
-    drop(one);
-    let other = registry.find_space("c").and_then(|space| space.check());
-    assert_eq!(other.expect("attached").len(), 1);
+    let mut space = attach(&registry, "a");
+    let overlap = space.add_private("c", Access::Read);
+    assert!(matches!(overlap, Err(SpaceError::RangeTaken { .. })));
+    // Ranges that overlap and are not the same are in each other's way.
+    let other = tempfile::tempdir().expect("a directory");
+    let other = Registry::open(other.path()).expect("a registry");
+    let base = Base::At(first.base - (1 << 20));
+    other
+        .span("d")
+        .base(base)
+        .create()
+        .expect("no span of this registry is there");
+    other
+        .create_space("d", &[("d", Access::Read)])
+        .expect("a space");
+    let conflict = other.find_space("d").and_then(|space| space.check());
+    assert!(
+        matches!(conflict, Err(SpaceError::Conflict { .. })),
+        "{conflict:?}"
+    );
+    drop(space);
+    other
+        .find_space("d")
+        .and_then(|space| space.check())
+        .expect("the addresses are free");
 }
 
 #[test]

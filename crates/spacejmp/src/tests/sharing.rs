@@ -1,7 +1,7 @@
 //! Several processes and threads in one space.
 
 use super::{Board, attach, board, child_of, registry};
-use crate::{Access, Kind, Registry, SegStr, SpaceError};
+use crate::{Access, Backend, Kind, Registry, SegStr, Space, SpaceError};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -216,6 +216,77 @@ fn locks_hold_among_threads() {
     let inside = space.enter().expect("inside");
     let count = inside.read::<Board<'_>, _>("board", |board| board.count);
     assert_eq!(count.expect("a board"), 4 * COUNTS);
+}
+
+fn counted(space: &Space, span: &str) -> u64 {
+    let inside = space.enter_shared().expect("inside");
+    let count = inside.read::<Board<'_>, _>(span, |board| {
+        assert!(board.row.iter().all(|place| *place == board.count));
+        board.count
+    });
+    count.expect("a board")
+}
+
+// shows: JUMP-6
+#[test]
+fn copies_of_a_heap_take_turns_at_its_addresses() {
+    let (_place, registry) = registry();
+    let space = board(&registry);
+    count_once(&mut space.enter().expect("inside"));
+    registry.clone_span("board", "copy").expect("a copy");
+    registry.grow_span("copy", 3 << 20).expect("grown");
+    registry
+        .create_space("copy", &[("copy", Access::Write)])
+        .expect("a space");
+    assert_eq!(space.backend(), Backend::Resident);
+    let copy = attach(&registry, "copy");
+    assert_eq!([space.backend(), copy.backend()], [Backend::Window; 2]);
+    for turn in 1..10 {
+        count_once(&mut space.enter().expect("inside"));
+        assert_eq!(counted(&copy, "copy"), 1);
+        assert_eq!(counted(&space, "board"), turn + 1);
+    }
+    // A change that is given up leaves no copied page behind to be moved.
+    let failed = space
+        .enter()
+        .expect("inside")
+        .write::<Board<'_>, ()>("board", |_, board| {
+            board.row.fill(77);
+            Err(SpaceError::GivenUp(String::new()))
+        });
+    assert!(failed.is_err());
+    assert_eq!(counted(&copy, "copy"), 1);
+    assert_eq!(counted(&space, "board"), 10);
+    // One at a time, also among threads.
+    let inside = space.enter_shared().expect("inside");
+    assert!(matches!(
+        copy.try_enter_shared(),
+        Err(SpaceError::WouldBlock(_))
+    ));
+    drop(space.try_enter_shared().expect("the same one"));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| counted(&copy, "copy"));
+        let late = scope.spawn(|| copy.enter_shared_within(Duration::from_millis(1)).map(drop));
+        assert!(matches!(
+            late.join().expect("a thread"),
+            Err(SpaceError::TimedOut(_))
+        ));
+        drop(inside);
+        assert_eq!(waiting.join().expect("a thread"), 1);
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..COUNTS).for_each(|_| assert_eq!(counted(&copy, "copy"), 1)));
+            scope.spawn(|| (0..COUNTS).for_each(|_| assert_eq!(counted(&space, "board"), 10)));
+        }
+    });
+    // Detached in any order.
+    drop(space);
+    assert_eq!(copy.backend(), Backend::Resident);
+    assert_eq!(counted(&copy, "copy"), 1);
+    let space = attach(&registry, "board");
+    drop(copy);
+    assert_eq!(counted(&space, "board"), 10);
 }
 
 #[test]
