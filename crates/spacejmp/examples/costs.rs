@@ -1,4 +1,4 @@
-//! What entering a space, changing a heap and allocating in it cost, beside the allocator mimalloc.
+//! The costs of entering a space, of changing a heap and of allocating in it, beside mimalloc.
 //!
 //! `cargo run --release -p pluvio-spacejmp --example costs`. Numbers count on a quiet machine only.
 

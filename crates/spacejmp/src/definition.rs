@@ -6,8 +6,8 @@
 //! check 1a2b3c4d                   CRC-32C of the lines before
 //! ```
 //!
-//! A change replaces the file, and counts the generation. Who is attached keeps the spans that it
-//! has, and can ask whether the definition has changed.
+//! A change replaces the file, and counts the generation. A process that is attached
+//! keeps the spans that it has, and can ask whether the definition has changed.
 
 use crate::error::{Result, SpaceError};
 use crate::files;

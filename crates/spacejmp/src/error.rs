@@ -133,13 +133,13 @@ pub enum SpaceError {
     /// The span has grown since it was attached.
     #[error("`{0}` has changed since it was attached; detach the space and attach it again")]
     Stale(String),
-    /// A process died after it had decided a change and before it had written all of it. Whoever
-    /// may write the span finishes that by entering.
+    /// A process died after it had decided a change and before it had written all of it. A program
+    /// that may write the span finishes that by entering.
     #[error(
         "a process died while it wrote `{0}`; it is whole again when a program that may write it has entered"
     )]
     Unfinished(String),
-    /// The heap has no room for the block. Whoever may write the file can let it grow.
+    /// The heap has no room for the block. A user who may write the file can let it grow.
     #[error("the heap is full: no room for {bytes} bytes; let the span grow")]
     Full {
         /// The size of the block.

@@ -1,7 +1,7 @@
 //! The system calls that change files. Each is a step, after which the process may die.
 //!
-//! Tests let a child process die after each step in turn (`crate::steps`); nothing of that is built into
-//! programs.
+//! Tests let a child process die after each step in turn (`crate::steps`); nothing of that is built
+//! into programs.
 
 use crate::error::{Result, SpaceError};
 use rustix::fd::{AsFd, OwnedFd};
@@ -122,7 +122,7 @@ pub(crate) fn replace(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the name from a file. Whoever has it mapped keeps its memory.
+/// Takes the name from a file. Processes that have it mapped keep its memory.
 pub(crate) fn remove(path: &Path) -> std::result::Result<(), Errno> {
     rustix::fs::unlinkat(CWD, path, AtFlags::empty())?;
     step();

@@ -10,7 +10,7 @@
 //! offset of the next one. A larger block is a run of pages, the first that fits.
 //!
 //! It runs inside a change only, by one thread. So it needs no atomics, and no journal of its own:
-//! what it writes becomes whole with the change (JUMP-1), and is taken back with it.
+//! its writes become whole with the change (JUMP-1), and are taken back with it.
 //!
 //! Limits: the pages of a class stay with it. A span has one heap.
 
@@ -301,7 +301,8 @@ impl RawHeap {
         head.crc = head.checksum();
     }
 
-    /// A block of at least so many bytes, at a multiple of 16. Its content is left over from others.
+    /// A block of at least so many bytes, at a multiple of 16. Its content is left over from
+    /// others.
     ///
     /// # Errors
     /// [`SpaceError::Full`].
@@ -452,7 +453,7 @@ pub struct HeapReport {
     pub root_layout: Option<u64>,
 }
 
-/// Looks at all of a heap's own structure, and believes none of it: every page belongs to one class
+/// Looks at all of a heap's own structure, and believes none of it. Every page belongs to one class
 /// or one run, and every block is in use or in one free list.
 ///
 /// # Errors

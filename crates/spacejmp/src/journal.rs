@@ -32,12 +32,13 @@ const HEAD_BYTES: usize = 64;
 /// A longer journal is cut off when its change is written; a shorter one stays for the next.
 const KEPT_BYTES: u64 = 1 << 20;
 
-/// Whether the bytes from `at` on can be a journal, or are none yet.
+/// Whether the bytes from `at` on can be a journal, or are none yet. A writer may cut it off at the
+/// same time.
 pub(crate) fn may_follow(file: impl AsFd, path: &Path, at: u64) -> Result<bool> {
     let mut magic = [0_u8; 8];
     let whole = files::read(file, path, &mut magic, at)?;
     let magic = u64::from_le_bytes(magic);
-    Ok(whole && (magic == MAGIC || magic == 0))
+    Ok(!whole || magic == MAGIC || magic == 0)
 }
 
 /// A file whose journal is written or read. The caller has the exclusive lock.

@@ -1,5 +1,6 @@
 //! Programs keep pointer-rich data in named spans of memory at fixed addresses, and enter address
-//! spaces that list them: SpaceJMP (chapters 7 to 10 of the Nibble dissertation) on stock Linux.
+//! spaces that list them. This is SpaceJMP (chapters 7 to 10 of the Nibble dissertation) on stock
+//! Linux.
 //!
 //! - [`Registry`]: a directory with all spans and spaces; [`SpanBuilder`] makes a span.
 //! - [`SpaceDefinition`]: a named list of spans. [`Space`]: one that is attached to this process.
@@ -32,8 +33,8 @@
 //! # }
 //! ```
 //!
-//! Rules: JUMP-1 and JUMP-2 in `journal` and `registry` (what a kill leaves), JUMP-3 in `map` and
-//! JUMP-4 and JUMP-6 in `window` (what is mapped), JUMP-5 in `space` (who may read and change).
+//! Rules: JUMP-1 in `journal` and JUMP-2 in `registry` say what a kill leaves. JUMP-3 in `map`,
+//! JUMP-4 and JUMP-6 in `window` say what is mapped. JUMP-5 in `space` says who reads and changes.
 //!
 //! Limits: Linux with 64-bit addresses. A machine that loses its power may keep a part of a change,
 //! because nothing is forced to disk; spans usually lie in memory. See `docs/spacejmp.md`.
@@ -48,6 +49,7 @@ compile_error!(
 );
 
 mod active;
+mod copies;
 mod definition;
 mod error;
 mod files;

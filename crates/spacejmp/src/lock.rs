@@ -1,8 +1,8 @@
 //! The lock of a span: among processes by the kernel, among the threads of one by a gate.
 //!
 //! The kernel's lock belongs to the open file, so all threads of a process share it. A gate in
-//! front of it counts the threads. A reader needs a file that is open for reading only; a writer's
-//! lock needs one that may be written, so the kernel enforces who may lock how. The kernel frees
+//! front of it counts the threads. A reader's lock needs a file that
+//! may be read, a writer's lock one that may be written. The kernel enforces that. The kernel frees
 //! the lock when its holder dies, however it dies.
 //!
 //! Limits: readers that follow each other without a gap keep writers waiting. A holder that is
@@ -137,7 +137,7 @@ fn unlock(file: BorrowedFd<'_>) {
     debug_assert!(done.is_ok(), "unlocking needs no right: {done:?}");
 }
 
-/// Who of this process is inside.
+/// The threads of this process that are inside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Inside {
     Nobody,

@@ -8,13 +8,13 @@
 //! Invariants
 //! - JUMP-3: outside of a change, no page of a mapping is a private copy: it shows the file.
 //!
-//! Threads: any. Who reads or changes data has the lock of the span (`lock`).
+//! Threads: any. A thread that reads or changes data has the lock of the span (`lock`).
 //!
 //! Limits: a child made by `fork` does not have the mappings. It has to `exec`.
 
+use crate::copies::PageMap;
 use crate::definition::Access;
 use crate::error::{Result, SpaceError};
-use crate::files;
 use crate::header::HEADER_BYTES;
 use crate::header::{self, DECIDED_AT, Header, Kind, Lock, NUMBER_AT, SLOTS_AT, WRITTEN_AT};
 use crate::journal::Journal;
@@ -25,29 +25,30 @@ use core::any::TypeId;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bits of a word of `/proc/self/pagemap`: the page is in memory, or swapped out, or of a file.
-const PRESENT: u64 = 1 << 63;
-const SWAPPED: u64 = 1 << 62;
-const OF_FILE: u64 = 1 << 61;
-/// Words of it that are read at once.
-const PAGEMAP_WORDS: usize = 4096;
 /// How often one call of enter finishes changes of dead processes.
 const FINISHES_MAX: usize = 4;
 /// File systems of huge pages cannot be mapped privately page by page.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// What is mapped in this process, and how often it is attached.
+/// The mappings of this process, each with the number of its attachments.
 static MAPPED: Mutex<Vec<(Arc<Mapping>, usize)>> = Mutex::new(Vec::new());
 
 fn mapped() -> MutexGuard<'static, Vec<(Arc<Mapping>, usize)>> {
     // Entries are added and removed whole.
     MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a span that this process has attached has one of these addresses.
+pub(crate) fn is_taken(base: u64, reach: u64) -> bool {
+    mapped().iter().any(|(mapping, _)| {
+        let other = &mapping.header;
+        other.base < base + reach && base < other.base + other.reach
+    })
 }
 
 /// A span at its address.
@@ -59,7 +60,7 @@ pub(crate) struct Mapping {
     access: Access,
     file: OwnedFd,
     /// For a heap that may be written: which pages are private copies.
-    pagemap: Option<OwnedFd>,
+    pagemap: Option<PageMap>,
     gate: Gate,
     /// Its addresses.
     window: Arc<Window>,
@@ -103,8 +104,8 @@ impl Attached {
     /// Maps the span, or shares the mapping of this process.
     ///
     /// # Errors
-    /// The file is not there, may not be opened, is damaged or of another format; its addresses are
-    /// taken; this process has it attached in another way.
+    /// The file is not there, may not be opened, is damaged or of another format. Its addresses are
+    /// taken. This process has it attached in another way.
     pub(crate) fn new(registry: &Registry, name: &str, access: Access) -> Result<Self> {
         let path = registry.path(What::Span, name)?;
         let (file, found) = registry.open_span(name, access == Access::Write)?;
@@ -135,7 +136,7 @@ impl Attached {
         }
         let copies = header.kind == Kind::Heap && access == Access::Write;
         let pagemap = match copies {
-            true => Some(open_pagemap()?),
+            true => Some(PageMap::open()?),
             false => None,
         };
         let place =
@@ -177,12 +178,6 @@ impl Attached {
         all.push((Arc::clone(&mapping), 1));
         Ok(Self { mapping })
     }
-}
-
-fn open_pagemap() -> Result<OwnedFd> {
-    let path = Path::new("/proc/self/pagemap");
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| SpaceError::of("read", path, errno))
 }
 
 /// Maps the file at its base, over the reservation of its window.
@@ -342,12 +337,31 @@ impl Mapping {
         }
     }
 
+    /// Looks that no decided change is unfinished, and finishes it if `writable`: a change of this
+    /// guard may have failed so.
+    ///
+    /// # Errors
+    /// [`SpaceError::Unfinished`], or why it cannot be finished.
+    #[inline]
+    pub(crate) fn make_whole(&self, writable: bool) -> Result<()> {
+        match (self.is_whole(), writable) {
+            (true, _) => Ok(()),
+            (false, true) => self.finish(),
+            (false, false) => Err(SpaceError::Unfinished(self.name.clone())),
+        }
+    }
+
     fn journal(&self) -> Journal<'_> {
         Journal {
             file: self.file.as_fd(),
             path: &self.path,
             at: self.header.mapped(),
         }
+    }
+
+    /// The address behind the first `used` bytes of data.
+    fn data_end(&self, used: u64) -> u64 {
+        self.header.base + HEADER_BYTES + used
     }
 
     /// Makes the change in the first `used` bytes of data stay, all of it or nothing.
@@ -360,37 +374,37 @@ impl Mapping {
     /// The caller has the exclusive lock, and no reference into the data.
     #[allow(unsafe_code)] // slices of mapped memory
     pub(crate) unsafe fn commit(&self, used: u64) -> Result<()> {
-        let page = rustix::param::page_size();
-        let pages = match self.copies(HEADER_BYTES + used, page) {
-            Ok(pages) => pages,
+        let copies = match &self.pagemap {
+            Some(pagemap) => pagemap.copies(self.header.base + HEADER_BYTES, self.data_end(used)),
+            None => Ok(Vec::new()),
+        };
+        let copies = match copies {
+            Ok(copies) => copies,
             Err(error) => {
                 // SAFETY: the caller's promise.
                 unsafe { self.take_back() };
                 return Err(error);
             }
         };
-        if pages.is_empty() {
+        if copies.is_empty() {
             return Ok(());
         }
-        let runs: Vec<(u64, &[u8])> = runs_of(&pages, page as u64)
-            .map(|(offset, len)| {
-                let start = (self.header.base + offset) as usize as *const u8;
+        let runs: Vec<(u64, &[u8])> = copies
+            .iter()
+            .map(|&(start, len)| {
+                let bytes = start as usize as *const u8;
                 // SAFETY: pages inside the mapping; nobody changes them, by the caller's promise.
-                (offset, unsafe {
-                    core::slice::from_raw_parts(start, len as usize)
-                })
+                let bytes = unsafe { core::slice::from_raw_parts(bytes, len as usize) };
+                (start - self.header.base, bytes)
             })
             .collect();
         let number = self.word(WRITTEN_AT) + 1;
+        let page = rustix::param::page_size();
         let done = self.journal().commit(number, page, &runs);
-        let ranges: Vec<(u64, u64)> = runs
-            .iter()
-            .map(|(offset, bytes)| (*offset, bytes.len() as u64))
-            .collect();
         drop(runs);
-        for (offset, len) in ranges {
+        for (start, len) in copies {
             // SAFETY: the caller's promise; the slices are gone.
-            unsafe { self.drop_copies(offset, len) };
+            unsafe { self.drop_copies(start - self.header.base, len) };
         }
         done
     }
@@ -418,36 +432,6 @@ impl Mapping {
         }
     }
 
-    /// The offsets in the file of all private copies before `end`, in order.
-    fn copies(&self, end: u64, page: usize) -> Result<Vec<u64>> {
-        let Some(pagemap) = &self.pagemap else {
-            return Ok(Vec::new());
-        };
-        let page = page as u64;
-        let mut found = Vec::new();
-        let mut bytes = vec![0_u8; 8 * PAGEMAP_WORDS];
-        let (mut at, end) = (HEADER_BYTES / page, end.div_ceil(page));
-        while at < end {
-            let count = PAGEMAP_WORDS.min((end - at) as usize);
-            let part = &mut bytes[..8 * count];
-            let place = 8 * (self.header.base / page + at);
-            if !files::read(pagemap, Path::new("/proc/self/pagemap"), part, place)? {
-                return Err(SpaceError::damaged(
-                    Path::new("/proc/self/pagemap"),
-                    "it ends before the span",
-                ));
-            }
-            for (index, word) in part.chunks_exact(8).enumerate() {
-                let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
-                if word & (PRESENT | SWAPPED) != 0 && word & OF_FILE == 0 {
-                    found.push((at + index as u64) * page);
-                }
-            }
-            at += count as u64;
-        }
-        Ok(found)
-    }
-
     /// The layout of a type, worked out once.
     pub(crate) fn layout(&self, of: TypeId, work_out: impl FnOnce() -> u64) -> u64 {
         let mut layouts = self.layouts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -458,11 +442,4 @@ impl Mapping {
         layouts.push((of, layout));
         layout
     }
-}
-
-/// Neighbouring pages together: offset and length.
-fn runs_of(pages: &[u64], page: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-    pages
-        .chunk_by(move |a, b| a + page == *b)
-        .map(move |run| (run[0], run.len() as u64 * page))
 }

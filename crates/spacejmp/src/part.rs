@@ -86,7 +86,7 @@ impl<'g> Part<'g> {
         Ok(self.heap()?.root().is_some())
     }
 
-    /// Reads the root. What `look` gets cannot leave it.
+    /// Reads the root. No reference leaves the call of `look`.
     ///
     /// # Errors
     /// [`SpaceError::NoRoot`], [`SpaceError::WrongLayout`], [`SpaceError::WrongKind`],
@@ -103,8 +103,8 @@ impl<'g> Part<'g> {
     }
 
     /// Changes what is reached from the root. When `change` gives `Ok`, all of its changes stay,
-    /// also over a `kill -9` at any moment after this call; a kill before that leaves nothing of
-    /// them. When it fails or panics, all of them are taken back.
+    /// whatever is killed after this call. A `kill -9` before that leaves all of them or none. When
+    /// it fails or panics, all of them are taken back.
     ///
     /// # Errors
     /// That of `change`, and those of [`Self::read`]; [`SpaceError::NotWritable`];
@@ -144,8 +144,8 @@ impl<'g> Part<'g> {
         })
     }
 
-    /// Makes the heap empty, without a root, as a change. What lay in it is not dropped, it is
-    /// forgotten.
+    /// Makes the heap empty, without a root, as a change. Its values are forgotten, not
+    /// dropped.
     ///
     /// # Errors
     /// As of [`Self::write`].
@@ -164,6 +164,7 @@ impl<'g> Part<'g> {
     #[allow(unsafe_code)] // a slice of the span
     pub fn check(&self) -> Result<HeapReport> {
         self.check_kind(Kind::Heap)?;
+        self.mapping.make_whole(self.writable)?;
         // SAFETY: the guard has the lock, and no change is under way, because that would borrow
         // this part.
         let bytes = unsafe { self.mapping.bytes() };
@@ -212,6 +213,7 @@ impl<'g> Part<'g> {
     #[allow(unsafe_code)] // opens a mapped heap
     fn heap(&self) -> Result<RawHeap> {
         self.check_kind(Kind::Heap)?;
+        self.mapping.make_whole(self.writable)?;
         let data = NonNull::new(self.mapping.data());
         let data = data.ok_or_else(|| self.damaged("it lies nowhere"))?;
         let header = &self.mapping.header;

@@ -7,11 +7,11 @@
 //! */.new-USER-NAME      is being made; left by a process that died, removed by the next maker
 //! ```
 //!
-//! There is no daemon, and nothing has to be started. What is made gets its name as the last step.
+//! There is no daemon, and nothing has to be started. A file gets its name as the last step.
 //!
 //! Invariants
-//! - JUMP-2: whatever system call of a creation, a change of a space, a renaming or a destruction
-//!   is the last one of its process, the next process finds the old state or the new one.
+//! - JUMP-2: a process may die after any system call that makes, changes, names or destroys
+//!   something. The next process finds the old state or the new one.
 //!
 //! Threads: any number, of any processes.
 
@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What a file that is being made is called in front of its name. No name begins with a point.
+/// The beginning of the name of a file that is being made. No other name begins with a point.
 const NEW: &str = ".new-";
 
 /// A directory of spans and spaces.
@@ -112,7 +112,7 @@ impl Registry {
 
     /// Where a file is made before it gets its name.
     pub(crate) fn new_path(&self, what: What, name: &str) -> PathBuf {
-        // Of this user: what another one has left, this one may be unable to remove.
+        // With the user, who may be unable to remove a file that another one has left.
         let user = rustix::process::getuid().as_raw();
         let file = format!("{NEW}{user}-{name}");
         self.root.join(what.folder()).join(file)

@@ -2,9 +2,8 @@
 //!
 //! All spans of an attached space are mapped, each at its address, and stay mapped. Entering maps
 //! nothing, unless two heaps of this process have the same addresses (`window`): it takes the
-//! locks, and gives a guard. The guard is the only way to the data, and what
-//! is reached through it cannot leave a call: the paper's confused dangling pointer does not
-//! compile.
+//! locks, and gives a guard. The guard is the only way to the data, and no reference
+//! leaves its call. The paper's confused dangling pointer does not compile.
 //!
 //! A reference does not leave the call that gave it:
 //!
@@ -59,7 +58,7 @@
 //! ```
 //!
 //! Invariants
-//! - JUMP-5: who reads a heap has its lock shared, who changes it has it exclusively, until the
+//! - JUMP-5: a reader of a heap has its lock shared, and a writer has it exclusively, until the
 //!   guard is dropped.
 //!
 //! Limits: a change is of one span. Changes of two spans become whole one after the other.
@@ -140,13 +139,13 @@ impl SpaceDefinition {
     /// `vas_attach`).
     ///
     /// # Errors
-    /// A span is gone, may not be opened as the space has it, is damaged or of another format; its
+    /// A span is gone, may not be opened as the space has it, is damaged or of another format. Its
     /// addresses are taken in this process. Nothing stays attached.
     ///
     /// # Safety
-    /// As long as this or another space of the registry is attached, those who may write the files
-    /// of its spans do so by this crate alone. They do not cut the files. What lies in a heap was
-    /// put there by types whose [`SegSafe`] is right. Spans of words are accessed by atomics alone.
+    /// The following holds as long as a space of the registry is attached. Those who may write the
+    /// files of spans do so by this crate alone, and do not cut them. The values in a heap were put
+    /// there by types whose [`SegSafe`] is right. Spans of words are accessed by atomics alone.
     /// After `fork`, the child does not use what the parent has attached.
     #[allow(unsafe_code)] // a promise that the file system cannot keep
     pub unsafe fn attach(&self) -> Result<Space> {
@@ -305,9 +304,10 @@ impl Space {
         Ok(())
     }
 
-    /// Enters the space (the paper's `vas_switch`): takes a shared lock of each lockable span that
-    /// the space has for reading, and an exclusive one of each for writing. Waits for them as long
-    /// as it takes. Without lockable spans it does nothing but look whether the spans have grown.
+    /// Enters the space (the paper's `vas_switch`): takes the locks of lockable spans. The lock is
+    /// shared if the space has the span for reading, and exclusive if for writing. Waits for them
+    /// as long as it takes. Without lockable spans it does nothing but look whether the spans have
+    /// grown.
     ///
     /// # Errors
     /// [`SpaceError::Nested`], [`SpaceError::Stale`], [`SpaceError::Unfinished`], or the system's.

@@ -2,7 +2,7 @@
 //!
 //! A span is a file with a fixed address. Its memory is reserved when it is made, so that touching
 //! it never fails. It outlives its maker, and those who have it attached keep it when it is
-//! destroyed. The rights are those of its file: whoever may read the file may attach it for
+//! destroyed. The rights are those of its file: a user who may read the file may attach it for
 //! reading.
 
 use crate::error::{Result, SpaceError};
@@ -10,6 +10,7 @@ use crate::files;
 use crate::header::{self, GRANULE_BYTES, HEADER_BYTES, Header, Kind, Lock};
 use crate::heap;
 use crate::lock::KernelLock;
+use crate::map;
 use crate::names::SpanId;
 use crate::registry::{Registry, What};
 use rustix::fd::{AsFd, OwnedFd};
@@ -159,7 +160,7 @@ impl Registry {
         }
     }
 
-    /// Sets the rights of a span, as of `chmod`. Who has it attached keeps it.
+    /// Sets the rights of a span, as of `chmod`. Processes that have it attached keep it.
     ///
     /// # Errors
     /// It is not there, or belongs to another user.
@@ -198,8 +199,8 @@ impl Registry {
     }
 
     /// Copies a span to a new one (the paper's `seg_clone`). A heap keeps its addresses, because it
-    /// holds pointers: the copy lies where the span lies, and a process has one of the two attached
-    /// at a time. Words get addresses of their own.
+    /// holds pointers. So a process is inside one of the two at a time. Words get addresses of
+    /// their own.
     ///
     /// # Errors
     /// [`SpaceError::WouldBlock`]: a writer is inside; retryable. Else as of
@@ -260,14 +261,16 @@ impl Registry {
     }
 
     /// The first free addresses from a random place on. So spans of other users, whose addresses
-    /// this one may not read, are rarely met.
+    /// this one may not read, are rarely met. Those of other registries that this process has
+    /// attached are passed over.
     fn auto_base(&self, id: SpanId, reach: u64) -> Result<u64> {
         let ranges = self.ranges()?;
         let steps = (AUTO.end - AUTO.start) / AUTO_STEP;
         let first = id.seed() % steps;
         (0..steps)
             .map(|step| AUTO.start + (first + step) % steps * AUTO_STEP)
-            .find(|&base| base + reach <= AUTO.end && overlap(&ranges, base, reach).is_none())
+            .filter(|base| base + reach <= AUTO.end && overlap(&ranges, *base, reach).is_none())
+            .find(|&base| !map::is_taken(base, reach))
             .ok_or_else(|| {
                 SpaceError::BadRange(format!("no free addresses for a reach of {reach:#x} bytes"))
             })

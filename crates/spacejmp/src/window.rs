@@ -262,7 +262,7 @@ impl Window {
             Some(parking) => shift(parking, self.base, new.len)?,
             None => map_file()?,
         }
-        // What is left of a longer one.
+        // The rest of a longer one.
         cover(self.base + new.len, self.reach - new.len)?;
         state.here = Some(id);
         Ok(())

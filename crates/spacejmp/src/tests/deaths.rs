@@ -215,7 +215,7 @@ fn a_death_at_any_step_of_a_change_leaves_all_or_nothing() {
     let (mut count, mut taken_back, mut finished, mut unfinished) = (0, 0, 0, 0);
     for step in 0.. {
         let died = died(&registry, "dies change", step);
-        // Who may only read is told to wait; it never sees a part.
+        // A program that may only read is told to wait; it never sees a part.
         {
             let reader = attach(&registry, "reader");
             match reader.enter() {
@@ -286,7 +286,7 @@ fn change_some(inside: &mut crate::Entered<'_>, count: u64) {
         .expect("changed");
 }
 
-/// What the `count`th change does: values for names; 0 removes one.
+/// The orders of the `count`th change: values for names; 0 removes one.
 fn orders(count: u64) -> impl Iterator<Item = (String, u64)> {
     (0..20_u64).map(move |index| {
         let mixed = (count * 20 + index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;

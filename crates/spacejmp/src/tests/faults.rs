@@ -21,7 +21,7 @@ fn resize(registry: &Registry, len: u64) {
     file.set_len(len).expect("another length");
 }
 
-/// What the checks of a registry say of `board`: of the file, then of the heap.
+/// The refusal of `board`, by the checks of its file or of its heap.
 fn refusal(registry: &Registry) -> Option<SpaceError> {
     registry
         .find_span("board")
@@ -29,7 +29,7 @@ fn refusal(registry: &Registry) -> Option<SpaceError> {
         .err()
 }
 
-/// A registry, what is done to it, and a part of the refusal.
+/// The name of a fault, the deed, and a part of the refusal.
 type Fault = (&'static str, fn(&Registry), &'static str);
 
 const FAULTS: [Fault; 12] = [
@@ -249,7 +249,7 @@ fn what_is_used_stays_and_what_is_gone_is_told() {
         .expect("removed");
     assert!(space.is_stale().expect("there"));
     registry.destroy_span("board").expect("gone");
-    // Who has it attached keeps it.
+    // A process that has it attached keeps it.
     let kept = space
         .enter()
         .expect("inside")

@@ -78,7 +78,7 @@ fn word(registry: &Registry) {
     }
 }
 
-/// Another user: what it may and may not.
+/// Another user tries all that it may and may not do.
 fn stranger(registry: &Registry) {
     let secret = registry.find_span("secret");
     assert!(
