@@ -104,7 +104,7 @@ impl Head {
         crc32c(&[Self { crc: 0, ..*self }.bytes()])
     }
 
-    /// Why this is no head of a heap of so many bytes of data.
+    /// Why this is no head of a heap with `size` bytes of data.
     fn fault(&self, size: u64) -> Option<&'static str> {
         if self.magic != MAGIC {
             return Some("its data is no heap");
@@ -301,7 +301,7 @@ impl RawHeap {
         head.crc = head.checksum();
     }
 
-    /// A block of at least so many bytes, at a multiple of 16. Its content is left over from
+    /// A block of at least `bytes` bytes, at a multiple of 16. Its content is left over from
     /// others.
     ///
     /// # Errors
@@ -363,7 +363,7 @@ impl RawHeap {
         Ok(self.at(first * PAGE_BYTES))
     }
 
-    /// The first of so many free pages that are neighbours. They are still marked free.
+    /// The first of `count` free pages that are neighbours. They are still marked free.
     fn take_pages(&self, count: u64, bytes: u64) -> Result<u64> {
         let pages = self.size / PAGE_BYTES;
         let head = self.head();

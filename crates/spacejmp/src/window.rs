@@ -55,7 +55,7 @@ struct Guest {
     parking: Option<u64>,
 }
 
-/// Maps the file of a span at its base, over what is there.
+/// Maps the file of a span at its base, over any other mapping.
 pub(crate) type MapFile<'a> = &'a dyn Fn() -> std::result::Result<(), Errno>;
 
 fn at(address: u64) -> *mut c_void {
@@ -74,7 +74,7 @@ fn cover(address: u64, len: u64) -> std::result::Result<(), Errno> {
     unsafe { rustix::mm::mmap_anonymous(at(address), len as usize, nothing, flags) }.map(drop)
 }
 
-/// Moves a mapping between a window and a parking place, over what is there.
+/// Moves a mapping between a window and a parking place, over any other mapping.
 #[allow(unsafe_code)] // moves a mapping
 fn shift(from: u64, to: u64, len: u64) -> std::result::Result<(), Errno> {
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
@@ -118,8 +118,8 @@ impl Window {
     pub(crate) fn reserve(base: u64, reach: u64) -> std::result::Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let nothing = ProtFlags::empty();
-        // SAFETY: a mapping where nothing lies takes nothing from anybody. A kernel that does not
-        // know the flag may choose another place, which is looked at below.
+        // SAFETY: the flag keeps other mappings as they are. An old kernel may ignore it and choose
+        // another place, which is looked at below.
         let place =
             unsafe { rustix::mm::mmap_anonymous(at(base), reach as usize, nothing, flags) }?;
         if place != at(base) {
