@@ -65,7 +65,10 @@ fn a_tablet_moves_while_clients_use_it() {
         assert_eq!(moved["moved"], true, "{moved}");
         assert_eq!((&moved["from"], &moved["to"]), (&owner.into(), &to.into()));
         println!("{moved}");
-        assert!(tablets(&cluster).contains(&(first, to)), "{moved}");
+        // It may have been joined with a neighbour there.
+        let mut all = tablets(&cluster).into_iter();
+        let holder = all.rfind(|(from, _)| *from <= first);
+        assert_eq!(holder.map(|(_, owner)| owner), Some(to), "{moved}");
         wait_for_changes(&load);
     }
     // All of it onto one server, which is then killed: what came there is durable there.

@@ -541,6 +541,7 @@ impl<'s> Cluster<'s> {
         let journal = self.shared.journal.clone();
         let mut kinds = self.shared.plan.operations.iter();
         let has_transfers = kinds.any(|(kind, _)| *kind == OperationKind::Transfer);
+        let is_heavy = self.shared.plan.is_heavy();
         let work = async move {
             if !worker.open_tables().await {
                 return Err("the tables cannot be opened".to_owned());
@@ -550,7 +551,11 @@ impl<'s> Cluster<'s> {
                     return Err(format!("key {} cannot be read", journal.name_of(key)));
                 }
             }
-            if has_transfers && !worker.read_accounts(OperationKind::Transfer).await {
+            let kind = OperationKind::Transfer;
+            if has_transfers
+                && !worker.read_accounts(kind).await
+                && !(is_heavy && worker.read_accounts_singly(kind).await)
+            {
                 return Err("the accounts cannot be read".to_owned());
             }
             let others = worker.contents_of_others().await;
