@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::cmd::{
     backup, balance, bench, demo, drain, export, import, lifetime, manual, objects, recover,
-    restore, scan, settings, status, table, top,
+    restore, scan, settings, space, status, table, top,
 };
 
 /// A durable, strongly consistent key-value store that keeps all data in memory, once.
@@ -90,6 +90,8 @@ pub enum Command {
     Restore(restore::Restore),
     /// Measure the speed of a running cluster, and of parts of it (by pluvio-lab)
     Bench(bench::Bench),
+    /// Make, list and look at named memory of programs on this machine, and spaces of it
+    Space(space::Space),
     /// Print what a shell needs to complete commands and options
     Completions(manual::Completions),
     /// Write the manual pages of all commands

@@ -44,6 +44,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Get(_)
             | Command::Completions(_)
             | Command::Scan(_)
+            | Command::Space(_)
             | Command::Export(_)
             | Command::Status(_)
             | Command::Table(_)
@@ -82,6 +83,7 @@ fn execute(global: &Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Backup(backup) => cmd::backup::run(global, &backup),
         Command::Restore(restore) => cmd::restore::run(global, &restore),
         Command::Bench(bench) => cmd::bench::run(global, &bench),
+        Command::Space(space) => cmd::space::run(global, &space),
         Command::Completions(completions) => cmd::manual::completions(&completions),
         Command::Man(man) => cmd::manual::man(&man),
         Command::Sim(_) | Command::Simulate(_) | Command::Torture(_) => {

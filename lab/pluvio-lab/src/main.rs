@@ -37,7 +37,7 @@ enum Command {
 }
 
 /// Sections of configuration files that are for `pluvio`.
-const OF_PLUVIO: [&str; 28] = [
+const OF_PLUVIO: [&str; 29] = [
     "backup",
     "balance",
     "bench.latency",
@@ -63,6 +63,7 @@ const OF_PLUVIO: [&str; 28] = [
     "scan",
     "server",
     "settings",
+    "space",
     "status",
     "table",
     "top",

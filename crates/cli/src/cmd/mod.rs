@@ -18,6 +18,7 @@ pub mod recover;
 pub mod restore;
 pub mod scan;
 pub mod settings;
+pub mod space;
 pub mod status;
 pub mod table;
 pub mod top;

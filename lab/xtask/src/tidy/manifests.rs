@@ -7,7 +7,7 @@ use spdx::{Expression, ParseMode};
 use std::collections::BTreeSet;
 
 /// Crates with `unsafe` code; they spell their lints out.
-const UNSAFE: [&str; 3] = ["memory", "log", "fabric"];
+const UNSAFE: [&str; 4] = ["memory", "log", "fabric", "spacejmp"];
 /// The lints such a crate has to name, so that each block is confined and explained.
 const UNSAFE_LINTS: [&str; 3] = [
     "unsafe_code",
