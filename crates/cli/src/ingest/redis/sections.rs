@@ -111,6 +111,7 @@ fn record(object: Object) -> Option<Found> {
             // Zero and less are moments of long ago, too.
             let deadline = object.expires_at_ms.map(|ms| ms.max(1).cast_unsigned());
             Some(Ok(Record {
+                version: None,
                 line,
                 key: key.to_vec(),
                 value,
