@@ -96,6 +96,10 @@ impl Size {
     }
 
     /// Does something until all is calm, and tells what it took.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "this machine's time, which a simulation has not"
+    )]
     fn phase(&mut self, name: &str, act: impl FnOnce(&mut Cluster)) -> BTreeMap<u16, Sum> {
         self.counted.sums().clear();
         let (began, from) = (Instant::now(), self.cluster.sim.now());
