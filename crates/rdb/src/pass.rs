@@ -14,7 +14,7 @@ pub(crate) enum Dialect {
     Valkey,
 }
 
-/// What a value is, where it is no string.
+/// The type of a value that is no string.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     /// A list.
@@ -49,7 +49,7 @@ impl fmt::Display for Kind {
 pub(crate) enum Layout {
     /// One string holds all of it, behind this many bytes.
     Blob { before: u64 },
-    /// A number of elements, each of so many strings, and bytes behind them.
+    /// A number of elements, each of this many strings, and bytes behind them.
     Elements { strings: u8, bytes: u64 },
     /// A number of elements, each a string and a score as text.
     TextScores,

@@ -99,7 +99,7 @@ pub enum Why {
 pub enum Text {
     /// All of it.
     Whole(Bytes),
-    /// It has so many bytes, which is more than [`VALUE_MAX`], and was passed over.
+    /// It has this many bytes, more than [`VALUE_MAX`], and was passed over.
     TooLong(u64),
 }
 

@@ -39,12 +39,12 @@ pub struct Import {
     /// With --from: leave out values of types that Pluvio has not, instead of refusing all
     #[arg(long, requires = "from")]
     skip_types: bool,
-    /// With --from redis://…: begin with empty databases, and play the commands that the server takes
-    /// after that into this Redis port of Pluvio, redis://[USER[:PASSWORD]@]HOST[:PORT] (the password
-    /// also from PLUVIO_REDIS_PASSWORD), until SIGINT or SIGTERM
+    /// With --from redis://…: play the commands that the server takes after that into this Redis port
+    /// of Pluvio, until SIGINT or SIGTERM. An address as above; its password also from
+    /// PLUVIO_REDIS_PASSWORD. Databases must be empty
     #[arg(long, value_name = "ADDRESS", requires = "from")]
     follow: Option<String>,
-    /// With --follow: end as soon as Pluvio is at most so many bytes of commands behind
+    /// With --follow: end as soon as Pluvio is at most this many bytes of commands behind
     #[arg(long, value_name = "BYTES", requires = "follow")]
     until_lag: Option<u64>,
     /// The field that is the key (csv, jsonl) [default: the record's number]

@@ -9,9 +9,9 @@ use pluvio_rdb::writer::Writer;
 use pluvio_units::VALUE_MAX;
 use proptest::prelude::*;
 
-/// What redis-server 7.0.15 saved.
+/// Strings that redis-server 7.0.15 saved.
 const STRINGS: &[u8] = include_bytes!("../data/redis-7.0-strings.rdb");
-/// What it saved of all its types, small and large.
+/// Values of all its types, small and large.
 const KINDS: &[u8] = include_bytes!("../data/redis-7.0-kinds.rdb");
 
 fn items(file: &[u8]) -> Result<Vec<Item>, Error> {

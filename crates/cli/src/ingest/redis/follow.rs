@@ -174,7 +174,7 @@ pub struct Goal<'a> {
     pub source: &'a Source,
     /// A Redis port of Pluvio.
     pub port: &'a Source,
-    /// Ends as soon as the lag has at most so many bytes; else with a signal.
+    /// The lag in bytes with which it ends; without one a signal ends it.
     pub until_lag: Option<u64>,
 }
 

@@ -132,7 +132,7 @@ mod tests {
     use crate::ingest::redis::survey::Survey;
     use pluvio_rdb::writer::Writer;
 
-    /// A file with strings of databases 0, 3 and 0 again, some that are not to be taken, and a list.
+    /// A file with strings of databases 0, 3 and 0 again, one that is too long, and a list.
     fn file() -> Vec<u8> {
         let long = vec![b'v'; pluvio_units::VALUE_MAX + 1];
         let mut writer = Writer::new(Vec::new()).unwrap();

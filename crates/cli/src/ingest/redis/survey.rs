@@ -113,8 +113,8 @@ impl Survey {
     /// Refuses what cannot be taken.
     ///
     /// # Errors
-    /// There are keys in databases that Pluvio has not; values of other types, unless they are to be
-    /// skipped; keys and values over the limits, unless bad ones are to be skipped.
+    /// There are keys in databases that Pluvio has not. Without `skip_types`: there are values of
+    /// other types. Without `skip_bad`: there are keys or values over the limits.
     pub fn judge(&self, skip_types: bool, skip_bad: bool) -> Result<(), Failure> {
         if let Some(number) = self.databases.first() {
             return Err(Failure::new(format!(
