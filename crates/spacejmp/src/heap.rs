@@ -295,8 +295,8 @@ impl RawHeap {
         self.head().used_pages * PAGE_BYTES
     }
 
-    /// Ends a change: the head gets its checksum. A head that has it is left alone, so its page is no
-    /// copy.
+    /// Ends a change: the head gets its checksum. A head that has it is left alone, and its page
+    /// stays that of the file.
     pub(crate) fn seal(&self) {
         let head = self.head();
         let crc = head.checksum();
