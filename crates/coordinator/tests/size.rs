@@ -155,6 +155,10 @@ fn many_servers_are_started_lost_and_restarted() {
     let servers = std::env::var("PLUVIO_TEST_SERVERS");
     let servers: usize = servers.map_or(24, |n| n.parse().unwrap());
     let rack = servers / 10;
+    let _marks = pluvio_units::Marks::to_reach(&[
+        "server-list-by-changes",
+        "recovery-asks-new-backups-only",
+    ]);
     let mut size = Size::new();
     size.phase("first start", |cluster| {
         for index in 0..servers {
@@ -174,12 +178,15 @@ fn many_servers_are_started_lost_and_restarted() {
         }
         cluster.until("all is recovered", |c| is_quiet(c, servers - rack));
     });
-    size.phase("it comes back", |cluster| {
+    let sums = size.phase("it comes back", |cluster| {
         for index in 0..rack {
             cluster.restart(index);
         }
         cluster.until("all are up", |c| is_quiet(c, servers));
     });
+    let whole = sums.get(&(Opcode::UpdateServerList as u16));
+    let whole = whole.map_or(0, |sum| sum.calls);
+    assert!(whole <= rack as u64, "{whole} lists were sent whole");
     size.phase("another leader", |cluster| {
         cluster.crash_coordinator();
         cluster.restart_coordinator();
@@ -190,7 +197,13 @@ fn many_servers_are_started_lost_and_restarted() {
         for index in 0..servers {
             cluster.crash(index);
         }
-        for index in 0..servers {
+        // Those that come first have no replicas.
+        for index in 0..servers / 2 {
+            cluster.server(index).behaviour.disk_lost = true;
+            cluster.restart(index);
+        }
+        cluster.sim.run_for(3 * SECOND);
+        for index in servers / 2..servers {
             cluster.restart(index);
         }
         cluster.until("all are up", |c| is_quiet(c, servers));

@@ -552,6 +552,31 @@ mod tests {
         assert!(members.is_member());
     }
 
+    // shows: MEM-8
+    #[test]
+    fn differences_from_another_list_change_nothing() {
+        let _marks = pluvio_units::Marks::to_reach(&["server-list-not-that-one"]);
+        let members = Membership::new();
+        let both = [(1, ServerState::Up), (2, ServerState::Up)];
+        members.enlisted(ServerId(2), ClusterId(1), list(5, &both));
+        let after = list(6, &[(1, ServerState::Crashed), (2, ServerState::Up)]);
+        let mut change = ChangeServerList {
+            cluster: ClusterId(1),
+            since: ServerListVersion(4),
+            list: list(6, &[(1, ServerState::Crashed)]),
+            gone: Vec::new(),
+            digest: after.digest(),
+        };
+        assert_eq!(members.change(&change), ServerListVersion(5));
+        change.since = ServerListVersion(5);
+        change.digest += 1;
+        assert_eq!(members.change(&change), ServerListVersion(5));
+        change.digest -= 1;
+        assert_eq!(members.change(&change), ServerListVersion(6));
+        assert_eq!(*members.list(), after);
+        assert!(members.is_member());
+    }
+
     // shows: MEM-2, SRV-1
     #[test]
     fn a_server_that_is_declared_dead_stays_dead() {

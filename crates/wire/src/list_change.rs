@@ -36,27 +36,6 @@ pub struct HasServerList {
 impl Fields for HasServerList {}
 
 impl ChangeServerList {
-    /// What leads from one list of a cluster to a later one.
-    #[must_use]
-    pub fn between(cluster: ClusterId, before: &ServerList, after: &ServerList) -> Self {
-        let known: BTreeMap<ServerId, &ServerInfo> =
-            before.servers.iter().map(|s| (s.id, s)).collect();
-        let differs = |s: &&ServerInfo| known.get(&s.id) != Some(s);
-        let servers = after.servers.iter().filter(differs).cloned().collect();
-        let stays: BTreeMap<ServerId, ()> = after.servers.iter().map(|s| (s.id, ())).collect();
-        let gone = known.into_keys().filter(|id| !stays.contains_key(id));
-        Self {
-            cluster,
-            since: before.version,
-            list: ServerList {
-                servers,
-                ..after.clone()
-            },
-            gone: gone.collect(),
-            digest: after.digest(),
-        }
-    }
-
     /// The new list. `None` if these are not the differences from `before`.
     #[must_use]
     pub fn apply(&self, before: &ServerList) -> Option<ServerList> {
@@ -118,13 +97,30 @@ mod tests {
         }
     }
 
+    /// What leads from one list to a later one.
+    fn between(before: &ServerList, after: &ServerList) -> ChangeServerList {
+        let stays = |s: &&ServerInfo| before.get(s.id) == Some(s);
+        let changed = after.servers.iter().filter(|s| !stays(s));
+        let gone = before.servers.iter().map(|s| s.id);
+        ChangeServerList {
+            cluster: ClusterId(7),
+            since: before.version,
+            list: ServerList {
+                servers: changed.cloned().collect(),
+                ..after.clone()
+            },
+            gone: gone.filter(|id| after.get(*id).is_none()).collect(),
+            digest: after.digest(),
+        }
+    }
+
     // shows: MEM-8
     #[test]
     fn differences_lead_from_one_list_to_the_other_and_from_no_third() {
         use ServerState::{Crashed, Up};
         let before = list(5, &[(1, Up), (2, Up), (3, Crashed), (4, Up)]);
         let after = list(9, &[(1, Up), (2, Crashed), (4, Up), (6, Up)]);
-        let change = ChangeServerList::between(ClusterId(7), &before, &after);
+        let change = between(&before, &after);
         let named: Vec<u64> = change.list.servers.iter().map(|s| s.id.0).collect();
         assert_eq!((named, &change.gone[..]), (vec![2, 6], &[ServerId(3)][..]));
         assert_eq!(change.apply(&before), Some(after.clone()));
@@ -137,7 +133,7 @@ mod tests {
     #[test]
     fn no_difference_is_short() {
         let same = list(5, &[(1, ServerState::Up)]);
-        let change = ChangeServerList::between(ClusterId(7), &same, &same);
+        let change = between(&same, &same);
         assert!(change.list.servers.is_empty() && change.gone.is_empty());
         assert_eq!(change.apply(&same), Some(same));
     }

@@ -92,8 +92,16 @@ impl State {
 
     pub(crate) fn list(&self) -> ServerList {
         ServerList {
-            version: self.globals.list_version,
             servers: self.servers.values().map(|s| s.info.clone()).collect(),
+            ..self.list_without_servers()
+        }
+    }
+
+    /// What a list says beside its servers.
+    pub(crate) fn list_without_servers(&self) -> ServerList {
+        ServerList {
+            version: self.globals.list_version,
+            servers: Vec::new(),
             grown: self.globals.grown,
             settings: self.globals.settings,
             active: self.globals.active,

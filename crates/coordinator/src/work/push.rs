@@ -6,7 +6,7 @@
 //! list.
 
 use crate::context::Context;
-use crate::state::State;
+use crate::state::{ServerRecord, State};
 use core::time::Duration;
 use pluvio_units::{ServerId, ServerListVersion};
 use pluvio_wire::{
@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The pause before a list that was not acknowledged is sent again.
 const RETRY: Duration = Duration::from_millis(100);
-/// Lists whose differences from the newest can be told.
-const RECENT_MAX: usize = 32;
+/// Lists whose differences from the newest can be told. They share what they have in common.
+const RECENT_MAX: usize = 256;
 
 /// The work of `Work::Push`.
 pub(crate) struct Pushes {
@@ -33,42 +33,57 @@ struct Recent(Mutex<Lists>);
 
 #[derive(Default)]
 struct Lists {
-    /// By ascending version.
-    lists: VecDeque<Arc<ServerList>>,
-    /// The differences of the last one, by the version that they begin at. Many servers have the
-    /// same.
+    /// States of which each has another list, by ascending version of these.
+    states: VecDeque<Arc<State>>,
+    /// That of the last one.
+    newest: Arc<ServerList>,
+    digest: u32,
+    /// The differences of that one, by the version that they begin at. Many servers have the same.
     changes: BTreeMap<ServerListVersion, Arc<ChangeServerList>>,
 }
 
 impl Recent {
     /// The newest list, that of this state or a later one.
-    fn newest(&self, state: &State) -> Arc<ServerList> {
-        let version = state.globals.list_version;
+    fn newest(&self, state: &Arc<State>) -> Arc<ServerList> {
         let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match lists.lists.back() {
-            Some(newest) if newest.version >= version => newest.clone(),
-            Some(_) | None => {
-                if lists.lists.len() == RECENT_MAX {
-                    lists.lists.pop_front();
-                }
-                let list = Arc::new(state.list());
-                lists.lists.push_back(list.clone());
-                lists.changes.clear();
-                list
+        let is_new = |last: &Arc<State>| last.globals.list_version < state.globals.list_version;
+        if lists.states.back().is_none_or(is_new) {
+            if lists.states.len() == RECENT_MAX {
+                lists.states.pop_front();
             }
+            lists.states.push_back(state.clone());
+            lists.newest = Arc::new(state.list());
+            lists.digest = lists.newest.digest();
+            lists.changes.clear();
         }
+        lists.newest.clone()
     }
 
     /// What leads from a list to the newest one, if both are known.
-    fn changes(&self, state: &State, since: ServerListVersion) -> Option<Arc<ChangeServerList>> {
+    fn changes(&self, since: ServerListVersion) -> Option<Arc<ChangeServerList>> {
         let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(change) = lists.changes.get(&since) {
             return Some(change.clone());
         }
-        let before = lists.lists.iter().find(|list| list.version == since)?;
-        let after = lists.lists.back()?;
-        let cluster = state.globals.cluster;
-        let change = Arc::new(ChangeServerList::between(cluster, before, after));
+        let versions = &lists.states;
+        let at = versions.binary_search_by_key(&since, |state| state.globals.list_version);
+        let (before, after) = (&versions[at.ok()?].servers, versions.back()?);
+        let stays = |record: &&Arc<ServerRecord>| {
+            let former = before.get(&record.info.id);
+            former.is_some_and(|former| Arc::ptr_eq(former, record) || former.info == record.info)
+        };
+        let changed = after.servers.values().filter(|record| !stays(record));
+        let gone = before.keys().filter(|id| !after.servers.contains_key(id));
+        let change = Arc::new(ChangeServerList {
+            cluster: after.globals.cluster,
+            since,
+            list: ServerList {
+                servers: changed.map(|record| record.info.clone()).collect(),
+                ..after.list_without_servers()
+            },
+            gone: gone.copied().collect(),
+            digest: lists.digest,
+        });
         lists.changes.insert(since, change.clone());
         Some(change)
     }
@@ -124,12 +139,10 @@ impl Pushes {
             // One that has just enlisted was given a list with the answer.
             let since = *has.get_or_insert(Has::List(list.version));
             let sent = match since {
-                Has::List(since) if is_long && knows_changes => {
-                    match self.recent.changes(&state, since) {
-                        Some(change) => self.send_change(&record.info, &change).await,
-                        None => self.send_whole(&record.info, &state, &list).await,
-                    }
-                }
+                Has::List(since) if is_long && knows_changes => match self.recent.changes(since) {
+                    Some(change) => self.send_change(&record.info, &change).await,
+                    None => self.send_whole(&record.info, &state, &list).await,
+                },
                 Has::List(_) | Has::Any => self.send_whole(&record.info, &state, &list).await,
             };
             match sent {

@@ -559,6 +559,8 @@ async fn serve_coordinator(
     let mut options = CoordinatorOptions::default();
     // So little that recoveries of what a simulation loses have first parts.
     options.early_bytes_min = 4 << 10;
+    // So few that most clusters are sent differences.
+    options.whole_list_max = 3;
     if eager {
         // Any difference moves something.
         let balance = &mut options.balance;

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use load::{Loaded, loaded};
 use pluvio_env::Frame;
 use pluvio_units::KeyHash;
-use pluvio_wire::{Opcode, ServerState, UpdateServerList, decode};
+use pluvio_wire::{ChangeServerList, Opcode, ServerState, UpdateServerList, decode};
 use side_log::{Written, written};
 use struck::{At, Cluster, Moment, Victim};
 
@@ -94,6 +94,18 @@ impl Message {
     }
 }
 
+impl Message {
+    /// The same of a list that comes as differences.
+    fn of_change(frame: &Frame) -> Option<Self> {
+        let (_, change) = decode::<ChangeServerList>(frame).unwrap();
+        let mut servers = change.list.servers.iter();
+        if servers.any(|server| server.state == ServerState::Crashed) {
+            return Some(Self::Crashed);
+        }
+        (!change.gone.is_empty()).then_some(Self::Gone)
+    }
+}
+
 impl struck::Message for Message {
     fn of(frame: &Frame) -> Option<Self> {
         let opcode = Opcode::from_number(frame.opcode)?;
@@ -105,6 +117,9 @@ impl struck::Message for Message {
         }
         if opcode == Opcode::UpdateServerList {
             return Self::of_list(frame);
+        }
+        if opcode == Opcode::ChangeServerList {
+            return Self::of_change(frame);
         }
         let others = [
             (Opcode::StartRecovery, Self::Start),
