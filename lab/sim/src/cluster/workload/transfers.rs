@@ -140,8 +140,8 @@ impl Worker {
         is_read
     }
 
-    /// Reads the accounts one by one until two rounds find the same. That is one moment while nobody
-    /// transfers: only what clients left behind is still concluded. Locks of a transaction over
+    /// Reads the accounts one by one until two rounds find the same. That is one moment while
+    /// nobody transfers: only what clients left behind is still concluded. Locks of a transaction over
     /// several servers need memory, and these reads do not (`docs/transactions.md`, Weaknesses).
     pub(in crate::cluster) async fn read_accounts_singly(&mut self, kind: OperationKind) -> bool {
         const ROUNDS_MAX: usize = 10;
