@@ -141,8 +141,9 @@ impl Worker {
     }
 
     /// Reads the accounts one by one until two rounds find the same. That is one moment while
-    /// nobody transfers: only what clients left behind is still concluded. Locks of a transaction over
-    /// several servers need memory, and these reads do not (`docs/transactions.md`, Weaknesses).
+    /// nobody transfers: only what clients left behind is still concluded. Locks of a transaction
+    /// over several servers need memory, and these reads do not (`docs/transactions.md`,
+    /// Weaknesses).
     pub(in crate::cluster) async fn read_accounts_singly(&mut self, kind: OperationKind) -> bool {
         const ROUNDS_MAX: usize = 10;
         let Some(table) = self.accounts().await else {
