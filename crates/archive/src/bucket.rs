@@ -41,8 +41,13 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// The place behind `s3://`. Nothing is asked yet.
     pub(crate) fn s3(name: &str, behind: &str) -> Result<Self, ArchiveError> {
+        // The part before an `@` may be a secret, and is not told again.
+        let told = match behind.rsplit_once('@') {
+            Some((_, rest)) => format!("s3://…@{rest}"),
+            None => name.to_owned(),
+        };
         let wrong = |why: &str| ArchiveError::NoBucket {
-            name: name.to_owned(),
+            name: told.clone(),
             why: why.to_owned(),
         };
         let behind = behind.trim_end_matches('/');

@@ -1,9 +1,9 @@
 //! Claims: small files by which commands say that they write a manifest, or remove packs.
 //!
-//! A backup relies on packs that are there. A prune removes packs that no manifest names. So that
-//! none removes a pack that the other one is about to name, each writes a claim first and then looks
-//! at all claims. A command that finds a fresh one of the other kind takes its own back, and comes
-//! again. Of two that claim at the same time, at least one sees the other.
+//! A backup relies on packs that are there. A prune removes packs that no manifest names. So each
+//! writes a claim first, and then looks at all claims. A command that finds a fresh one of the
+//! other kind takes its own back, and comes again. Of two that claim at the same time, at least one
+//! sees the other.
 //!
 //! A killed command leaves its claim behind. It counts no more when it is [`STALE`]; so a command
 //! writes its claim anew while it works, and gives up when it is [`LATE`]. Ages are told by the

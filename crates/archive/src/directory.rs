@@ -7,7 +7,7 @@ use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// What the name of a file begins with until it is whole.
+/// The name of a file begins with this until the file is whole.
 pub(crate) const UNFINISHED: &str = "unfinished-";
 
 /// See the module.

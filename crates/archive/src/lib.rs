@@ -14,8 +14,8 @@
 //! - ARCHIVE-3: every byte that is read is compared with a checksum before anything is made of it.
 //! - ARCHIVE-4: reading is total: any bytes give an error that says what to do, and no panic.
 //! - ARCHIVE-5: a manifest is written only while nobody removes packs, after a look that all of its
-//!   packs are there; packs are removed only while nobody writes a manifest, and only those that no
-//!   manifest names and that are a day old (`claims`).
+//!   packs are there. Packs are removed only while nobody writes a manifest (`claims`). They are a
+//!   day old, and no manifest names them.
 //!
 //! A place is a directory, or with cargo feature `s3` a bucket of an object store. Both keep the
 //! same rules.

@@ -27,8 +27,9 @@ pub struct Pruned {
 }
 
 impl Place {
-    /// Removes all archives but the newest `keep` of each cluster, and the packs that none of the
-    /// others names, if they are older than [`KEPT_FOR`] (ARCHIVE-5). With `dry_run` it only looks.
+    /// Removes all archives but the newest `keep` of each cluster. Then it removes the packs that
+    /// no remaining one names and that are older than [`KEPT_FOR`] (ARCHIVE-5). With `dry_run` it
+    /// only looks.
     /// `ticks` is a clock that never goes back.
     ///
     /// # Errors

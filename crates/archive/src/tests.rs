@@ -165,7 +165,7 @@ fn a_manifest_is_not_written_while_packs_are_removed_nor_where_one_was() {
     let removed = place.put_manifest(&whole, &still).unwrap_err();
     assert!(matches!(removed, ArchiveError::Removed(_)), "{removed}");
     assert_eq!(place.ids().unwrap().len(), 1);
-    // What a killed command claimed counts for a while.
+    // The claim of a killed command counts for a while.
     let claim = directory.path().join("claims/prune-killed");
     fs::write(&claim, "x").unwrap();
     let busy = place.put_manifest(&manifest(Vec::new()), &still);

@@ -185,6 +185,7 @@ fn names_of_buckets_hold_no_secrets() {
             matches!(refused, ArchiveError::NoBucket { .. }),
             "{refused}"
         );
+        assert!(!refused.to_string().contains("secret"), "{refused}");
     }
 }
 
@@ -260,7 +261,7 @@ mod needs_moto {
         assert!(matches!(damaged, ArchiveError::Damaged { .. }), "{damaged}");
         assert!(place.put_pack(&pack(b"v"), 1).unwrap().is_new);
         assert_eq!(place.pack(&first.pack).unwrap(), pack(b"v"));
-        // What is young stays, and a pack that is gone is missed.
+        // Young packs stay, and one that is gone is missed.
         place
             .put_manifest(&manifest(2000, Vec::new()), &still)
             .unwrap();

@@ -209,7 +209,8 @@ impl Client {
     }
 
     /// Writes an object that is to have the version that it had elsewhere, 1 to
-    /// [`PUT_VERSION_MAX`]. It gets a higher one where [`Self::write`] would give that.
+    /// [`PUT_VERSION_MAX`](crate::PUT_VERSION_MAX). It gets a higher one where [`Self::write`]
+    /// would give that.
     ///
     /// # Errors
     /// See [`Client`].

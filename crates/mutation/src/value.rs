@@ -298,8 +298,8 @@ impl TouchIf {
     }
 }
 
-/// The highest version that [`Change::PutVersion`] may ask for: half of all, so that writes never come
-/// to the end.
+/// The highest version that [`Change::PutVersion`] may ask for: half of all, so that writes never
+/// come to the end.
 pub const PUT_VERSION_MAX: ObjectVersion = ObjectVersion(1 << 63);
 
 /// A change of the value of an object.
@@ -328,8 +328,8 @@ pub enum Change<'a> {
     /// deletes it. Gives 1 where an object got its lifetime, else 0.
     Touch(TouchIf),
     /// It is this from now on, as after [`Self::Put`], and has the version that it had in another
-    /// cluster. Where a put would give a higher one, it gets that one. The safe version stays: other
-    /// objects are to get theirs back, too.
+    /// cluster. Where a put would give a higher one, it gets that one. The safe version stays:
+    /// other objects are to get theirs back, too.
     PutVersion {
         /// The value.
         value: Payload<'a>,

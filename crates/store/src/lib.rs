@@ -23,9 +23,9 @@
 //! - STORE-5: what a change rests on is never durable later than the change: while an entry is
 //!   pending, the next entry of its key is appended behind it, to the same log. Otherwise a crash
 //!   could keep an increment that counts another one and lose that one's completion record.
-//! - STORE-6: a version that a transaction told of an object which it has removed again is below the
-//!   safe version. The group of the transaction tells that, so a crash does not take it back while
-//!   the outcome stays.
+//! - STORE-6: a version that a transaction told of an object which it has removed again is below
+//!   the safe version. The group of the transaction tells that, so a crash does not take it back
+//!   while the outcome stays.
 //!
 //! Threads: every method takes `&self` and may be called from any thread. Nothing waits for I/O;
 //! whoever needs durability waits for the position in [`Appended`](pluvio_log::Appended).
