@@ -295,14 +295,10 @@ impl RawHeap {
         self.head().used_pages * PAGE_BYTES
     }
 
-    /// Ends a change: the head gets its checksum. A head that has it is left alone, and its page
-    /// stays that of the file.
+    /// Ends a change: the head gets its checksum.
     pub(crate) fn seal(&self) {
         let head = self.head();
-        let crc = head.checksum();
-        if head.crc != crc {
-            head.crc = crc;
-        }
+        head.crc = head.checksum();
     }
 
     /// A block of at least `bytes` bytes, at a multiple of 16. Its content is left over from
