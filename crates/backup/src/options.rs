@@ -21,7 +21,7 @@ pub struct BackupOptions {
     /// Most replicas read and sorted at the same time, each of which takes up to twice
     /// `segment_bytes` more.
     pub recovery_reads_max: usize,
-    /// A list of replicas goes on in another message from about so many bytes on.
+    /// About the most bytes of a list of replicas in one message; the rest goes in others.
     pub list_bytes_max: usize,
     /// Between two questions to masters about replicas found at start.
     pub garbage_interval: Duration,

@@ -262,8 +262,8 @@ impl State {
 }
 
 impl Backup {
-    /// Lists the replicas of a crashed master, or a page of them, and refuses its writes from now on
-    /// (BACKUP-4). Open heads carry what their first entries say.
+    /// Lists the replicas of a crashed master, or a page of them, and refuses its writes from now
+    /// on (BACKUP-4). Open heads carry what their first entries say.
     ///
     /// # Errors
     /// None of its own; damaged replicas are listed as such.

@@ -18,9 +18,9 @@
 //! - MEM-7: a server that does not answer a ping is pinged again at once, by the same server. That
 //!   goes on until it answers or the coordinator is told. So the time to find a dead server does
 //!   not grow with the cluster.
-//! - MEM-8: differences of a list are taken only by a server that has the list they begin at, and
-//!   only if the result has the checksum of the whole new list. A coordinator on an older copy of
-//!   the metadata gives versions once more. Its lists differ from those of before.
+//! - MEM-8: differences of a list are taken only by a server that has the list they begin at. The
+//!   result must have the checksum of the whole new list. A coordinator on an older copy of the
+//!   metadata gives versions once more, to other lists.
 //!
 //! Each server pings one other, chosen at random, at every interval. The work per server does not
 //! grow with the cluster, and a dead server is found by the first that happens to ask. A backup

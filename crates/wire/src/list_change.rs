@@ -8,7 +8,7 @@ use pluvio_units::{ClusterId, ServerId, ServerListVersion, crc32c};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What differs between a server list and an earlier one. Answered with the version of the list
+/// The differences between a server list and an earlier one. Answered with the version of the list
 /// that the receiver has then. A receiver with another list than the earlier one changes nothing
 /// (MEM-8).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// What leads from one list to a later one.
+    /// The differences of a list from an earlier one.
     fn between(before: &ServerList, after: &ServerList) -> ChangeServerList {
         let stays = |s: &&ServerInfo| before.get(s.id) == Some(s);
         let changed = after.servers.iter().filter(|s| !stays(s));

@@ -1,9 +1,8 @@
 //! Keeps the server list of one server up to date [RAMCloud §7.3].
 //!
 //! A short list is sent whole. Of a long one each server is sent the differences from the list that
-//! it has ([`ChangeServerList`]): a thousand servers would be sent 200 MB at each change otherwise.
-//! A server says which list it has. If that is not among the recent ones, it is sent the whole new
-//! list.
+//! it has ([`ChangeServerList`]). Otherwise each change would send 150 MB to a thousand servers. A
+//! server says which list it has. If that is not among the recent ones, it is sent the whole list.
 
 use crate::context::Context;
 use crate::state::{ServerRecord, State};
@@ -59,7 +58,7 @@ impl Recent {
         lists.newest.clone()
     }
 
-    /// What leads from a list to the newest one, if both are known.
+    /// The differences of the newest list from an earlier one, if that is known.
     fn changes(&self, since: ServerListVersion) -> Option<Arc<ChangeServerList>> {
         let mut lists = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(change) = lists.changes.get(&since) {

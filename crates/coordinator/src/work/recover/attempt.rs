@@ -44,9 +44,9 @@ struct Dealt {
     partitions: Vec<(Vec<TabletSpec>, ServerId)>,
 }
 
-/// What backups said when the log was not complete. A fenced backup gets no further replica of the
-/// crashed server. So only backups that are new have to be asked until the log is complete. That is
-/// done while several servers are recovered: in a cold start each backup is asked by each recovery
+/// The answers of backups when the log was not complete. A fenced backup gets no further replica
+/// of the crashed server. So only backups that are new have to be asked until the log is complete.
+/// That is done while several servers are recovered. In a cold start each recovery asks each backup
 /// once, and not at each change of the server list.
 struct Known {
     inventories: Vec<Inventory>,
@@ -58,8 +58,8 @@ struct Known {
 const ASK_ALL: Duration = Duration::from_secs(5);
 /// The same for each backup and each recovery under way, so that a coordinator has time for more.
 const ASK_ALL_EACH: Duration = Duration::from_micros(20);
-/// For each recovery under way, more than a few, the next look at a log that is not complete waits
-/// so long after a change of the server list: more changes follow.
+/// After a change of the server list more changes follow. So the next look at a log that is not
+/// complete waits this long for each recovery under way. That is so if they are more than a few.
 const LOOK_EACH: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_millis(250);
 const FEW: usize = 4;
