@@ -447,10 +447,11 @@ impl Coordinator {
                 .later::<SplitTablet, _>(request, |office, split| async move {
                     office.works.splits.split_tablet(split).await
                 }),
-            CoordinatorOp::MigrateTablet => self
-                .later::<MigrateTablet, _>(request, |office, migrate| async move {
-                    office.works.migrations.migrate_tablet(migrate).await
-                }),
+            CoordinatorOp::MigrateTablet => {
+                self.later::<MigrateTablet, _>(request, |office, migrate| async move {
+                    office.works.migrations.migrate_for_caller(migrate).await
+                })
+            }
             CoordinatorOp::GetMigration => Self::now::<GetMigration>(request, |get| {
                 Ok(self.office.works.migrations.get(get.migration))
             }),

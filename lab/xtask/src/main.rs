@@ -18,7 +18,7 @@ use manual::{applications, example, long, measure, packages, porcupine, tsan};
 use std::process::ExitCode;
 
 /// The tasks, each with what it does.
-const TASKS: [(&str, &str); 15] = [
+const TASKS: [(&str, &str); 16] = [
     (
         "test",
         "run every test; takes names of steps to run only those (`cargo xtask test unit sim`)",
@@ -32,6 +32,11 @@ const TASKS: [(&str, &str); 15] = [
         "measure-engine",
         "run every experiment of the storage engine, in some two hours, into docs/measurements: --only NAMES, \
          --folder FOLDER",
+    ),
+    (
+        "day",
+        "a day of a real cluster under load: start, add servers, balance, upgrade, kill, back up, lose all, restore; \
+         --memory SIZE (96MiB), --keys N (48000), --bytes N (4000), --clients N (4), --seed N; --rounds N measures clients while tablets move",
     ),
     (
         "soak",
@@ -108,9 +113,12 @@ fn run(words: &[&str]) -> Result<bool> {
         }
         ["setup", "--peers"] => Ok(setup::peers(&cargo::Metadata::load(&root)?.target)),
         ["measure-engine", flags @ ..] => measure::run(&root, flags),
-        ["soak", flags @ ..] => example::run(&root, "soak", flags),
-        ["beside-redis", flags @ ..] => example::run(&root, "beside_redis", flags),
-        ["server-time", flags @ ..] => example::run(&root, "server_time", flags),
+        ["day", flags @ ..] => example::run(&root, example::TESTS, "day", flags),
+        ["soak", flags @ ..] => example::run(&root, example::RELEASE, "soak", flags),
+        ["beside-redis", flags @ ..] => {
+            example::run(&root, example::RELEASE, "beside_redis", flags)
+        }
+        ["server-time", flags @ ..] => example::run(&root, example::RELEASE, "server_time", flags),
         ["long-tests", flags @ ..] => long::run(&root, flags),
         ["applications", words @ ..] => applications::run(&root, words),
         ["packages", words @ ..] => packages::run(&root, words),

@@ -9,6 +9,7 @@
 
 mod archives;
 mod bad_input;
+mod balance;
 mod broken_bytes;
 mod client_memory;
 mod contract;

@@ -38,10 +38,23 @@ pub struct Behaviour {
     pub disk_lost: bool,
     /// Live bytes of all its tables together, as its statistics say.
     pub live_bytes: u64,
+    /// Live bytes that it takes at most. It says how full it is if this is not 0.
+    pub live_max: u64,
     /// The open replicas it has are of this epoch.
     pub epoch: u32,
     /// It never answers a request for its replicas.
     pub silent_backup: bool,
+}
+
+impl Behaviour {
+    /// Live bytes, if it says how full it is.
+    fn live_told(&self) -> u64 {
+        if self.live_max > 0 {
+            self.live_bytes
+        } else {
+            0
+        }
+    }
 }
 
 /// What to do with a request to recover.
@@ -552,12 +565,17 @@ impl Service for Handler {
                 server.admit(join.table, join.version)?;
                 server.join(join.table, join.range)
             }),
-            Opcode::CountObjects => {
-                self.answer::<CountObjects>(&frame, |_, _| Ok(CountObjectsReply::default()))
-            }
+            Opcode::CountObjects => self.answer::<CountObjects>(&frame, |server, _| {
+                Ok(CountObjectsReply {
+                    bytes: server.behaviour.live_told(),
+                    ..CountObjectsReply::default()
+                })
+            }),
             Opcode::GetServerStatus => self.answer::<GetServerStatus>(&frame, |server, _| {
                 Ok(ServerStatus {
                     id: server.id,
+                    memory_live: server.behaviour.live_told(),
+                    memory_live_max: server.behaviour.live_max,
                     ..ServerStatus::default()
                 })
             }),

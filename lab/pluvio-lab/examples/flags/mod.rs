@@ -1,5 +1,5 @@
-//! How the programs behind `cargo xtask soak`, `beside-redis` and `server-time` begin: flags with
-//! values, and an exit code.
+//! How the programs behind `cargo xtask day`, `soak`, `beside-redis` and `server-time` begin: flags
+//! with values, and an exit code.
 
 use std::process::ExitCode;
 use std::str::FromStr;

@@ -11,12 +11,13 @@ use super::Random;
 use super::native::{Native, native};
 use super::resp::{Reply, Resp};
 use pluvio_client::Table;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 
-/// Keys that a client changes at a time. Few, so that each is overwritten often.
+/// Keys that a client changes at a time, usually. Few, so that each is overwritten often.
 const KEYS: usize = 200;
 /// Every so manieth change deletes.
 const DELETES: u64 = 8;
@@ -204,6 +205,17 @@ const TROUBLES_MAX: usize = 10_000;
 impl Journal {
     /// A client with keys that begin with `name`; values have up to `longest` bytes.
     pub fn new(name: String, seed: u64, way: Box<dyn Way>, longest: usize) -> Self {
+        Self::with_keys(KEYS, name, seed, way, longest)
+    }
+
+    /// The same with `keys` keys at a time.
+    pub fn with_keys(
+        keys: usize,
+        name: String,
+        seed: u64,
+        way: Box<dyn Way>,
+        longest: usize,
+    ) -> Self {
         let mut journal = Self {
             name,
             random: Random::new(seed),
@@ -216,7 +228,7 @@ impl Journal {
             troubles: Vec::new(),
             longest,
         };
-        for _ in 0..KEYS {
+        for _ in 0..keys {
             let key = journal.new_key();
             journal.keys.push(key);
         }
@@ -254,6 +266,18 @@ impl Journal {
         if read || choice >= self.keys.len() {
             return self.compare(choice);
         }
+        self.change(choice);
+        Ok(())
+    }
+
+    /// Changes each key once.
+    pub fn fill(&mut self) {
+        for choice in 0..self.keys.len() {
+            self.change(choice);
+        }
+    }
+
+    fn change(&mut self, choice: usize) {
         let key = &mut self.keys[choice];
         key.tried += 1;
         let number = key.tried;
@@ -271,7 +295,20 @@ impl Journal {
                 self.trouble(trouble);
             }
         }
-        Ok(())
+    }
+
+    /// For each key the last change known to have happened.
+    pub fn known(&self) -> BTreeMap<String, u64> {
+        let all = self.keys.iter().chain(&self.doubtful);
+        all.map(|key| (key.name.clone(), key.floor)).collect()
+    }
+
+    /// The cluster was restored from a copy of the time of `known`, or a later one: changes since
+    /// then may be gone.
+    pub fn forget_since(&mut self, known: &BTreeMap<String, u64>) {
+        for key in self.keys.iter_mut().chain(&mut self.doubtful) {
+            key.floor = known.get(&key.name).copied().unwrap_or(0);
+        }
     }
 
     fn compare(&mut self, choice: usize) -> Result<(), String> {
@@ -348,7 +385,8 @@ fn check(key: &Key, found: Option<&[u8]>, longest: usize) -> Result<u64, String>
 /// The value of a change: says whose it is, and every byte can be checked.
 fn value_of(name: &str, number: u64, longest: usize) -> Vec<u8> {
     let mut value = format!("{name}={number}:").into_bytes();
-    let mut random = Random::new(number ^ value.len() as u64);
+    let mix = |seed: u64, byte: &u8| seed.wrapping_mul(257).wrapping_add(u64::from(*byte));
+    let mut random = Random::new(value.iter().fold(0, mix));
     let length = value.len() as u64 + random.below(longest as u64);
     while (value.len() as u64) < length {
         value.extend_from_slice(&random.next().to_le_bytes());

@@ -4,7 +4,7 @@
 #![allow(
     dead_code,
     unused_imports,
-    reason = "several programs share this: tests of both binaries and the soak; each leaves out something"
+    reason = "several programs share this: tests of both binaries, the soak and the day; each leaves out something"
 )]
 
 pub mod cluster;

@@ -36,6 +36,30 @@ impl Deadline {
     }
 }
 
+/// Measures how long something takes.
+#[derive(Clone, Copy)]
+pub struct Watch(Instant);
+
+impl Watch {
+    /// From now on.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the clock of other processes is the real one"
+    )]
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// The time since the start.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the clock of other processes is the real one"
+    )]
+    pub fn passed(self) -> Duration {
+        Instant::now().saturating_duration_since(self.0)
+    }
+}
+
 /// Lets other processes run.
 #[allow(
     clippy::disallowed_methods,

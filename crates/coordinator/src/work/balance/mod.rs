@@ -13,7 +13,7 @@
 
 mod plan;
 
-use super::drain::{ENTRY_BYTES, share_of};
+use super::drain::{ENTRY_BYTES, live_max, share_of};
 use super::migrate::Migrations;
 use crate::context::Context;
 use crate::state::{State, TABLETS_MAX};
@@ -430,13 +430,9 @@ impl Balances {
         let requests = answers.iter().map(|(id, s)| (*id, s.requests)).collect();
         let rates = memory.rates(now, requests);
         let load = |(id, status): (ServerId, pluvio_wire::ServerStatus)| {
-            let max = match status.memory_live_max {
-                0 => status.memory_total / 2,
-                live_max => live_max,
-            };
             let load = Load {
                 live: status.memory_live,
-                max,
+                max: live_max(&status),
                 rate: rates.get(&id).copied(),
             };
             (id, load)

@@ -3,8 +3,8 @@
 //! 1. A request stores that the server is drained. From then on it gets no tablet while another
 //!    server can have it (COORD-16), and masters put replicas elsewhere where they can.
 //! 2. This work begins a migration of each of its tablets, a few at a time, and again when one was
-//!    given up. Receivers are those with the most free memory; a tablet that fits nowhere as a
-//!    whole is cut.
+//!    given up. Receivers are those with the most free memory. A tablet is cut if it fits nowhere
+//!    as a whole, or would make its receiver much fuller than the others.
 //! 3. A server without tablets may leave: one stored change takes it out of the list (COORD-17).
 //!    Nobody has to miss it, and there is nothing to recover.
 //!
@@ -19,12 +19,13 @@ use crate::refusals::{COME_AGAIN, not_a_member};
 use crate::state::{State, TABLETS_MAX, TableRecord, TabletRecord, Width};
 use core::time::Duration;
 use futures_util::stream::{self, StreamExt};
-use plan::{Deal, Plan, Receiver};
+use plan::{Cut, Deal, Plan, Receiver};
 use pluvio_env::timeout;
 use pluvio_units::{HashRange, KeyHash, MigrationId, ServerId, TableId};
 use pluvio_wire::{
     CountObjects, DrainServer, DrainStatus, DrainWish, FatalKind, GetServerStatus, LeaveCluster,
-    MigrateTablet, Refusal, RetryReason, ServerInfo, ServerState, TableRef, WhichTablet,
+    MigrateTablet, Refusal, RetryReason, ServerInfo, ServerState, ServerStatus, TableRef,
+    WhichTablet,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +41,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 const LIMIT: Duration = Duration::from_millis(500);
 /// Servers asked at a time.
 const CALLS_MAX: usize = 64;
+/// Tables with as many tablets or more are cut for want of room alone.
+const TABLETS_EVEN_MAX: usize = TABLETS_MAX / 2;
 /// Header and padding of an object's entry, about: counts of objects do not include them.
 pub(in crate::work) const ENTRY_BYTES: u64 = 64;
 
@@ -177,6 +180,25 @@ pub(in crate::work) fn share_of(
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 
+/// Live bytes that a server takes at most. Some do not say.
+pub(in crate::work) fn live_max(status: &ServerStatus) -> u64 {
+    match status.memory_live_max {
+        0 => status.memory_total / 2,
+        live_max => live_max,
+    }
+}
+
+/// Whether a table with this number of tablets may get another one.
+fn may_cut(tablets: usize) -> Cut {
+    if tablets < TABLETS_EVEN_MAX {
+        Cut::Evenly
+    } else if tablets + 1 < TABLETS_MAX {
+        Cut::ForRoom
+    } else {
+        Cut::Never
+    }
+}
+
 /// A migration that was begun for a drain.
 struct Begun {
     table: TableId,
@@ -198,6 +220,10 @@ struct Waiting {
 #[derive(Default)]
 struct Progress {
     begun: Vec<Begun>,
+    /// Live bytes that the server had at the beginning, once it has said so.
+    had: Option<u64>,
+    /// Bytes of tablets that were given to others since, or are on their way.
+    given: u64,
     /// Which servers could not take which tablet.
     failed: BTreeSet<(TableId, KeyHash, ServerId)>,
     /// Why the last one could not.
@@ -218,6 +244,7 @@ impl Progress {
             let mut tablets = table.tablets.iter();
             if tablets.any(|t| t.range.contains(begun.first) && t.owner == server) {
                 pluvio_units::mark("drain-move-failed");
+                self.given = self.given.saturating_sub(begun.bytes);
                 self.failed.insert((begun.table, begun.first, begun.to));
                 let status = migrations.get(begun.id).status;
                 let phase = status.map_or_else(|| "it was given up".to_owned(), |s| s.phase);
@@ -235,11 +262,11 @@ impl Progress {
     /// # Errors
     /// None of them has room. All are asked again, after a pause: with why it waits, if one that
     /// gave the tablet up knows.
-    fn deal(&mut self, plan: &mut Plan, tablet: &Waiting, can_cut: bool) -> Result<Deal, String> {
+    fn deal(&mut self, plan: &mut Plan, tablet: &Waiting, cut: Cut) -> Result<Deal, String> {
         let (table, first) = (tablet.table, tablet.range.first);
         let has_failed = |to| self.failed.contains(&(table, first, to));
         let nobody_is_left = plan.all(has_failed);
-        if let Some(deal) = plan.deal(tablet.range, tablet.bytes, can_cut, has_failed) {
+        if let Some(deal) = plan.deal(tablet.range, tablet.bytes, cut, has_failed) {
             return Ok(deal);
         }
         self.failed.retain(|(t, f, _)| (*t, *f) != (table, first));
@@ -351,12 +378,8 @@ impl Drains {
         let calls = &self.context.calls;
         let answers = stream::iter(others).map(|info| async move {
             let status = calls.call(&info, &GetServerStatus {}, LIMIT).await.ok()?;
-            // Those that do not say how much is for live entries.
-            let all = match status.memory_live_max {
-                0 => status.memory_total / 2,
-                live_max => live_max,
-            };
-            Some((info.id, all.saturating_sub(status.memory_live)))
+            let free = live_max(&status).saturating_sub(status.memory_live);
+            Some((info.id, free))
         });
         let answers = answers.buffer_unordered(CALLS_MAX);
         let rooms: BTreeMap<ServerId, u64> =
@@ -403,6 +426,17 @@ impl Drains {
         }
     }
 
+    /// Bytes that a server still has to give, about; 0 if it did not say. What it has now is of no
+    /// use: memory of tablets that have gone comes back a while later.
+    async fn left(&self, state: &State, server: ServerId, progress: &mut Progress) -> u64 {
+        if progress.had.is_none() {
+            let (calls, info) = (&self.context.calls, &state.servers[&server].info);
+            let status = calls.call(info, &GetServerStatus {}, LIMIT).await;
+            progress.had = status.ok().map(|status| status.memory_live);
+        }
+        progress.had.unwrap_or(0).saturating_sub(progress.given)
+    }
+
     /// Ends when the server has no tablets, crashes, or is not drained any more.
     pub(super) async fn drain(&self, server: ServerId) {
         let mut progress = Progress::default();
@@ -445,7 +479,7 @@ impl Drains {
             self.note(server, Some("no other server can have its tablets".into()));
             return AGAIN;
         }
-        let mut plan = Plan::new(receivers);
+        let mut plan = Plan::new(receivers, self.left(state, server, progress).await);
         let mut pause = LOOK;
         let mut why = None;
         let mut counted = BTreeMap::new();
@@ -467,8 +501,7 @@ impl Drains {
                 range: tablet.range,
                 bytes: share_of(record, server, tablet.range, all),
             };
-            let can_cut = record.tablets.len() + 1 < TABLETS_MAX;
-            match progress.deal(&mut plan, &waiting, can_cut) {
+            match progress.deal(&mut plan, &waiting, may_cut(record.tablets.len())) {
                 Ok(deal) => {
                     may_begin -= 1;
                     if let Err(refusal) = self.begin(table, &deal, progress).await {
@@ -506,6 +539,7 @@ impl Drains {
         };
         let reply = self.migrations.migrate_tablet(request).await?;
         if let Some(id) = reply.migration {
+            progress.given = progress.given.saturating_add(deal.bytes);
             progress.begun.push(Begun {
                 table,
                 id,

@@ -1,8 +1,12 @@
 //! Which server gets which tablet of one that is drained.
+//!
+//! Whole tablets alone would fill one server after the other to the brim, and the next drains would
+//! hand that on. So a tablet is cut where a whole one leaves its receiver much less free memory
+//! than an even distribution would.
 
 use pluvio_units::{HashRange, KeyHash, ServerId};
 
-/// A tablet is cut for want of room into parts of this size or more. Each is one more tablet of its
+/// A tablet is cut into parts of this size or more. Each is one more tablet of its
 /// table, and the number of those is limited.
 const PART_MIN: u64 = 4 << 20;
 
@@ -24,6 +28,17 @@ impl Receiver {
     }
 }
 
+/// Whether a tablet may be cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cut {
+    /// Its table has as many tablets as a table can have.
+    Never,
+    /// If it fits nowhere.
+    ForRoom,
+    /// Also if one receiver would get much fuller by it than it has to.
+    Evenly,
+}
+
 /// What all of them together have room for.
 pub(super) fn room(receivers: &[Receiver]) -> u64 {
     let usable = receivers.iter().map(Receiver::usable);
@@ -41,16 +56,29 @@ pub(super) struct Deal {
 }
 
 /// Receivers, and what they have been dealt.
-pub(super) struct Plan(Vec<Receiver>);
+pub(super) struct Plan {
+    receivers: Vec<Receiver>,
+    /// Bytes that the drained server still has to give, about.
+    left: u64,
+}
 
 impl Plan {
-    pub(super) fn new(receivers: Vec<Receiver>) -> Self {
-        Self(receivers)
+    pub(super) fn new(receivers: Vec<Receiver>, left: u64) -> Self {
+        Self { receivers, left }
     }
 
     /// Whether something holds for all receivers.
     pub(super) fn all(&self, which: impl Fn(ServerId) -> bool) -> bool {
-        self.0.iter().all(|receiver| which(receiver.id))
+        self.receivers.iter().all(|receiver| which(receiver.id))
+    }
+
+    /// Free memory that a receiver keeps where tablets can be cut. It is three quarters of what
+    /// each would have after an even distribution. The last quarter saves cuts.
+    fn kept(&self, bytes: u64) -> u64 {
+        let free = self.receivers.iter().map(|receiver| receiver.free);
+        let free = free.fold(0, u64::saturating_add);
+        let after = free.saturating_sub(self.left.max(bytes));
+        after / (self.receivers.len() as u64).max(1) / 4 * 3
     }
 
     /// Deals a tablet to the receiver with the most room, of those that `excluded` does not name.
@@ -60,21 +88,37 @@ impl Plan {
         &mut self,
         range: HashRange,
         bytes: u64,
-        can_cut: bool,
+        cut: Cut,
         excluded: impl Fn(ServerId) -> bool,
     ) -> Option<Deal> {
-        let candidates = self.0.iter_mut().filter(|r| !excluded(r.id));
+        let kept = self.kept(bytes);
+        let candidates = self.receivers.iter_mut().filter(|r| !excluded(r.id));
         let best = candidates.max_by_key(|r| (r.free, core::cmp::Reverse((r.tablets, r.id))))?;
         let usable = best.usable();
-        let (range, bytes) = match bytes <= usable {
-            true => (range, bytes),
-            false if can_cut && usable >= PART_MIN => (lower_part(range, usable, bytes), usable),
-            false => return None,
+        let even = usable.min(best.free.saturating_sub(kept));
+        let is_worth_it = even >= PART_MIN && bytes.saturating_sub(even) >= PART_MIN;
+        let bytes_now = if cut == Cut::Evenly && is_worth_it {
+            even
+        } else if bytes <= usable {
+            bytes
+        } else if cut != Cut::Never && usable >= PART_MIN {
+            usable
+        } else {
+            return None;
         };
-        best.free = best.free.saturating_sub(bytes);
+        let range = match bytes_now == bytes {
+            true => range,
+            false => lower_part(range, bytes_now, bytes),
+        };
+        best.free = best.free.saturating_sub(bytes_now);
         best.tablets += 1;
         let to = best.id;
-        Some(Deal { range, to, bytes })
+        self.left = self.left.saturating_sub(bytes_now);
+        Some(Deal {
+            range,
+            to,
+            bytes: bytes_now,
+        })
     }
 }
 
@@ -90,23 +134,24 @@ fn lower_part(range: HashRange, part: u64, whole: u64) -> HashRange {
 mod tests {
     use super::*;
 
-    fn plan(free: &[u64]) -> Plan {
+    /// Receivers with so many free MiB, for a server that has `left` to give.
+    fn plan(free: &[u64], left: u64) -> Plan {
         let receiver = |(id, free): (u64, &u64)| Receiver {
             id: ServerId(id),
             free: *free << 20,
             tablets: 1,
         };
-        Plan::new((1..).zip(free).map(receiver).collect())
+        Plan::new((1..).zip(free).map(receiver).collect(), left << 20)
     }
 
     fn deal(plan: &mut Plan, mib: u64) -> Option<(u64, HashRange)> {
-        let dealt = plan.deal(HashRange::ALL, mib << 20, true, |_| false);
+        let dealt = plan.deal(HashRange::ALL, mib << 20, Cut::Evenly, |_| false);
         dealt.map(|deal| (deal.to.0, deal.range))
     }
 
     #[test]
     fn tablets_go_where_the_most_room_is_left() {
-        let mut plan = plan(&[100, 160, 120]);
+        let mut plan = plan(&[100, 160, 120], 240);
         let order: Vec<u64> = (0..6)
             .map(|_| {
                 let (to, range) = deal(&mut plan, 40).unwrap();
@@ -120,7 +165,7 @@ mod tests {
 
     #[test]
     fn one_that_fits_nowhere_is_cut_and_what_fits_moves() {
-        let mut plan = plan(&[80, 64]);
+        let mut plan = plan(&[80, 64], 140);
         let (to, range) = deal(&mut plan, 140).unwrap();
         // 70 of 140 MiB.
         assert_eq!((to, range.first), (1, KeyHash(0)));
@@ -130,15 +175,43 @@ mod tests {
         assert!(range.last < KeyHash(u64::MAX));
     }
 
+    /// Deals one tablet to the end; gives what is free then, in MiB, and the number of parts.
+    fn spread(free: &[u64], mib: u64, cut: Cut) -> (Vec<u64>, usize) {
+        let mut plan = plan(free, mib);
+        let (mut rest, mut parts) = (mib << 20, 0);
+        while rest > 0 {
+            let dealt = plan.deal(HashRange::ALL, rest, cut, |_| false);
+            rest -= dealt.unwrap().bytes;
+            parts += 1;
+        }
+        let left = plan.receivers.iter().map(|r| r.free >> 20);
+        (left.collect(), parts)
+    }
+
+    #[test]
+    fn a_large_tablet_does_not_fill_one_server_while_others_are_empty() {
+        // Four servers of 100 MiB at 60 %, of which one is drained: 20 MiB are left on average.
+        let (left, parts) = spread(&[40, 40, 40], 60, Cut::Evenly);
+        assert!(left.iter().all(|mib| *mib >= 14), "{left:?}");
+        assert_eq!(parts, 3);
+        let (left, _) = spread(&[40, 40, 40], 60, Cut::ForRoom);
+        assert_eq!(left.iter().min(), Some(&5), "{left:?}");
+        // Of many servers few get a part.
+        let (left, parts) = spread(&[50; 100], 50, Cut::Evenly);
+        assert!(left.iter().all(|mib| *mib >= 36), "{left:?}");
+        assert!(parts <= 4, "{parts}");
+        assert_eq!(spread(&[90, 90, 90], 20, Cut::Evenly).1, 1);
+    }
+
     #[test]
     fn nothing_is_dealt_where_no_room_is_or_nobody_may_have_it() {
-        assert_eq!(deal(&mut plan(&[4, 3]), 5), None);
-        assert_eq!(deal(&mut plan(&[]), 0), None);
+        assert_eq!(deal(&mut plan(&[4, 3], 5), 5), None);
+        assert_eq!(deal(&mut plan(&[], 0), 0), None);
         let whole = HashRange::ALL;
-        let mut wide = plan(&[100]);
-        assert_eq!(wide.deal(whole, 1, true, |_| true), None);
-        assert_eq!(wide.deal(whole, 200 << 20, false, |_| false), None);
+        let mut wide = plan(&[100], 0);
+        assert_eq!(wide.deal(whole, 1, Cut::Evenly, |_| true), None);
+        assert_eq!(wide.deal(whole, 200 << 20, Cut::Never, |_| false), None);
         // An empty tablet goes anywhere.
-        assert_eq!(deal(&mut plan(&[0, 0]), 0).unwrap().0, 1);
+        assert_eq!(deal(&mut plan(&[0, 0], 0), 0).unwrap().0, 1);
     }
 }

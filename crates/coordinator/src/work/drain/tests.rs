@@ -231,8 +231,8 @@ fn a_server_that_gave_a_tablet_up_is_asked_again_when_the_others_have_no_room() 
     let key = (tablet.table, tablet.range.first, ServerId(1));
     progress.failed.insert(key);
     let mut deal = || {
-        let mut plan = Plan::new(receivers.to_vec());
-        let dealt = progress.deal(&mut plan, &tablet, false);
+        let mut plan = Plan::new(receivers.to_vec(), tablet.bytes);
+        let dealt = progress.deal(&mut plan, &tablet, Cut::Never);
         dealt.map(|deal| deal.to)
     };
     let why = deal().unwrap_err();
@@ -258,6 +258,6 @@ fn when_all_have_given_a_tablet_up_the_last_reason_is_told() {
     };
     let key = (tablet.table, tablet.range.first, ServerId(1));
     progress.failed.insert(key);
-    let told = progress.deal(&mut Plan::new(vec![receiver]), &tablet, false);
+    let told = progress.deal(&mut Plan::new(vec![receiver], 1), &tablet, Cut::Never);
     assert_eq!(told.map(|deal| deal.to), Err("it was given up".to_owned()));
 }

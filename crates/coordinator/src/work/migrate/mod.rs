@@ -12,22 +12,26 @@
 
 mod history;
 
+use super::drain::{ENTRY_BYTES, live_max, share_of};
 use crate::context::Context;
 use crate::refusals::COME_AGAIN;
 use crate::state::{MoveRecord, MoveStage, State, TABLETS_MAX, TableRecord};
 use core::time::Duration;
+use futures_util::future::join;
 use history::History;
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{KeyHash, MigrationId, SegmentId, ServerId, TableId};
 use pluvio_wire::{
-    EndMigration, FatalKind, GetMigrationReply, MigrateTablet, MigrateTabletReply, MigrationStatus,
-    ReceiveTablet, Refusal, RetryReason, RpcError, TabletReceived, TabletReceivedReply,
-    WhichTablet,
+    CountObjects, EndMigration, FatalKind, GetMigrationReply, GetServerStatus, MigrateTablet,
+    MigrateTabletReply, MigrationStatus, ReceiveTablet, Refusal, RetryReason, RpcError,
+    TabletReceived, TabletReceivedReply, WhichTablet,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The pause after a server did not answer.
 const RETRY: Duration = Duration::from_millis(100);
+/// Servers that do not say within this time how full they are are taken to have room.
+const LIMIT: Duration = Duration::from_millis(500);
 /// How often the receiver is asked how far it is.
 const PROGRESS: Duration = Duration::from_millis(500);
 /// Most migrations that have not ended, of all tables: each takes memory for changes at its owner,
@@ -203,6 +207,70 @@ impl Migrations {
     /// Migrations under way, and the latest that ended, oldest first.
     pub(crate) fn list(&self) -> Vec<MigrationStatus> {
         self.history().list(self.context.now())
+    }
+
+    /// As [`Self::migrate_tablet`], for somebody who did not look whether there is room.
+    ///
+    /// # Errors
+    /// Also fatal when the receiver has no room; nothing has happened then. A receiver that fills
+    /// up while it copies keeps its own clients waiting until it gives up.
+    pub(crate) async fn migrate_for_caller(
+        &self,
+        request: MigrateTablet,
+    ) -> Result<MigrateTabletReply, Refusal> {
+        self.check_room(&request).await?;
+        self.migrate_tablet(request).await
+    }
+
+    /// Says nothing when one of them does not answer, or the request is wrong in another way.
+    async fn check_room(&self, request: &MigrateTablet) -> Result<(), Refusal> {
+        let state = self.context.state();
+        let Ok(table) = state.find(&request.table) else {
+            return Ok(());
+        };
+        let first = match request.tablet {
+            WhichTablet::Containing(hash) => hash,
+            WhichTablet::Range(range) => range.first,
+        };
+        let mut tablets = table.tablets.iter();
+        let Some(tablet) = tablets.find(|t| t.range.contains(first)) else {
+            return Ok(());
+        };
+        let range = match request.tablet {
+            WhichTablet::Containing(_) => tablet.range,
+            WhichTablet::Range(range) => range,
+        };
+        let servers = (tablet.owner, request.to);
+        let servers = (state.servers.get(&servers.0), state.servers.get(&servers.1));
+        let (Some(from), Some(to)) = servers else {
+            return Ok(());
+        };
+        // One that is under way already has its room, or a part of it.
+        let is_new = !table.moves_within(tablet.range) && tablet.owner != request.to;
+        if !is_new || range.last < range.first || range.last > tablet.range.last {
+            return Ok(());
+        }
+        let (calls, count) = (&self.context.calls, CountObjects { table: table.id });
+        let asked = join(
+            calls.call(&from.info, &count, LIMIT),
+            calls.call(&to.info, &GetServerStatus {}, LIMIT),
+        );
+        let (Ok(count), Ok(room)) = asked.await else {
+            return Ok(());
+        };
+        let all = count.bytes + count.objects * ENTRY_BYTES;
+        let bytes = share_of(table, tablet.owner, range, all);
+        let free = live_max(&room).saturating_sub(room.memory_live);
+        if bytes <= free || live_max(&room) == 0 {
+            return Ok(());
+        }
+        let message = format!(
+            "server {} has no room for it: the tablet has about {} MiB, and {} MiB are free there; choose another server, a part of the tablet, or delete objects",
+            request.to,
+            bytes >> 20,
+            free >> 20
+        );
+        Err(Refusal::fatal(FatalKind::Other, message))
     }
 
     /// Answers when it is stored that the tablet shall move.
