@@ -39,9 +39,7 @@
 mod files;
 
 use files::Life;
-use pluvio_store::{
-    BuildError, ReadBackError, SinkError, Size, Store, StoreBuilder, StoreError, Table,
-};
+use pluvio_store::{BuildError, ReadBackError, SinkError, Store, StoreBuilder, StoreError, Table};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -232,12 +230,6 @@ impl KeptStore {
         // Names in memory change after those on disk: nothing is half done after a panic.
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A builder with this memory: what bindings begin with.
-#[must_use = "a builder does nothing before `build`"]
-pub fn builder(memory: u64) -> StoreBuilder {
-    Store::builder().memory(Size::new(memory))
 }
 
 fn lock(folder: &Path) -> Result<File, KeptError> {

@@ -24,7 +24,9 @@ fn objects_versions_and_names_outlive_the_store_and_what_is_incomplete_is_not_re
     let first = table.put(b"key", b"value").unwrap();
     table.put(b"deleted", b"value").unwrap();
     table.delete(b"deleted").unwrap();
-    table.put_for(b"session", b"Zoe", Lifetime::For(3_600_000)).unwrap();
+    table
+        .put_for(b"session", b"Zoe", Lifetime::For(3_600_000))
+        .unwrap();
     assert!(kept.drop_table("gone").unwrap());
     assert!(!kept.drop_table("gone").unwrap());
     kept.store().sync().unwrap();
@@ -61,9 +63,15 @@ fn what_is_damaged_or_too_long_is_told_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let kept = open(folder.path()).unwrap();
     let long = "x".repeat(TABLE_NAME_MAX + 1);
-    assert!(matches!(kept.open_table(&long, true), Err(KeptError::NameTooLong(_))));
+    assert!(matches!(
+        kept.open_table(&long, true),
+        Err(KeptError::NameTooLong(_))
+    ));
     let unknown = kept.open_table("t", false);
-    assert!(matches!(unknown, Err(KeptError::Store(StoreError::UnknownTable(_)))));
+    assert!(matches!(
+        unknown,
+        Err(KeptError::Store(StoreError::UnknownTable(_)))
+    ));
     kept.open_table("t", true).unwrap();
     drop(kept);
     let names = folder.path().join("1/tables");
@@ -71,7 +79,10 @@ fn what_is_damaged_or_too_long_is_told_and_kept() {
     for wrong in [&right[..right.len() - 1], b"", &[255; 40]] {
         fs::write(&names, wrong).unwrap();
         let refused = open(folder.path());
-        assert!(matches!(refused, Err(KeptError::Damaged { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(KeptError::Damaged { .. })),
+            "{refused:?}"
+        );
     }
     fs::write(&names, right).unwrap();
     assert!(open(folder.path()).unwrap().open_table("t", false).is_ok());

@@ -27,7 +27,8 @@ fn a_view_stays_where_it_is_while_all_else_is_overwritten_until_memory_is_full()
     let (at, value) = bytes(&view);
     assert_eq!((&value, view.version()), (&text, version));
     table.delete(b"kept").unwrap();
-    let full = (0..100_000_u32).find_map(|n| table.put(b"other", &n.to_le_bytes().repeat(2500)).err());
+    let full =
+        (0..100_000_u32).find_map(|n| table.put(b"other", &n.to_le_bytes().repeat(2500)).err());
     assert!(matches!(full, Some(StoreError::Full { .. })), "{full:?}");
     assert_eq!(bytes(&view), (at, text));
     // Dropped by another thread, memory comes back.
@@ -56,7 +57,9 @@ fn values_that_are_cut_in_two_or_may_be_overwritten_are_copied() {
     table.delete(b"large").unwrap();
     assert_eq!(view.with(<[u8]>::to_vec), large);
 
-    let store = Store::builder().memory(Size::mib(64)).update(UpdatePolicy::InPlace);
+    let store = Store::builder()
+        .memory(Size::mib(64))
+        .update(UpdatePolicy::InPlace);
     let table = store.build().unwrap().create_table("t").unwrap();
     table.put(b"key", b"one").unwrap();
     let view = table.view(b"key").unwrap();
@@ -76,18 +79,31 @@ fn conditions_and_lifetimes_go_together() {
     let first = table.put_with(b"key", b"one", once).unwrap();
     assert!(table.deadline(b"key").flatten().is_some());
     let found = Some(first);
-    assert_eq!(table.put_with(b"key", b"two", once), Err(StoreError::Condition { found }));
+    assert_eq!(
+        table.put_with(b"key", b"two", once),
+        Err(StoreError::Condition { found })
+    );
     let second = table.put_with(b"key", b"two", RejectRules::unless_version(first).into());
     assert!(second.unwrap() > first);
     assert_eq!(table.deadline(b"key"), Some(None), "a put ends a lifetime");
-    table.put_with(b"key", b"three", Lifetime::For(0).into()).unwrap();
+    table
+        .put_with(b"key", b"three", Lifetime::For(0).into())
+        .unwrap();
     assert!(table.view(b"key").is_none(), "it is over at once");
 
     let absent = Err(StoreError::Condition { found: None });
     assert_eq!(table.delete_if(b"key", RejectRules::ABSENT), absent);
     let version = table.put(b"key", b"four").unwrap();
     let other = table.delete_if(b"key", RejectRules::unless_version(first));
-    assert_eq!(other, Err(StoreError::Condition { found: Some(version) }));
-    assert_eq!(table.delete_if(b"key", RejectRules::unless_version(version)), Ok(true));
+    assert_eq!(
+        other,
+        Err(StoreError::Condition {
+            found: Some(version)
+        })
+    );
+    assert_eq!(
+        table.delete_if(b"key", RejectRules::unless_version(version)),
+        Ok(true)
+    );
     assert_eq!(table.delete_if(b"key", RejectRules::NONE), Ok(false));
 }

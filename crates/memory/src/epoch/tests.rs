@@ -227,7 +227,11 @@ fn a_shared_guard_holds_back_from_whatever_thread_and_ends_in_another() {
         scope.spawn(move || drop(guard)).join().unwrap();
     });
     assert!(epochs.is_quiesced(stamp));
-    assert_eq!(epochs.pins_without_slot(), 0, "it is no sign of too few slots");
+    assert_eq!(
+        epochs.pins_without_slot(),
+        0,
+        "it is no sign of too few slots"
+    );
 }
 
 #[test]

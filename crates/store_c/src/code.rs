@@ -1,0 +1,234 @@
+//! Codes of errors, and the message of a thread's last failure; the border that no panic crosses
+//! (STORE_C-2).
+
+use core::cell::{Cell, RefCell};
+use core::ffi::c_char;
+use pluvio_kept::KeptError;
+use pluvio_store::{BuildError, IncrementError, SinkError, StoreError};
+use std::borrow::Cow;
+use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What came of a call. After any but PLUVIO_OK, PLUVIO_NOT_FOUND and PLUVIO_END, `pluvio_message`
+/// says more.
+///
+/// cbindgen:prefix=PLUVIO_
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Code {
+    /// It was done.
+    Ok = 0,
+    /// There is no object with this key. No error.
+    NotFound = 1,
+    /// The iterator has given all objects. No error.
+    End = 2,
+    /// The condition does not hold; the version of the object was given, 0 where there is none.
+    Condition = 3,
+    /// The buffer is too small; the size of the value was given, and nothing was copied.
+    BufferTooSmall = 4,
+    /// Memory is full. Retry after `pluvio_retry_after_us`, or delete something.
+    Full = 5,
+    /// A pointer is null or not aligned, or a combination of arguments has no meaning.
+    BadArgument = 6,
+    /// The handle is of another kind, was never given, or is closed.
+    BadHandle = 7,
+    /// A key, value, name or batch is longer than is possible.
+    TooLong = 8,
+    /// An option is outside of its range.
+    BadOption = 9,
+    /// There is no table with this name, or it was dropped.
+    NoTable = 10,
+    /// The store overwrites values in place, and keeps no deadlines.
+    NoDeadlines = 11,
+    /// The value is no whole number of 64 bits.
+    NotANumber = 12,
+    /// The sum is outside of 64 bits.
+    Overflow = 13,
+    /// The system refuses memory or a thread, or there are too many handles.
+    NoResources = 14,
+    /// A file cannot be read or written. A retry may help.
+    File = 15,
+    /// The folder is open already, or views or iterators of the store are open.
+    InUse = 16,
+    /// What the folder keeps is damaged.
+    Damaged = 17,
+    /// The library has an error. The store may be unusable; other stores are not touched.
+    Panic = 18,
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    message: Cow<'static, str>,
+    retry_after_us: u64,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            retry_after_us: 0,
+        }
+    }
+
+    /// What is no error and needs no message.
+    pub(crate) const fn silent(code: Code) -> Self {
+        Self {
+            code,
+            message: Cow::Borrowed(""),
+            retry_after_us: 0,
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(why: StoreError) -> Self {
+        let code = match &why {
+            StoreError::Full { retry_after } => {
+                let us = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
+                return Self {
+                    retry_after_us: us.max(1),
+                    ..Self::new(Code::Full, why.to_string())
+                };
+            }
+            StoreError::TableDropped(_)
+            | StoreError::UnknownTable(_)
+            | StoreError::TableExists(_) => Code::NoTable,
+            StoreError::NoTable(_) => Code::NoResources,
+            StoreError::KeyTooLong(..) | StoreError::ValueTooLong(..) => Code::TooLong,
+            StoreError::NoDeadlines => Code::NoDeadlines,
+            StoreError::Condition { .. } => Code::Condition,
+        };
+        Self::new(code, why.to_string())
+    }
+}
+
+impl From<IncrementError> for Failure {
+    fn from(why: IncrementError) -> Self {
+        match why {
+            IncrementError::Store(why) => why.into(),
+            IncrementError::NotANumber => Self::new(Code::NotANumber, why.to_string()),
+            IncrementError::Overflow { .. } => Self::new(Code::Overflow, why.to_string()),
+        }
+    }
+}
+
+impl From<BuildError> for Failure {
+    fn from(why: BuildError) -> Self {
+        let code = match &why {
+            BuildError::MemoryTooSmall { .. }
+            | BuildError::TooManyHeads { .. }
+            | BuildError::OutOfRange { .. } => Code::BadOption,
+            BuildError::Unreservable(_)
+            | BuildError::NoHugePages(_)
+            | BuildError::Topology(_)
+            | BuildError::CleanerThread(_)
+            | BuildError::SinkThread(_) => Code::NoResources,
+        };
+        Self::new(code, why.to_string())
+    }
+}
+
+impl From<SinkError> for Failure {
+    fn from(why: SinkError) -> Self {
+        Self::new(Code::File, why.to_string())
+    }
+}
+
+impl From<KeptError> for Failure {
+    fn from(why: KeptError) -> Self {
+        let code = match why {
+            KeptError::Build(why) => return why.into(),
+            KeptError::Store(why) => return why.into(),
+            KeptError::Sink(_) | KeptError::File { .. } => Code::File,
+            KeptError::InUse(_) => Code::InUse,
+            KeptError::Damaged { .. } => Code::Damaged,
+            KeptError::NameTooLong(_) => Code::TooLong,
+        };
+        Self::new(code, why.to_string())
+    }
+}
+
+thread_local! {
+    static MESSAGE: RefCell<CString> = RefCell::default();
+    static RETRY_AFTER_US: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Keeps the message for its thread; a thread that ends has none any more.
+fn remember(failure: Failure) -> Code {
+    let bytes: Vec<u8> = failure.message.bytes().filter(|byte| *byte != 0).collect();
+    let message = CString::new(bytes).unwrap_or_default();
+    let _ending = MESSAGE.try_with(|last| last.replace(message));
+    let _ending = RETRY_AFTER_US.try_with(|last| last.set(failure.retry_after_us));
+    failure.code
+}
+
+/// Does the work of an exported function (STORE_C-2).
+pub(crate) fn border(work: impl FnOnce() -> Result<(), Failure>) -> Code {
+    // After a panic only the store's own state matters, and that has its own rules (EMBED-3).
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => Code::Ok,
+        Ok(Err(failure)) => match failure.code {
+            Code::NotFound | Code::End => failure.code,
+            _ => remember(failure),
+        },
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            // What was thrown may panic when it is dropped.
+            core::mem::forget(panic);
+            let text = text.unwrap_or_else(|| "a panic without a text".into());
+            remember(Failure::new(Code::Panic, text))
+        }
+    }
+}
+
+/// Says why the last call of this thread that failed did so. Valid until the next one that fails;
+/// never null.
+#[unsafe(no_mangle)]
+pub extern "C" fn pluvio_message() -> *const c_char {
+    MESSAGE
+        .try_with(|last| last.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
+}
+
+/// When to retry after the last Full of this thread, in microseconds.
+#[unsafe(no_mangle)]
+pub extern "C" fn pluvio_retry_after_us() -> u64 {
+    RETRY_AFTER_US.try_with(Cell::get).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        MESSAGE.with(|last| last.borrow().to_str().unwrap_or_default().to_owned())
+    }
+
+    // shows: STORE_C-2
+    #[test]
+    fn a_panic_is_a_code_with_its_text_and_other_threads_have_messages_of_their_own() {
+        assert_eq!(border(|| panic!("half {}", "way")), Code::Panic);
+        assert_eq!(message(), "half way");
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(message(), ""));
+        });
+        assert_eq!(border(|| Ok(())), Code::Ok);
+        assert_eq!(
+            border(|| Err(Failure::silent(Code::NotFound))),
+            Code::NotFound
+        );
+        assert_eq!(message(), "half way", "that is no failure");
+        let full = StoreError::Full {
+            retry_after: core::time::Duration::from_millis(2),
+        };
+        assert_eq!(border(|| Err(full.into())), Code::Full);
+        assert_eq!(pluvio_retry_after_us(), 2000);
+        assert!(message().starts_with("memory is full"));
+        assert_eq!(border(|| Err(Failure::new(Code::File, "a\0b"))), Code::File);
+        assert_eq!(message(), "ab");
+    }
+}
