@@ -40,13 +40,12 @@ mod files;
 
 use files::Life;
 use pluvio_store::{BuildError, ReadBackError, SinkError, Store, StoreBuilder, StoreError, Table};
+pub use pluvio_units::TABLE_NAME_MAX;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Longest name of a table, in bytes.
-pub const TABLE_NAME_MAX: usize = 4096;
 /// How often loading waits for memory before it gives up.
 const LOAD_ATTEMPTS_MAX: u32 = 100;
 

@@ -3,10 +3,11 @@
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyString};
 
 /// A key or a value.
 pub(crate) enum Bytes {
-    /// Of a `bytes`, or a copy of a `bytearray`.
+    /// Of a `bytes`.
     Borrowed(PyBackedBytes),
     /// The UTF-8 of a `str`.
     Text(PyBackedStr),
@@ -28,11 +29,11 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Bytes {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        if let Ok(bytes) = object.extract::<PyBackedBytes>() {
-            return Ok(Self::Borrowed(bytes));
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Self::Borrowed(bytes.to_owned().into()));
         }
-        if let Ok(text) = object.extract::<PyBackedStr>() {
-            return Ok(Self::Text(text));
+        if let Ok(text) = object.cast::<PyString>() {
+            return Ok(Self::Text(text.to_owned().try_into()?));
         }
         let buffer = PyBuffer::<u8>::get(&object)?;
         Ok(Self::Copy(buffer.to_vec(object.py())?))
