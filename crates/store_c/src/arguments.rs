@@ -38,7 +38,7 @@ pub(crate) unsafe fn items<'a, T>(
 ) -> Result<&'a [T], Failure> {
     if len > most {
         let message = format!("{len} is over the {most} that is possible: {what}");
-        return Err(Failure::new(Code::TooLong, message));
+        return Err(Failure::new(Code::PluvioTooLong, message));
     }
     if len == 0 {
         return Ok(&[]);
@@ -58,7 +58,7 @@ pub(crate) unsafe fn text<'a>(what: &'static str, text: *const c_char) -> Result
     // SAFETY: valid by contract, and not null.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str()
-        .map_err(|_| Failure::new(Code::BadArgument, format!("{what} is no UTF-8")))
+        .map_err(|_| Failure::new(Code::PluvioBadArgument, format!("{what} is no UTF-8")))
 }
 
 /// A structure of the caller.
@@ -116,7 +116,7 @@ fn check<T>(what: &'static str, at: *const T) -> Result<(), Failure> {
         () => return Ok(()),
     };
     Err(Failure::new(
-        Code::BadArgument,
+        Code::PluvioBadArgument,
         format!("{what} is {wrong}"),
     ))
 }

@@ -26,7 +26,7 @@ pub unsafe extern "C" fn pluvio_get_batch(
     context: *mut c_void,
 ) -> Code {
     border(|| {
-        let visit = visit.ok_or_else(|| Failure::new(Code::BadArgument, "visit is null"))?;
+        let visit = visit.ok_or_else(|| Failure::new(Code::PluvioBadArgument, "visit is null"))?;
         // SAFETY: by the contract of the header.
         let keys: Vec<&[u8]> = unsafe {
             let keys = items("keys", keys, count, PLUVIO_BATCH_MAX)?.iter();

@@ -11,49 +11,48 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What came of a call. After any but PLUVIO_OK, PLUVIO_NOT_FOUND and PLUVIO_END, `pluvio_message`
 /// says more.
-///
-/// cbindgen:prefix=PLUVIO_
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(clippy::enum_variant_names)] // C has one space of names
 pub enum Code {
     /// It was done.
-    Ok = 0,
+    PluvioOk = 0,
     /// There is no object with this key. No error.
-    NotFound = 1,
+    PluvioNotFound = 1,
     /// The iterator has given all objects. No error.
-    End = 2,
+    PluvioEnd = 2,
     /// The condition does not hold; the version of the object was given, 0 where there is none.
-    Condition = 3,
+    PluvioCondition = 3,
     /// The buffer is too small; the size of the value was given, and nothing was copied.
-    BufferTooSmall = 4,
+    PluvioBufferTooSmall = 4,
     /// Memory is full. Retry after `pluvio_retry_after_us`, or delete something.
-    Full = 5,
+    PluvioFull = 5,
     /// A pointer is null or not aligned, or a combination of arguments has no meaning.
-    BadArgument = 6,
+    PluvioBadArgument = 6,
     /// The handle is of another kind, was never given, or is closed.
-    BadHandle = 7,
+    PluvioBadHandle = 7,
     /// A key, value, name or batch is longer than is possible.
-    TooLong = 8,
+    PluvioTooLong = 8,
     /// An option is outside of its range.
-    BadOption = 9,
+    PluvioBadOption = 9,
     /// There is no table with this name, or it was dropped.
-    NoTable = 10,
+    PluvioNoTable = 10,
     /// The store overwrites values in place, and keeps no deadlines.
-    NoDeadlines = 11,
+    PluvioNoDeadlines = 11,
     /// The value is no whole number of 64 bits.
-    NotANumber = 12,
+    PluvioNotANumber = 12,
     /// The sum is outside of 64 bits.
-    Overflow = 13,
+    PluvioOverflow = 13,
     /// The system refuses memory or a thread, or there are too many handles.
-    NoResources = 14,
+    PluvioNoResources = 14,
     /// A file cannot be read or written. A retry may help.
-    File = 15,
+    PluvioFile = 15,
     /// The folder is open already, or views or iterators of the store are open.
-    InUse = 16,
+    PluvioInUse = 16,
     /// What the folder keeps is damaged.
-    Damaged = 17,
+    PluvioDamaged = 17,
     /// The library has an error. The store may be unusable; other stores are not touched.
-    Panic = 18,
+    PluvioPanic = 18,
 }
 
 /// Why a call failed.
@@ -90,16 +89,16 @@ impl From<StoreError> for Failure {
                 let us = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
                 return Self {
                     retry_after_us: us.max(1),
-                    ..Self::new(Code::Full, why.to_string())
+                    ..Self::new(Code::PluvioFull, why.to_string())
                 };
             }
             StoreError::TableDropped(_)
             | StoreError::UnknownTable(_)
-            | StoreError::TableExists(_) => Code::NoTable,
-            StoreError::NoTable(_) => Code::NoResources,
-            StoreError::KeyTooLong(..) | StoreError::ValueTooLong(..) => Code::TooLong,
-            StoreError::NoDeadlines => Code::NoDeadlines,
-            StoreError::Condition { .. } => Code::Condition,
+            | StoreError::TableExists(_) => Code::PluvioNoTable,
+            StoreError::NoTable(_) => Code::PluvioNoResources,
+            StoreError::KeyTooLong(..) | StoreError::ValueTooLong(..) => Code::PluvioTooLong,
+            StoreError::NoDeadlines => Code::PluvioNoDeadlines,
+            StoreError::Condition { .. } => Code::PluvioCondition,
         };
         Self::new(code, why.to_string())
     }
@@ -109,8 +108,8 @@ impl From<IncrementError> for Failure {
     fn from(why: IncrementError) -> Self {
         match why {
             IncrementError::Store(why) => why.into(),
-            IncrementError::NotANumber => Self::new(Code::NotANumber, why.to_string()),
-            IncrementError::Overflow { .. } => Self::new(Code::Overflow, why.to_string()),
+            IncrementError::NotANumber => Self::new(Code::PluvioNotANumber, why.to_string()),
+            IncrementError::Overflow { .. } => Self::new(Code::PluvioOverflow, why.to_string()),
         }
     }
 }
@@ -120,12 +119,12 @@ impl From<BuildError> for Failure {
         let code = match &why {
             BuildError::MemoryTooSmall { .. }
             | BuildError::TooManyHeads { .. }
-            | BuildError::OutOfRange { .. } => Code::BadOption,
+            | BuildError::OutOfRange { .. } => Code::PluvioBadOption,
             BuildError::Unreservable(_)
             | BuildError::NoHugePages(_)
             | BuildError::Topology(_)
             | BuildError::CleanerThread(_)
-            | BuildError::SinkThread(_) => Code::NoResources,
+            | BuildError::SinkThread(_) => Code::PluvioNoResources,
         };
         Self::new(code, why.to_string())
     }
@@ -133,7 +132,7 @@ impl From<BuildError> for Failure {
 
 impl From<SinkError> for Failure {
     fn from(why: SinkError) -> Self {
-        Self::new(Code::File, why.to_string())
+        Self::new(Code::PluvioFile, why.to_string())
     }
 }
 
@@ -142,10 +141,10 @@ impl From<KeptError> for Failure {
         let code = match why {
             KeptError::Build(why) => return why.into(),
             KeptError::Store(why) => return why.into(),
-            KeptError::Sink(_) | KeptError::File { .. } => Code::File,
-            KeptError::InUse(_) => Code::InUse,
-            KeptError::Damaged { .. } => Code::Damaged,
-            KeptError::NameTooLong(_) => Code::TooLong,
+            KeptError::Sink(_) | KeptError::File { .. } => Code::PluvioFile,
+            KeptError::InUse(_) => Code::PluvioInUse,
+            KeptError::Damaged { .. } => Code::PluvioDamaged,
+            KeptError::NameTooLong(_) => Code::PluvioTooLong,
         };
         Self::new(code, why.to_string())
     }
@@ -169,9 +168,9 @@ fn remember(failure: Failure) -> Code {
 pub(crate) fn border(work: impl FnOnce() -> Result<(), Failure>) -> Code {
     // After a panic only the store's own state matters, and that has its own rules (EMBED-3).
     match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(())) => Code::Ok,
+        Ok(Ok(())) => Code::PluvioOk,
         Ok(Err(failure)) => match failure.code {
-            Code::NotFound | Code::End => failure.code,
+            Code::PluvioNotFound | Code::PluvioEnd => failure.code,
             _ => remember(failure),
         },
         Err(panic) => {
@@ -180,7 +179,7 @@ pub(crate) fn border(work: impl FnOnce() -> Result<(), Failure>) -> Code {
             // What was thrown may panic when it is dropped.
             core::mem::forget(panic);
             let text = text.unwrap_or_else(|| "a panic without a text".into());
-            remember(Failure::new(Code::Panic, text))
+            remember(Failure::new(Code::PluvioPanic, text))
         }
     }
 }
@@ -194,7 +193,7 @@ pub extern "C" fn pluvio_message() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
-/// When to retry after the last Full of this thread, in microseconds.
+/// When to retry after the last PLUVIO_FULL of this thread, in microseconds.
 #[unsafe(no_mangle)]
 pub extern "C" fn pluvio_retry_after_us() -> u64 {
     RETRY_AFTER_US.try_with(Cell::get).unwrap_or(0)
@@ -211,24 +210,27 @@ mod tests {
     // shows: STORE_C-2
     #[test]
     fn a_panic_is_a_code_with_its_text_and_other_threads_have_messages_of_their_own() {
-        assert_eq!(border(|| panic!("half {}", "way")), Code::Panic);
+        assert_eq!(border(|| panic!("half {}", "way")), Code::PluvioPanic);
         assert_eq!(message(), "half way");
         std::thread::scope(|scope| {
             scope.spawn(|| assert_eq!(message(), ""));
         });
-        assert_eq!(border(|| Ok(())), Code::Ok);
+        assert_eq!(border(|| Ok(())), Code::PluvioOk);
         assert_eq!(
-            border(|| Err(Failure::silent(Code::NotFound))),
-            Code::NotFound
+            border(|| Err(Failure::silent(Code::PluvioNotFound))),
+            Code::PluvioNotFound
         );
         assert_eq!(message(), "half way", "that is no failure");
         let full = StoreError::Full {
             retry_after: core::time::Duration::from_millis(2),
         };
-        assert_eq!(border(|| Err(full.into())), Code::Full);
+        assert_eq!(border(|| Err(full.into())), Code::PluvioFull);
         assert_eq!(pluvio_retry_after_us(), 2000);
         assert!(message().starts_with("memory is full"));
-        assert_eq!(border(|| Err(Failure::new(Code::File, "a\0b"))), Code::File);
+        assert_eq!(
+            border(|| Err(Failure::new(Code::PluvioFile, "a\0b"))),
+            Code::PluvioFile
+        );
         assert_eq!(message(), "ab");
     }
 }

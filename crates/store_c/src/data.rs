@@ -71,7 +71,7 @@ unsafe fn options_of(conditions: *const Conditions) -> Result<PutOptions, Failur
         PLUVIO_IF_VERSION => RejectRules::unless_version(Version(conditions.version)),
         other => {
             let message = format!("conditions: `when` is {other}; 0, 1, 2 and 4 are possible");
-            return Err(Failure::new(Code::BadArgument, message));
+            return Err(Failure::new(Code::PluvioBadArgument, message));
         }
     };
     let lifetime = lifetime_of(conditions.ttl_ms, conditions.deadline_ms)?;
@@ -85,13 +85,13 @@ fn lifetime_of(ttl_ms: u64, deadline_ms: u64) -> Result<Lifetime, Failure> {
         (0, deadline_ms) => match Deadline::new(deadline_ms) {
             Some(deadline) => Ok(Lifetime::Until(deadline)),
             None => Err(Failure::new(
-                Code::BadArgument,
+                Code::PluvioBadArgument,
                 "the deadline is too far away",
             )),
         },
         _ => {
             let message = "ttl_ms and deadline_ms are not possible together";
-            Err(Failure::new(Code::BadArgument, message))
+            Err(Failure::new(Code::PluvioBadArgument, message))
         }
     }
 }
@@ -105,7 +105,7 @@ fn told(why: StoreError, version: &Wanted<u64>) -> Failure {
 }
 
 /// Copies a value into `buffer`, which has room for `capacity` bytes. `size`, where it is not null,
-/// gets the size of the value, also with BufferTooSmall; `version` the version. NotFound: there is
+/// gets the size of the value, also with PLUVIO_BUFFER_TOO_SMALL; `version` the version. PLUVIO_NOT_FOUND: there is
 /// no object.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_get(
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn pluvio_get(
             (key_of(key, key_size)?, size, version)
         };
         if buffer.is_null() && capacity > 0 {
-            return Err(Failure::new(Code::BadArgument, "buffer is null"));
+            return Err(Failure::new(Code::PluvioBadArgument, "buffer is null"));
         }
         let found = TABLES.find(table.id)?;
         let copied = value(&found).table.get_with(key, |of, bytes| {
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn pluvio_get(
             version.write(of.0);
             if bytes.len() > capacity {
                 return Err(Failure::new(
-                    Code::BufferTooSmall,
+                    Code::PluvioBufferTooSmall,
                     "the buffer is too small",
                 ));
             }
@@ -144,13 +144,13 @@ pub unsafe extern "C" fn pluvio_get(
             }
             Ok(())
         });
-        copied.unwrap_or(Err(Failure::silent(Code::NotFound)))
+        copied.unwrap_or(Err(Failure::silent(Code::PluvioNotFound)))
     })
 }
 
 /// Shows a value where it lies, until `pluvio_view_release`; any thread may release it. The store
 /// gives no memory back while a view of it is open: hold it briefly. For values of some KiB and
-/// more; `pluvio_get` is faster for small ones. NotFound: there is no object.
+/// more; `pluvio_get` is faster for small ones. PLUVIO_NOT_FOUND: there is no object.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_view_get(
     table: TableHandle,
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn pluvio_view_get(
         let table = value(&found);
         let in_use = table.begin_use()?;
         let view = table.table.view(key);
-        let view = view.ok_or(Failure::silent(Code::NotFound))?;
+        let view = view.ok_or(Failure::silent(Code::PluvioNotFound))?;
         // The same at each call, until the view is dropped (EMBED-6).
         let (data, size) = view.with(|bytes| (bytes.as_ptr(), bytes.len()));
         let version = view.version().0;
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn pluvio_view_get(
     })
 }
 
-/// Ends a view, and sets it to nothing. BadHandle if it was ended before.
+/// Ends a view, and sets it to nothing. PLUVIO_BAD_HANDLE if it was ended before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_view_release(view: *mut ViewHandle) -> Code {
     border(|| {
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn pluvio_view_release(view: *mut ViewHandle) -> Code {
 }
 
 /// Stores a value. `conditions` may be null. `version`, where it is not null, gets the version of
-/// the new object; with Condition that of the object that is there, or 0.
+/// the new object; with PLUVIO_CONDITION that of the object that is there, or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_put(
     table: TableHandle,
@@ -238,8 +238,8 @@ pub unsafe extern "C" fn pluvio_put(
     })
 }
 
-/// Removes an object; NotFound when there is none. Of `conditions`, which may be null, only `when`
-/// and `version` count. `version`, where it is not null, gets with Condition the version of the
+/// Removes an object; PLUVIO_NOT_FOUND when there is none. Of `conditions`, which may be null, only `when`
+/// and `version` count. `version`, where it is not null, gets with PLUVIO_CONDITION the version of the
 /// object that is there, or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_delete(
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn pluvio_delete(
         };
         match deleted.map_err(|why| told(why, &version))? {
             true => Ok(()),
-            false => Err(Failure::silent(Code::NotFound)),
+            false => Err(Failure::silent(Code::PluvioNotFound)),
         }
     })
 }
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn pluvio_increment(
     })
 }
 
-/// Gives an object another lifetime, for ever when both are 0. NotFound: there is no object.
+/// Gives an object another lifetime, for ever when both are 0. PLUVIO_NOT_FOUND: there is no object.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_touch(
     table: TableHandle,
@@ -303,12 +303,12 @@ pub unsafe extern "C" fn pluvio_touch(
         let found = TABLES.find(table.id)?;
         match value(&found).table.touch(key, lifetime, TouchIf::Always)? {
             true => Ok(()),
-            false => Err(Failure::silent(Code::NotFound)),
+            false => Err(Failure::silent(Code::PluvioNotFound)),
         }
     })
 }
 
-/// The deadline of an object, in milliseconds since 1970; 0 when it lives for ever. NotFound: there
+/// The deadline of an object, in milliseconds since 1970; 0 when it lives for ever. PLUVIO_NOT_FOUND: there
 /// is no object.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_deadline(
@@ -327,7 +327,7 @@ pub unsafe extern "C" fn pluvio_deadline(
         };
         let found = TABLES.find(table.id)?;
         let deadline = value(&found).table.deadline(key);
-        let deadline = deadline.ok_or(Failure::silent(Code::NotFound))?;
+        let deadline = deadline.ok_or(Failure::silent(Code::PluvioNotFound))?;
         place.write(deadline.map_or(0, |deadline| deadline.ms()));
         Ok(())
     })

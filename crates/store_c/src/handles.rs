@@ -67,7 +67,7 @@ impl<T> Handles<T> {
             }
             None => {
                 let message = format!("more than {} {}s are open", PIECE * PIECES, self.kind);
-                return Err(Failure::new(Code::NoResources, message));
+                return Err(Failure::new(Code::PluvioNoResources, message));
             }
         };
         state.generation += 1;
@@ -109,7 +109,7 @@ impl<T> Handles<T> {
 
     fn bad(&self) -> Failure {
         let message = format!("this is no open {}", self.kind);
-        Failure::new(Code::BadHandle, message)
+        Failure::new(Code::PluvioBadHandle, message)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(place_of(again), place_of(first));
         for wrong in [0, 1, first, u64::MAX, again + (1 << PLACE_BITS)] {
             let refused = handles.find(wrong).err().map(|why| why.code);
-            assert_eq!(refused, Some(Code::BadHandle), "{wrong}");
+            assert_eq!(refused, Some(Code::PluvioBadHandle), "{wrong}");
             assert!(handles.take(wrong).is_err());
         }
         assert_eq!(*value(&handles.find(again).unwrap()), 7);

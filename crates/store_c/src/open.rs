@@ -115,7 +115,10 @@ impl OpenTable {
         let before = self.opened.uses.fetch_add(1, Ordering::AcqRel);
         let this = Use(Arc::clone(&self.opened));
         if before & CLOSED != 0 {
-            return Err(Failure::new(Code::BadHandle, "the store is being closed"));
+            return Err(Failure::new(
+                Code::PluvioBadHandle,
+                "the store is being closed",
+            ));
         }
         Ok(this)
     }
@@ -167,7 +170,7 @@ pub unsafe extern "C" fn pluvio_store_open(
         store.write(StoreHandle { id: 0 });
         if options.size != size_of::<Options>() {
             let message = "options: of another version, or without pluvio_options_init";
-            return Err(Failure::new(Code::BadArgument, message));
+            return Err(Failure::new(Code::PluvioBadArgument, message));
         }
         let folder = match options.folder.is_null() {
             true => None,
@@ -193,7 +196,7 @@ fn builder(options: &Options) -> Result<pluvio_store::StoreBuilder, Failure> {
         2 => HugePages::Required,
         other => {
             let message = format!("option huge_pages: {other}; 0 to 2 are possible");
-            return Err(Failure::new(Code::BadOption, message));
+            return Err(Failure::new(Code::PluvioBadOption, message));
         }
     };
     let (update, value_max) = match options.in_place {
@@ -229,7 +232,7 @@ fn builder(options: &Options) -> Result<pluvio_store::StoreBuilder, Failure> {
 }
 
 /// Closes a store and its tables. With a folder it waits until that has everything; if that fails
-/// the store is closed all the same. InUse, and nothing is done, while views or iterators of it are
+/// the store is closed all the same. PLUVIO_IN_USE, and nothing is done, while views or iterators of it are
 /// open. Calls that other threads are in keep its memory until they return.
 #[unsafe(no_mangle)]
 pub extern "C" fn pluvio_store_close(store: StoreHandle) -> Code {
@@ -241,7 +244,7 @@ pub extern "C" fn pluvio_store_close(store: StoreHandle) -> Code {
             .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire);
         if let Err(uses) = idle {
             let message = format!("{} views and iterators are open", uses & !CLOSED);
-            return Err(Failure::new(Code::InUse, message));
+            return Err(Failure::new(Code::PluvioInUse, message));
         }
         drop(STORES.take(store.id)?);
         let tables =
@@ -315,7 +318,10 @@ pub unsafe extern "C" fn pluvio_table_open(
         let opened = Arc::clone(opened);
         let mut tables = opened.tables.lock().unwrap_or_else(PoisonError::into_inner);
         if opened.uses.load(Ordering::Acquire) & CLOSED != 0 {
-            return Err(Failure::new(Code::BadHandle, "the store is being closed"));
+            return Err(Failure::new(
+                Code::PluvioBadHandle,
+                "the store is being closed",
+            ));
         }
         let id = TABLES.give(OpenTable {
             table,
@@ -339,7 +345,7 @@ pub extern "C" fn pluvio_table_close(table: TableHandle) -> Code {
     })
 }
 
-/// Drops the table with this name and all it holds. NoTable when there is none.
+/// Drops the table with this name and all it holds. PLUVIO_NO_TABLE when there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_table_drop(store: StoreHandle, name: *const c_char) -> Code {
     border(|| {
@@ -349,7 +355,7 @@ pub unsafe extern "C" fn pluvio_table_drop(store: StoreHandle, name: *const c_ch
             return Ok(());
         }
         let message = format!("there is no table {name:?}");
-        Err(Failure::new(Code::NoTable, message))
+        Err(Failure::new(Code::PluvioNoTable, message))
     })
 }
 

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn pluvio_iter_open(table: TableHandle, iter: *mut IterHan
     })
 }
 
-/// Gives the next object, or End. Both are valid until the next call with this iterator, which one
+/// Gives the next object, or PLUVIO_END. Both are valid until the next call with this iterator, which one
 /// thread uses at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_iter_next(
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn pluvio_iter_next(
         let places = unsafe { (Place::new("key", key)?, Place::new("value", value_place)?) };
         let found = WALKS.find(iter.id)?;
         let mut walk = value(&found).lock().unwrap_or_else(PoisonError::into_inner);
-        walk.current = walk.iter.next().ok_or(Failure::silent(Code::End))?;
+        walk.current = walk.iter.next().ok_or(Failure::silent(Code::PluvioEnd))?;
         let shown = |bytes: &[u8]| Bytes {
             data: bytes.as_ptr(),
             size: bytes.len(),

@@ -7,12 +7,37 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
 create_exception!(pluvio_store, Error, PyException, "What the store refuses.");
-create_exception!(pluvio_store, FullError, Error, "Memory is full; see `retry_after`.");
-create_exception!(pluvio_store, ConditionError, Error, "It does not hold; see `found`.");
+create_exception!(
+    pluvio_store,
+    FullError,
+    Error,
+    "Memory is full; see `retry_after`."
+);
+create_exception!(
+    pluvio_store,
+    ConditionError,
+    Error,
+    "It does not hold; see `found`."
+);
 create_exception!(pluvio_store, TableError, Error, "There is no such table.");
-create_exception!(pluvio_store, LimitError, Error, "A key, value or option is out of range.");
-create_exception!(pluvio_store, NumberError, Error, "No number, or a sum over 64 bits.");
-create_exception!(pluvio_store, FolderError, Error, "The folder fails, or is in use.");
+create_exception!(
+    pluvio_store,
+    LimitError,
+    Error,
+    "A key, value or option is out of range."
+);
+create_exception!(
+    pluvio_store,
+    NumberError,
+    Error,
+    "No number, or a sum over 64 bits."
+);
+create_exception!(
+    pluvio_store,
+    FolderError,
+    Error,
+    "The folder fails, or is in use."
+);
 create_exception!(pluvio_store, ClosedError, Error, "The store is closed.");
 
 pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {

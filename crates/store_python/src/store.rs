@@ -109,7 +109,10 @@ impl Store {
             return Err(LimitError::new_err("the table `main` stays"));
         }
         let kept = self.kept()?;
-        match py.detach(|| kept.drop_table(name)).map_err(|why| of_kept(py, &why))? {
+        match py
+            .detach(|| kept.drop_table(name))
+            .map_err(|why| of_kept(py, &why))?
+        {
             true => Ok(()),
             false => Err(TableError::new_err(format!("there is no table {name:?}"))),
         }
@@ -117,7 +120,8 @@ impl Store {
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let kept = self.kept()?;
-        py.detach(|| kept.store().sync()).map_err(|why| of_sink(&why))
+        py.detach(|| kept.store().sync())
+            .map_err(|why| of_sink(&why))
     }
 
     fn clean(&self, py: Python<'_>) -> PyResult<bool> {

@@ -44,7 +44,9 @@ fn lifetime(ttl: Option<f64>, until: Option<f64>) -> PyResult<Lifetime> {
         (None, Some(until)) => Deadline::new(milliseconds(until)?)
             .map(Lifetime::Until)
             .ok_or_else(|| PyValueError::new_err("`until` is 0, or too far away")),
-        (Some(_), Some(_)) => Err(PyValueError::new_err("`ttl` and `until` exclude each other")),
+        (Some(_), Some(_)) => Err(PyValueError::new_err(
+            "`ttl` and `until` exclude each other",
+        )),
     }
 }
 
@@ -68,9 +70,7 @@ impl Table {
 
     fn read(&self, py: Python<'_>, key: &Bytes) -> PyResult<Option<(u64, Vec<u8>)>> {
         let table = self.table()?;
-        Ok(py.detach(|| {
-            table.get_with(key.get(), |version, value| (version.0, value.to_vec()))
-        }))
+        Ok(py.detach(|| table.get_with(key.get(), |version, value| (version.0, value.to_vec()))))
     }
 
     fn walk(&self, gives: Gives) -> PyResult<Walk> {
@@ -178,7 +178,9 @@ impl Table {
         };
         let table = self.table()?;
         let stored = py.detach(|| table.put_with(key.get(), value.get(), options));
-        stored.map(|version| version.0).map_err(|why| of_store(py, &why))
+        stored
+            .map(|version| version.0)
+            .map_err(|why| of_store(py, &why))
     }
 
     #[pyo3(signature = (key, *, if_version=None))]
@@ -213,7 +215,9 @@ impl Table {
     fn deadline(&self, py: Python<'_>, key: Bytes) -> PyResult<Option<f64>> {
         let table = self.table()?;
         let deadline = py.detach(|| table.deadline(key.get()));
-        Ok(deadline.flatten().map(|deadline| deadline.ms() as f64 / 1000.0))
+        Ok(deadline
+            .flatten()
+            .map(|deadline| deadline.ms() as f64 / 1000.0))
     }
 
     fn get_many<'py>(&self, py: Python<'py>, keys: Vec<Bytes>) -> PyResult<Bound<'py, PyList>> {
@@ -224,14 +228,17 @@ impl Table {
             table.get_batch(&keys, |_, value| found.push(value.map(<[u8]>::to_vec)));
             found
         });
-        let found = found.iter().map(|value| value.as_ref().map(|v| PyBytes::new(py, v)));
+        let found = found
+            .iter()
+            .map(|value| value.as_ref().map(|v| PyBytes::new(py, v)));
         PyList::new(py, found.collect::<Vec<_>>())
     }
 
     fn put_many(&self, py: Python<'_>, pairs: Vec<(Bytes, Bytes)>) -> PyResult<()> {
         let table = self.table()?;
         let stored = py.detach(|| {
-            let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(k, v)| (k.get(), v.get())).collect();
+            let pairs: Vec<(&[u8], &[u8])> =
+                pairs.iter().map(|(k, v)| (k.get(), v.get())).collect();
             table.put_batch(&pairs)
         });
         stored.map_err(|(_, why)| of_store(py, &why))

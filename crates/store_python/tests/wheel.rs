@@ -14,7 +14,9 @@ mod needs_maturin {
     /// The Python that has maturin and mypy.
     fn python() -> PathBuf {
         let python = std::env::var("PLUVIO_TEST_MATURIN");
-        python.expect("`cargo xtask test` says where maturin is").into()
+        python
+            .expect("`cargo xtask test` says where maturin is")
+            .into()
     }
 
     /// Runs a command, and gives its output.
@@ -32,8 +34,20 @@ mod needs_maturin {
         // Below the folder of the build: `test-fast/deps/wheel-…`.
         let target = test.ancestors().nth(3).unwrap();
         let mut build = Command::new(python());
-        build.args(["-m", "maturin", "build", "--profile", "test-fast", "--quiet", "--locked"]);
-        build.arg("--target-dir").arg(target).arg("--out").arg(place);
+        build.args([
+            "-m",
+            "maturin",
+            "build",
+            "--profile",
+            "test-fast",
+            "--quiet",
+            "--locked",
+        ]);
+        build
+            .arg("--target-dir")
+            .arg(target)
+            .arg("--out")
+            .arg(place);
         run(build.current_dir(folder()));
         let mut wheels = std::fs::read_dir(place).unwrap();
         let wheel = wheels.next().unwrap().unwrap().path();
@@ -54,13 +68,20 @@ mod needs_maturin {
         let installed = install(place.path());
         let with_module = |arguments: &[&str]| {
             let mut python = Command::new(python());
-            python.current_dir(place.path()).env("PYTHONPATH", &installed);
+            python
+                .current_dir(place.path())
+                .env("PYTHONPATH", &installed);
             python.args(arguments);
             python
         };
         let tests = folder().join("tests/test_store.py");
         run(&mut with_module(&[tests.to_str().unwrap()]));
-        run(&mut with_module(&["-m", "mypy.stubtest", "pluvio_store", "--concise"]));
+        run(&mut with_module(&[
+            "-m",
+            "mypy.stubtest",
+            "pluvio_store",
+            "--concise",
+        ]));
 
         let words = folder().join("examples/words.py");
         let words = [words.to_str().unwrap(), "words"];
