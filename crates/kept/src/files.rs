@@ -116,8 +116,10 @@ impl Life {
         })
     }
 
-    pub(crate) fn sink(&self) -> Segments {
+    /// The sink of this life, with the lock of the folder.
+    pub(crate) fn sink(&self, lock: File) -> Segments {
         Segments {
+            _lock: lock,
             folder: self.path.clone(),
             open: BTreeMap::new(),
         }
@@ -185,6 +187,8 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<u64, String>> {
 
 /// Segments as files: `3.open` while it is written, then `3.closed`.
 pub(crate) struct Segments {
+    /// Given free when nothing more is written (KEPT-3).
+    _lock: File,
     folder: PathBuf,
     open: BTreeMap<SegmentId, File>,
 }

@@ -29,7 +29,7 @@
 //! - KEPT-1: the lowest life is complete. A new life takes its place when the sink has all of it.
 //! - KEPT-2: a table's name is in the folder before its first object, and is gone from there before
 //!   the table is dropped.
-//! - KEPT-3: one process at a time has a folder open.
+//! - KEPT-3: a folder has one store at a time, whose last handle gives it free.
 //!
 //! Threads: every method takes `&self`. Making and dropping tables takes a mutex.
 //!
@@ -109,8 +109,6 @@ pub struct KeptStore {
     store: Store,
     /// Where names are kept; the mutex orders changes of tables.
     life: Mutex<Option<Life>>,
-    /// Locked while the store is open (KEPT-3).
-    _lock: Option<File>,
 }
 
 impl KeptStore {
@@ -124,7 +122,6 @@ impl KeptStore {
             return Ok(Self {
                 store: builder.build()?,
                 life: Mutex::default(),
-                _lock: None,
             });
         };
         fs::create_dir_all(folder).map_err(at(folder))?;
@@ -141,14 +138,13 @@ impl KeptStore {
         };
         let number = former.as_ref().map_or(1, |(number, _)| number + 1);
         let life = Life::new(folder.join(number.to_string()))?;
-        let mut builder = builder.sink(life.sink());
+        let mut builder = builder.sink(life.sink(lock));
         if let Some(version) = kept.next_version {
             builder = builder.first_version(version);
         }
         let this = Self {
             store: builder.build()?,
             life: Mutex::new(Some(life)),
-            _lock: Some(lock),
         };
         this.load(&kept)?;
         files::sync(folder)?;

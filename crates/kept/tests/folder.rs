@@ -54,7 +54,13 @@ fn a_folder_has_one_store_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     let kept = open(folder.path()).unwrap();
     assert!(matches!(open(folder.path()), Err(KeptError::InUse(_))));
+    let table = kept.open_table("t", true).unwrap();
     drop(kept);
+    assert!(
+        matches!(open(folder.path()), Err(KeptError::InUse(_))),
+        "the table can be written"
+    );
+    drop(table);
     assert!(open(folder.path()).is_ok());
 }
 

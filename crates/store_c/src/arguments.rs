@@ -110,10 +110,12 @@ impl<T> Wanted<T> {
 }
 
 fn check<T>(what: &'static str, at: *const T) -> Result<(), Failure> {
-    let wrong = match () {
-        () if at.is_null() => "null",
-        () if !at.is_aligned() => "not aligned",
-        () => return Ok(()),
+    let wrong = if at.is_null() {
+        "null"
+    } else if !at.is_aligned() {
+        "not aligned"
+    } else {
+        return Ok(());
     };
     Err(Failure::new(
         Code::PluvioBadArgument,

@@ -105,8 +105,8 @@ fn told(why: StoreError, version: &Wanted<u64>) -> Failure {
 }
 
 /// Copies a value into `buffer`, which has room for `capacity` bytes. `size`, where it is not null,
-/// gets the size of the value, also with PLUVIO_BUFFER_TOO_SMALL; `version` the version. PLUVIO_NOT_FOUND: there is
-/// no object.
+/// gets the size of the value, also with PLUVIO_BUFFER_TOO_SMALL; `version` the version.
+/// PLUVIO_NOT_FOUND: there is no object.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_get(
     table: TableHandle,
@@ -238,9 +238,9 @@ pub unsafe extern "C" fn pluvio_put(
     })
 }
 
-/// Removes an object; PLUVIO_NOT_FOUND when there is none. Of `conditions`, which may be null, only `when`
-/// and `version` count. `version`, where it is not null, gets with PLUVIO_CONDITION the version of the
-/// object that is there, or 0.
+/// Removes an object; PLUVIO_NOT_FOUND when there is none. Of `conditions`, which may be null, only
+/// `when` and `version` count. `version`, where it is not null, gets with PLUVIO_CONDITION the
+/// version of the object that is there, or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_delete(
     table: TableHandle,
@@ -287,7 +287,8 @@ pub unsafe extern "C" fn pluvio_increment(
     })
 }
 
-/// Gives an object another lifetime, for ever when both are 0. PLUVIO_NOT_FOUND: there is no object.
+/// Gives an object another lifetime, for ever when both are 0. PLUVIO_NOT_FOUND: there is no
+/// object.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_touch(
     table: TableHandle,
@@ -308,8 +309,8 @@ pub unsafe extern "C" fn pluvio_touch(
     })
 }
 
-/// The deadline of an object, in milliseconds since 1970; 0 when it lives for ever. PLUVIO_NOT_FOUND: there
-/// is no object.
+/// The deadline of an object, in milliseconds since 1970; 0 when it lives for ever.
+/// PLUVIO_NOT_FOUND: there is no object.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_deadline(
     table: TableHandle,

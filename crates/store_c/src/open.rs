@@ -232,8 +232,8 @@ fn builder(options: &Options) -> Result<pluvio_store::StoreBuilder, Failure> {
 }
 
 /// Closes a store and its tables. With a folder it waits until that has everything; if that fails
-/// the store is closed all the same. PLUVIO_IN_USE, and nothing is done, while views or iterators of it are
-/// open. Calls that other threads are in keep its memory until they return.
+/// the store is closed all the same. PLUVIO_IN_USE, and nothing is done, while views or iterators
+/// of it are open. Calls that other threads are in keep its memory until they return.
 #[unsafe(no_mangle)]
 pub extern "C" fn pluvio_store_close(store: StoreHandle) -> Code {
     border(|| {

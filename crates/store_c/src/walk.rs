@@ -45,8 +45,8 @@ pub unsafe extern "C" fn pluvio_iter_open(table: TableHandle, iter: *mut IterHan
     })
 }
 
-/// Gives the next object, or PLUVIO_END. Both are valid until the next call with this iterator, which one
-/// thread uses at a time.
+/// Gives the next object, or PLUVIO_END. Both are valid until the next call with this iterator,
+/// which one thread uses at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pluvio_iter_next(
     iter: IterHandle,
