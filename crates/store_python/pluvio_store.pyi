@@ -5,9 +5,11 @@ buffer of bytes, and come back as `bytes`. Any number of threads may call; every
 Python's lock while it works.
 """
 
-from collections.abc import Buffer, Iterator as _Iterator, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from typing import Generic, TypeVar, overload
+
+from typing_extensions import Buffer
 
 _Bytes = Buffer | str
 _T = TypeVar("_T")

@@ -2,7 +2,7 @@
 
 use crate::errors::{ClosedError, LimitError, TableError, of_kept, of_sink};
 use crate::table::{Open, Table};
-use pluvio_kept::KeptStore;
+use pluvio_kept::{KeptError, KeptStore};
 use pluvio_store::{Experiments, HugePages, KeyHashing, Size, UpdatePolicy};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -76,7 +76,7 @@ impl Store {
         let opened = py.detach(|| {
             let kept = KeptStore::open(builder, folder.as_deref())?;
             let main = kept.open_table(MAIN, true)?;
-            Ok((kept, main))
+            Ok::<_, KeptError>((kept, main))
         });
         let (kept, main) = opened.map_err(|why| of_kept(py, &why))?;
         let main = Table::new(main);
