@@ -1,5 +1,5 @@
 //! Codes of errors, and the message of a thread's last failure; the border that no panic crosses
-//! (STORE_C-2).
+//! (CABI-2).
 
 use core::cell::{Cell, RefCell};
 use core::ffi::c_char;
@@ -164,7 +164,7 @@ fn remember(failure: Failure) -> Code {
     failure.code
 }
 
-/// Does the work of an exported function (STORE_C-2).
+/// Does the work of an exported function (CABI-2).
 pub(crate) fn border(work: impl FnOnce() -> Result<(), Failure>) -> Code {
     // After a panic only the store's own state matters, and that has its own rules (EMBED-3).
     match catch_unwind(AssertUnwindSafe(work)) {
@@ -207,7 +207,7 @@ mod tests {
         MESSAGE.with(|last| last.borrow().to_str().unwrap_or_default().to_owned())
     }
 
-    // shows: STORE_C-2
+    // shows: CABI-2
     #[test]
     fn a_panic_is_a_code_with_its_text_and_other_threads_have_messages_of_their_own() {
         assert_eq!(border(|| panic!("half {}", "way")), Code::PluvioPanic);

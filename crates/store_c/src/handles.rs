@@ -1,4 +1,4 @@
-//! Handles: numbers that stand for stores, tables, views and iterators (STORE_C-1).
+//! Handles: numbers that stand for stores, tables, views and iterators (CABI-1).
 //!
 //! ```text
 //! number   | generation 44 bits | place 20 bits |      0 is no handle
@@ -134,7 +134,7 @@ pub(crate) fn value<T>(found: &Found<T>) -> &T {
 mod tests {
     use super::*;
 
-    // shows: STORE_C-1
+    // shows: CABI-1
     #[test]
     fn a_number_is_given_once_and_others_are_refused() {
         let handles: Handles<u32> = Handles::new("number");

@@ -4,10 +4,10 @@
 //! What it owns: handles, codes of errors, and messages.
 //!
 //! Invariants
-//! - STORE_C-1: a handle is a number that is given once. A null pointer, a wrong or closed handle,
+//! - CABI-1: a handle is a number that is given once. A null pointer, a wrong or closed handle,
 //!   and a length over its limit give an error, and nothing is read or written through them.
-//! - STORE_C-2: no panic leaves a function: it is [`Code::PluvioPanic`](code::Code).
-//! - STORE_C-3: a store is not closed while a view or an iterator of it is open.
+//! - CABI-2: no panic leaves a function: it is [`Code::PluvioPanic`](code::Code).
+//! - CABI-3: a store is not closed while a view or an iterator of it is open.
 //!
 //! Threads: any number may call, with the same handles too. A message belongs to its thread.
 //!

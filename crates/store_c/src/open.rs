@@ -105,7 +105,7 @@ pub(crate) struct OpenTable {
     opened: Arc<Opened>,
 }
 
-/// A view or an iterator is open (STORE_C-3).
+/// A view or an iterator is open (CABI-3).
 pub(crate) struct Use(Arc<Opened>);
 
 impl OpenTable {

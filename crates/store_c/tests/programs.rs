@@ -46,7 +46,7 @@ fn run(source: &Path, options: &[&str]) -> String {
     String::from_utf8(ran.stdout).unwrap()
 }
 
-// shows: STORE_C-1, STORE_C-3
+// shows: CABI-1, CABI-3
 #[test]
 fn a_program_of_several_threads_does_all_there_is() {
     assert_eq!(run(&folder().join("tests/c/all.c"), &[]), "all is well\n");

@@ -1,4 +1,4 @@
-//! Keys and values of Python (STORE_PYTHON-1).
+//! Keys and values of Python (PYTHON-1).
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;

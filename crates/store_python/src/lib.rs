@@ -3,9 +3,9 @@
 //! What it owns: the classes, and how errors become exceptions. `pluvio_store.pyi` documents them.
 //!
 //! Invariants
-//! - STORE_PYTHON-1: no bytes that Python may change are read without its lock: what is not `bytes`
+//! - PYTHON-1: no bytes that Python may change are read without its lock: what is not `bytes`
 //!   or `str` is copied first.
-//! - STORE_PYTHON-2: the memory of a view stays while a `memoryview` of it lives.
+//! - PYTHON-2: the memory of a view stays while a `memoryview` of it lives.
 //!
 //! Threads: every call that reaches the store releases Python's lock.
 

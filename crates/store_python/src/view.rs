@@ -1,4 +1,4 @@
-//! Values that Python reads where they lie (STORE_PYTHON-2).
+//! Values that Python reads where they lie (PYTHON-2).
 
 use core::ffi::c_int;
 use pyo3::exceptions::PyBufferError;

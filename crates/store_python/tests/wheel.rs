@@ -61,7 +61,7 @@ mod needs_maturin {
         installed
     }
 
-    // shows: STORE_PYTHON-1, STORE_PYTHON-2
+    // shows: PYTHON-1, PYTHON-2
     #[test]
     fn the_wheel_does_what_its_stubs_and_the_page_say() {
         let place = tempfile::tempdir().unwrap();
