@@ -1,6 +1,6 @@
 // Counts words in a store that a folder keeps: run it twice, and it goes on counting.
 //
-//   cc words.c -Iinclude -Ltarget/library -lpluvio_store -o words && ./words FOLDER
+//   cc words.c -Iinclude -Ltarget/library -lpluvio_store_c -o words && ./words FOLDER
 
 #include <pluvio_store.h>
 

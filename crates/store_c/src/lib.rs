@@ -1,4 +1,4 @@
-//! The embedded store for programs in C: the library `libpluvio_store`, whose header is
+//! The embedded store for programs in C: the library `libpluvio_store_c`, whose header is
 //! `include/pluvio_store.h`.
 //!
 //! What it owns: handles, codes of errors, and messages.

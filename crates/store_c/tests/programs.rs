@@ -31,7 +31,7 @@ fn run(source: &Path, options: &[&str]) -> String {
         .arg(&program)
         .arg(format!("-L{}", library.display()))
         .arg(format!("-Wl,-rpath,{}", library.display()))
-        .arg("-lpluvio_store");
+        .arg("-lpluvio_store_c");
     let compiled = compiler.output().unwrap();
     let said = String::from_utf8_lossy(&compiled.stderr);
     assert!(compiled.status.success(), "{compiler:?}\n{said}");
