@@ -1,4 +1,4 @@
-// The embedded store of Pluvio. Generated from crates/store_c; docs/embedded-c-and-python.md explains.
+// The embedded store of Pluvio; docs/embedded-c-and-python.md explains. Generated from crates/store_c.
 //
 // - Every function that can fail gives a pluvio_code. pluvio_message() says why the last call of
 //   this thread that failed did so.
@@ -21,7 +21,7 @@
 // The object must exist.
 #define PLUVIO_IF_PRESENT 2
 
-// The object must have the version `Conditions::version`; 0: must not exist.
+// The object must have the version that the conditions name; 0: must not exist.
 #define PLUVIO_IF_VERSION 4
 
 // Most items of one batch: they are looked at before the first is done.

@@ -13,7 +13,7 @@ use pluvio_units::{KEY_MAX, VALUE_MAX};
 pub const PLUVIO_IF_ABSENT: u32 = 1;
 /// The object must exist.
 pub const PLUVIO_IF_PRESENT: u32 = 2;
-/// The object must have the version `Conditions::version`; 0: must not exist.
+/// The object must have the version that the conditions name; 0: must not exist.
 pub const PLUVIO_IF_VERSION: u32 = 4;
 
 /// Under which conditions an object is changed, and how long it lives. All zero: no condition, for

@@ -76,7 +76,13 @@ mod needs_maturin {
         };
         let tests = folder().join("tests/test_store.py");
         run(&mut with_module(&[tests.to_str().unwrap()]));
-        let stubs = ["-m", "mypy.stubtest", "--concise", "--ignore-missing-stub"];
+        let stubs = [
+            "-m",
+            "mypy.stubtest",
+            "--concise",
+            "--ignore-missing-stub",
+            "--ignore-disjoint-bases",
+        ];
         run(with_module(&stubs).arg("pluvio_store"));
 
         let words = folder().join("examples/words.py");
