@@ -1,5 +1,5 @@
-//! An embedded store that a folder of files keeps, table names included: for programs that want
-//! durability without a sink of their own, and for the bindings of other languages.
+//! An embedded store that a folder of files keeps, table names included. It is for programs without
+//! a sink of their own, and for the bindings of other languages.
 //!
 //! ```
 //! use pluvio_kept::KeptStore;

@@ -1,6 +1,6 @@
 //! What C hands over: pointers, lengths, places for results.
 //!
-//! The head of the header is the contract: a pointer that is not null is valid for its length, and
+//! The head of the header is the contract. A pointer that is not null is valid for its length, and
 //! a place for a result may be written. Every `SAFETY` comment of this crate rests on it.
 
 use crate::code::{Code, Failure};

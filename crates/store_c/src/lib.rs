@@ -4,8 +4,8 @@
 //! What it owns: handles, codes of errors, and messages.
 //!
 //! Invariants
-//! - CABI-1: a handle is a number that is given once. A null pointer, a wrong or closed handle,
-//!   and a length over its limit give an error, and nothing is read or written through them.
+//! - CABI-1: a handle is a number that is given once. A null pointer, a wrong or closed handle, and
+//!   a length over its limit give an error. Nothing is read or written through them.
 //! - CABI-2: no panic leaves a function: it is [`Code::PluvioPanic`](code::Code).
 //! - CABI-3: a store is not closed while a view or an iterator of it is open.
 //!

@@ -41,7 +41,7 @@ impl View {
         }
         let (data, len) = this.get().view.with(|value| (value.as_ptr(), value.len()));
         // SAFETY: the bytes stay where they are while `this` lives (EMBED-6), of which the buffer
-        // gets a reference; read-only, so nothing is written through the pointer.
+        // gets a reference. It is read-only, so nothing is written through the pointer.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 buffer,
