@@ -40,7 +40,7 @@ pub use copy::CopyMethod;
 #[doc(hidden)] // for models of the crates above: stores use `ReclaimEpochs`
 pub use epoch::protocol as epoch_protocol;
 pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
-pub use heap::give_back_heap;
+pub use heap::{bound_heap, give_back_heap};
 pub use racing_bytes::RacingBytes;
 pub use region::{
     CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError, page_bytes,
