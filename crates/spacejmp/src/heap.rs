@@ -556,7 +556,10 @@ mod tests {
         data[..bytes.len()].copy_from_slice(&bytes);
         let good = read_head(&data).expect("sound");
         for reach_pages in [0, 1 << 40, u64::MAX] {
-            let mut head = Head { reach_pages, ..good };
+            let mut head = Head {
+                reach_pages,
+                ..good
+            };
             head.crc = head.checksum();
             assert!(head.fault(size).is_some(), "{reach_pages}");
         }

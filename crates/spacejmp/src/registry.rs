@@ -211,7 +211,8 @@ impl Registry {
     }
 }
 
-/// Where a user without a directory of its own has spans. Everybody can make something of this name.
+/// Where a user without a directory of its own has spans. Everybody can make something of that
+/// name.
 fn shared_memory_root(user: u32) -> PathBuf {
     format!("/dev/shm/pluvio-spaces-{user}").into()
 }

@@ -55,8 +55,8 @@ impl TableRecord {
             && free(upper)
     }
 
-    /// Makes one tablet of these, if they are still as they were and may still be one: somebody may
-    /// have asked for a cut between two of them while their owner was asked. Says whether it did.
+    /// Makes one tablet of these, if they are still as they were and may still be one. Says whether
+    /// it did. Somebody may have asked for a cut between two of them while their owner was asked.
     fn join(&mut self, run: &[TabletRecord]) -> bool {
         let [first, .., last] = run else {
             return false;

@@ -1,4 +1,4 @@
-//! What the state says of balancing, and what balancing remembers.
+//! Moves for the sake of balance, as the state judges them, and the memory of balancing.
 
 use super::*;
 use crate::testing::{self, NoChoice};

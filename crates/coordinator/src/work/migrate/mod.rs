@@ -216,12 +216,13 @@ impl Migrations {
         self.history().list(self.context.now())
     }
 
-    /// Answers when it is stored that a tablet shall move, as somebody asked for who did not look
+    /// Answers when it is stored that a tablet shall move, on behalf of a caller that did not look
     /// whether there is room.
     ///
     /// # Errors
-    /// See [`State::begin_move`]. Also fatal when the receiver has no room; nothing has happened then. A receiver that fills
-    /// up while it copies keeps its own clients waiting until it gives up.
+    /// See [`State::begin_move`]. Also fatal when the receiver has no room; nothing has happened
+    /// then. A receiver that fills up while it copies keeps its own clients waiting until it gives
+    /// up.
     pub(crate) async fn migrate_for_caller(
         &self,
         request: MigrateTablet,
