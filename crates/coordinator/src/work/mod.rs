@@ -9,6 +9,7 @@ mod join;
 mod migrate;
 mod push;
 mod recover;
+mod sizes;
 mod split;
 mod supervise;
 
