@@ -176,8 +176,8 @@ pub struct QuotaGrant {
     /// What `grown` would be with all that the table has left. A write beyond it is refused for
     /// good. `None`: that is not known.
     pub grown_full: Option<i64>,
-    /// Operations in a thousand seconds; 0: there is no bound.
-    pub operations_milli: u64,
+    /// Operations in a thousand seconds; `None`: there is no bound.
+    pub operations_milli: Option<u64>,
 }
 
 /// What a server has used of a table's quota.
@@ -195,8 +195,8 @@ pub struct QuotaUse {
     pub grown: i64,
     /// The bound of `grown`; `None`: there is none.
     pub grown_max: Option<i64>,
-    /// The bound of operations in a thousand seconds; 0: there is none.
-    pub operations_milli: u64,
+    /// The bound of operations in a thousand seconds; `None`: there is none.
+    pub operations_milli: Option<u64>,
     /// Operations done.
     pub operations: u64,
     /// The largest growth that was refused since the latest grant.

@@ -193,6 +193,7 @@ mod tests {
             cuts: Vec::new(),
             kept: BTreeSet::new(),
             moves: Vec::new(),
+            quota: None,
         }
     }
 
