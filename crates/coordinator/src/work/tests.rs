@@ -33,6 +33,7 @@ fn create(state: &mut State, name: &str, span: Option<u32>) -> Result<TableId, R
             name,
             span,
             hash: HashKind::Seeded,
+            quota: pluvio_wire::QuotaWish::default(),
         },
         1,
         &NoChoice,

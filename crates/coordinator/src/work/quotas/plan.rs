@@ -90,7 +90,9 @@ impl Book {
     /// Takes note of the shares that owners have.
     pub(super) fn confirm(&mut self, uses: BTreeMap<ServerId, QuotaUse>) {
         for (server, used) in uses {
-            self.bounds.insert((server, used.instance), used.grown_max);
+            // It may have grown before it heard of a bound below that.
+            let bound = used.grown_max.map(|most| most.max(used.grown));
+            self.bounds.insert((server, used.instance), bound);
             match used.operations_milli {
                 Some(rate) => self.rates.insert(server, rate),
                 None => self.rates.remove(&server),
@@ -150,8 +152,11 @@ impl Book {
         let rates = quota.operations.map(|quota| self.rates_of(quota * 1000));
         let target = |(server, used): (&ServerId, &QuotaUse)| {
             let grant = part + grants.get(server).copied().unwrap_or(0);
+            let given = used.grown.saturating_add(grant);
+            // Until the table is known whole, all keep what an earlier leader gave them.
+            let kept = used.grown_max.filter(|_| self.base.is_none());
             let target = Target {
-                grown_max: bytes.map(|_| used.grown.saturating_add(grant)),
+                grown_max: bytes.map(|_| kept.unwrap_or(given)),
                 grown_full: bytes
                     .filter(|(_, is_sure)| *is_sure)
                     .map(|(left, _)| used.grown.saturating_add(left)),
@@ -240,9 +245,13 @@ impl Book {
             } else if target.operations_milli.is_some() {
                 given.operations_milli = used.operations_milli;
             }
-            self.bounds.insert((*server, used.instance), given.grown_max);
+            // It may not hear of a share that is smaller than the one it has.
+            let has = used.grown_max.map(|has| has.max(used.grown));
+            let bound = given.grown_max.zip(has).map(|(given, has)| given.max(has));
+            self.bounds.insert((*server, used.instance), bound);
             if let Some(rate) = given.operations_milli {
-                self.rates.insert(*server, rate);
+                let has = used.operations_milli.unwrap_or(0);
+                self.rates.insert(*server, rate.max(has));
             }
             raised.insert(*server, given);
         }
