@@ -8,8 +8,8 @@ use crate::error::ClientError;
 use crate::{
     BitStep, BitsReply, ClusterStatus, CountObjectsReply, Deadline, DeleteReply, EnumeratedObject,
     Get, IncrementReply, LengthReply, Lifetime, MigrateTabletReply, MigrationStatus, Mutation,
-    Number, Object, Outcome, Output, Projection, QuotaWish, RejectRules, ServerList, Table, TableInfo,
-    TouchIf, WhichTablet, WriteReply,
+    Number, Object, Outcome, Output, Projection, QuotaWish, RejectRules, ServerList, Table,
+    TableInfo, TouchIf, WhichTablet, WriteReply,
 };
 use bytes::Bytes;
 use pluvio_env::Frame;

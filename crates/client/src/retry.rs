@@ -85,9 +85,7 @@ impl<'a> Attempts<'a> {
         self.reason = reason;
         let is_full = matches!(
             reason,
-            Some(
-                RetryReason::MemoryFull | RetryReason::QuotaShare | RetryReason::QuotaOperations
-            )
+            Some(RetryReason::MemoryFull | RetryReason::QuotaShare | RetryReason::QuotaOperations)
         );
         if !is_full {
             self.full_since = None;

@@ -568,12 +568,15 @@ mod tests {
         let started = sim.block_on(process.id, starting, Duration::from_secs(10));
         let coordinator = started.expect("it ends").expect("the store is empty");
         let (name, span, hash) = ("t".to_owned(), None, HashKind::Seeded);
-        let request = encode(&Header::default(), &CreateTable {
-            name,
-            span,
-            hash,
-            quota: QuotaWish::default(),
-        });
+        let request = encode(
+            &Header::default(),
+            &CreateTable {
+                name,
+                span,
+                hash,
+                quota: QuotaWish::default(),
+            },
+        );
         let handle = || {
             let peer = Peer {
                 address: Address::from("client"),

@@ -177,9 +177,9 @@ impl ServerService {
             MasterOp::JoinTabletsLocal => {
                 self.master_now::<JoinTabletsLocal>(frame, |master, r| master.join_tablets(&r))
             }
-            MasterOp::ShareQuotas => self.master_now::<ShareQuotas>(frame, |master, r| {
-                Ok(master.share_quotas(&r))
-            }),
+            MasterOp::ShareQuotas => {
+                self.master_now::<ShareQuotas>(frame, |master, r| Ok(master.share_quotas(&r)))
+            }
             MasterOp::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {
                 master.replication().is_replica_needed(&r)
             }),

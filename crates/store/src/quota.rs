@@ -274,21 +274,22 @@ impl EngineTable {
         let takes = interval.saturating_mul(count);
         // More than a bucket holds is let pass when it is full.
         let needed = takes.min(burst);
-        let taken = quota
-            .full_at_ns
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
-                let behind = full_at.saturating_sub(now);
-                let fits = behind.saturating_add(needed) <= burst;
-                let next = now.saturating_add(behind).saturating_add(takes);
-                match (fits, must) {
-                    (true, _) => Some(next),
-                    (false, true) => {
-                        let bound = now.saturating_add(nanos(BEHIND_MAX));
-                        Some(next.min(bound.max(full_at)))
+        let taken =
+            quota
+                .full_at_ns
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
+                    let behind = full_at.saturating_sub(now);
+                    let fits = behind.saturating_add(needed) <= burst;
+                    let next = now.saturating_add(behind).saturating_add(takes);
+                    match (fits, must) {
+                        (true, _) => Some(next),
+                        (false, true) => {
+                            let bound = now.saturating_add(nanos(BEHIND_MAX));
+                            Some(next.min(bound.max(full_at)))
+                        }
+                        (false, false) => None,
                     }
-                    (false, false) => None,
-                }
-            });
+                });
         match taken {
             Ok(_) => {
                 quota.operations.fetch_add(count, Ordering::Relaxed);

@@ -66,7 +66,9 @@ fn fill_up(cluster: &Cluster, prefix: &str) {
         let bytes = bytes(cluster);
         assert!(bytes <= QUOTA, "{set} more came to {bytes}");
         let is_full = bytes > QUOTA - 2 * VALUE as u64;
-        is_full.then_some(()).ok_or(format!("{set} more came to {bytes}"))
+        is_full
+            .then_some(())
+            .ok_or(format!("{set} more came to {bytes}"))
     });
 }
 
@@ -103,7 +105,10 @@ fn a_table_keeps_to_its_bytes_over_crashes_and_moves() {
     let same = "w".repeat(VALUE);
     assert!(redis.call(&["SET", "a1-0", &same]).is_ok());
     assert!(redis.call(&["SETRANGE", "a1-1", "5", "xyz"]) == Reply::Integer(VALUE as i64));
-    assert_eq!(redis.call(&["GETDEL", "a1-2"]), Reply::bulk("v".repeat(VALUE)));
+    assert_eq!(
+        redis.call(&["GETDEL", "a1-2"]),
+        Reply::bulk("v".repeat(VALUE))
+    );
     assert!(redis.call(&["SET", "a1-2", &same]).is_ok());
     // Of a transaction or a script that does not fit nothing is done, at one owner or at several.
     let is_oom = |reply: &Reply| reply.error().is_some_and(|text| text.contains("OOM table"));
@@ -123,11 +128,15 @@ fn a_table_keeps_to_its_bytes_over_crashes_and_moves() {
     assert_eq!(redis.call(&["EXISTS", "{x}1", "{x}2"]), Reply::Integer(0));
     let client = native(cluster.coordinator());
     let table = client.table(TABLE).unwrap();
-    let refused = client.write(&table, b"native", same.clone().into_bytes()).unwrap_err();
+    let refused = client
+        .write(&table, b"native", same.clone().into_bytes())
+        .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::OverQuota, "{refused}");
     assert!(!refused.is_retryable() && !refused.maybe_executed());
     let free = client.table("free").unwrap();
-    client.write(&free, b"native", same.clone().into_bytes()).unwrap();
+    client
+        .write(&free, b"native", same.clone().into_bytes())
+        .unwrap();
     let state = shown(&cluster);
     assert_eq!(state["quota"]["bytes"], QUOTA, "{state}");
     let admin = cluster.ready()["coordinator"]["admin"].as_str().unwrap();
@@ -225,7 +234,10 @@ fn a_table_keeps_to_its_operations() {
         for redis in &mut many {
             redis.ask(&["GET", "k"]);
         }
-        let replies: Vec<Reply> = many.iter_mut().map(|redis| redis.reply().unwrap()).collect();
+        let replies: Vec<Reply> = many
+            .iter_mut()
+            .map(|redis| redis.reply().unwrap())
+            .collect();
         let is_busy = |reply: &Reply| reply.error().is_some_and(|text| text.starts_with("BUSY "));
         let busy = replies.iter().any(is_busy);
         busy.then_some(()).ok_or(format!("{replies:?}"))

@@ -78,9 +78,8 @@ impl Drops {
         let dropped = if request.only_wait {
             Err(no_such_table(&table))
         } else {
-            let drop = move |state: &mut State| {
-                state.drop_table(&request.table, request.keep_quota)
-            };
+            let drop =
+                move |state: &mut State| state.drop_table(&request.table, request.keep_quota);
             self.context.ledger.change_for_caller(drop).await
         };
         match &dropped {

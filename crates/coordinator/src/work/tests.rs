@@ -60,7 +60,9 @@ fn a_name_has_one_table() {
     let mut state = cluster(1);
     let id = create(&mut state, "t", None).unwrap();
     assert_eq!(create(&mut state, "t", None), Ok(id));
-    state.drop_table(&TableRef::Name("t".into()), false).unwrap();
+    state
+        .drop_table(&TableRef::Name("t".into()), false)
+        .unwrap();
     let gone = state.drop_table(&TableRef::Name("t".into()), false);
     assert_eq!(gone.unwrap_err().fatal_kind(), Some(FatalKind::NoSuchTable));
     assert_ne!(create(&mut state, "t", None), Ok(id));

@@ -76,7 +76,9 @@ impl Book {
         }
         self.rates.retain(|server, _| owners.contains(server));
         if settled {
-            let grown = uses.iter().map(|(id, used)| ((*id, used.instance), used.grown));
+            let grown = uses
+                .iter()
+                .map(|(id, used)| ((*id, used.instance), used.grown));
             self.base = Some(Base {
                 bytes: uses.values().map(|used| signed(used.bytes)).sum(),
                 grown: grown.collect(),
@@ -107,7 +109,10 @@ impl Book {
         let base = self.base.as_ref()?;
         let (mut sum, mut is_sure) = (0_i64, true);
         for ((server, instance), bound) in &self.bounds {
-            let used = self.uses.get(server).filter(|used| used.instance == *instance);
+            let used = self
+                .uses
+                .get(server)
+                .filter(|used| used.instance == *instance);
             let now = match used {
                 Some(used) => of(used)?,
                 None => {
@@ -189,7 +194,10 @@ impl Book {
     }
 
     /// The owners that have more than they should, and what they are to have first.
-    pub(super) fn lowered(&self, targets: &BTreeMap<ServerId, Target>) -> BTreeMap<ServerId, Target> {
+    pub(super) fn lowered(
+        &self,
+        targets: &BTreeMap<ServerId, Target>,
+    ) -> BTreeMap<ServerId, Target> {
         let lower = |(server, target): (&ServerId, &Target)| {
             let used = self.uses.get(server)?;
             let grown_max = least(used.grown_max, target.grown_max);
@@ -219,7 +227,11 @@ impl Book {
         });
         let is_bounded = |id: &ServerId| self.rates.contains_key(id);
         let mut free = quota.operations.map_or(u64::MAX, |quota| {
-            match self.owners.iter().all(|id| is_bounded(id) || !self.uses.contains_key(id)) {
+            match self
+                .owners
+                .iter()
+                .all(|id| is_bounded(id) || !self.uses.contains_key(id))
+            {
                 true => (quota * 1000).saturating_sub(self.rates.values().sum()),
                 false => 0,
             }
@@ -279,7 +291,9 @@ impl Book {
     /// Bytes of the table, as well as it is known; operations asked for and refused.
     pub(super) fn shown(&self) -> (u64, u64, u64) {
         let said = self.uses.values().map(|used| used.bytes).sum();
-        let bytes = self.bytes().map_or(said, |(bytes, _)| bytes.max(0).unsigned_abs());
+        let bytes = self
+            .bytes()
+            .map_or(said, |(bytes, _)| bytes.max(0).unsigned_abs());
         let sum = |of: fn(&QuotaUse) -> u64| self.uses.values().map(of).sum();
         (
             bytes,

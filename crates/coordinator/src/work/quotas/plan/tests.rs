@@ -217,7 +217,10 @@ fn nobody_is_told_that_a_table_is_full_while_a_crashed_owner_may_have_deleted() 
     world.round(false, 0);
     let target = world.book.targets(BOTH)[&ServerId(1)];
     assert_eq!(target.grown_full, None);
-    assert_eq!(target.grown_max, shared.targets(BOTH)[&ServerId(1)].grown_max);
+    assert_eq!(
+        target.grown_max,
+        shared.targets(BOTH)[&ServerId(1)].grown_max
+    );
     // Its tablets are back: the rest is there for all.
     world.round(true, 0);
     let target = world.book.targets(BOTH)[&ServerId(1)];
