@@ -3,7 +3,7 @@
 //! The coordinator asks what was used, and gives shares; the store keeps them
 //! ([`EngineTable::take_share`]).
 //!
-//! - QUOTA-3: a share of an earlier round than one that was heard of is ignored. So is one for
+//! - MASTER-7: a share of an earlier round than one that was heard of is ignored. So is one for
 //!   another ownership than the present one.
 //!
 //! Operations are counted before they are done: reads and changes of objects, each step of a

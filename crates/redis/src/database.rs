@@ -627,8 +627,8 @@ impl Databases {
         }
     }
 
-    /// Drops the table; the next write creates a new one, with the same quota. Ends when no server serves a dropped
-    /// table of this database any more, whoever dropped it.
+    /// Drops the table; the next write creates a new one, with the same quota. Ends when no server
+    /// serves a dropped table of this database any more, whoever dropped it.
     pub(crate) async fn flush(&self, database: DatabaseId) -> Result<(), Failure> {
         let dropped = self.client.empty_table(&database.table_name()).await;
         match dropped {

@@ -1,10 +1,10 @@
-//! The share that this server has of a table's quota, and what was used of it.
+//! The share that this server has of a table's quota, and its use.
 //!
 //! Two bounds, each of which may be absent:
 //!
 //! - **Bytes.** A change that makes an object larger is refused where the table would have grown
-//!   beyond the bound *by operations*. Replay, moved tablets and forgotten ones change what is
-//!   here, too, and neither count as growth nor are refused (QUOTA-1).
+//!   beyond the bound *by operations*. Replay, moved tablets and forgotten ones change the
+//!   bytes here, too, and neither count as growth nor are refused (QUOTA-1).
 //! - **Operations.** A bucket that holds the operations of one second. It is kept as the time at
 //!   which it would be full again, so taking from it is one exchange of a number.
 //!
@@ -12,8 +12,8 @@
 //!   neither is replay.
 //! - QUOTA-2: a transaction that does not fit is refused before anything of it is changed.
 //!
-//! Any thread. Changes that are under way on other cores are not counted yet: together they pass
-//! the bound by what is under way at most.
+//! Any thread. Changes that are under way on other cores are not counted yet: together they may
+//! pass the bound by their size.
 
 use crate::table::EngineTable;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -237,7 +237,7 @@ impl EngineTable {
     }
 
     /// Takes operations out of the bucket at this time of the caller's clock. Those that `must` be
-    /// done are never refused: what follows them waits the longer.
+    /// done are never refused: others behind them wait the longer.
     ///
     /// # Errors
     /// There are too few: when to come again. None was taken.

@@ -142,7 +142,7 @@ pub struct QuotaRound {
 }
 
 /// Say how you use the quotas of these tables, and take these shares of them. Shares of an earlier
-/// round than one that was heard of are ignored (QUOTA-3).
+/// round than one that was heard of are ignored (MASTER-7).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ShareQuotas {
     /// The number of this message.
@@ -173,14 +173,14 @@ pub struct QuotaGrant {
     pub quota: TableQuota,
     /// The most that [`QuotaUse::grown`] may be after a write; `None`: there is no bound.
     pub grown_max: Option<i64>,
-    /// What `grown` would be with all that the table has left. A write beyond it is refused for
-    /// good. `None`: that is not known.
+    /// `grown` with all that the table has left. A write beyond it is refused for good. `None`: that
+    /// is not known.
     pub grown_full: Option<i64>,
     /// Operations in a thousand seconds; `None`: there is no bound.
     pub operations_milli: Option<u64>,
 }
 
-/// What a server has used of a table's quota.
+/// The use that a server makes of a table's quota.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QuotaUse {

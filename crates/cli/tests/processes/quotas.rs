@@ -86,7 +86,7 @@ fn delete_some(cluster: &Cluster, count: usize) {
     }
 }
 
-// shows: QUOTA-1, QUOTA-2, QUOTA-3, QUOTA-4
+// shows: QUOTA-1, QUOTA-2, MASTER-7, COORD-20
 #[test]
 fn a_table_keeps_to_its_bytes_over_crashes_and_moves() {
     let cluster = Setup::servers(3).start();
@@ -100,7 +100,7 @@ fn a_table_keeps_to_its_bytes_over_crashes_and_moves() {
     cluster.run(["table", "create", "free"]).ok();
     fill_up(&cluster, "a");
 
-    // What makes nothing larger goes on, through every server.
+    // Changes that keep the size go on, through every server.
     let mut redis = cluster.connect(1);
     let same = "w".repeat(VALUE);
     assert!(redis.call(&["SET", "a1-0", &same]).is_ok());
@@ -110,7 +110,7 @@ fn a_table_keeps_to_its_bytes_over_crashes_and_moves() {
         Reply::bulk("v".repeat(VALUE))
     );
     assert!(redis.call(&["SET", "a1-2", &same]).is_ok());
-    // Of a transaction or a script that does not fit nothing is done, at one owner or at several.
+    // A transaction or a script is refused whole, at one owner and at several.
     let is_oom = |reply: &Reply| reply.error().is_some_and(|text| text.contains("OOM table"));
     for keys in [["{x}1", "{x}2"], ["y1", "z8"]] {
         assert!(redis.call(&["MULTI"]).is_ok());

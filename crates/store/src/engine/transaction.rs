@@ -19,10 +19,11 @@
 //! [`prepared`](super::prepared).
 
 mod buckets;
+mod growth;
 
 use buckets::{Locks, Rooms, Tables, lock_all};
 
-use super::apply::{MarkedSlot, Old, Target, Unsettled, bytes_of, growth_of, swing};
+use super::apply::{MarkedSlot, Old, Target, Unsettled, swing};
 use super::in_place::ValueHead;
 use super::prepared::{Prepare, counted_bytes, current_of};
 use super::read::{Pending, Seen};
@@ -342,7 +343,7 @@ impl<'t> Transaction<'t> {
         );
         let (changes, told) = match is_committed {
             true => {
-                self.may_grow(&drafts, &targets)?;
+                growth::may_grow(&drafts, &targets)?;
                 let changes = self.changes(&drafts, (&objects, now), &mut targets)?;
                 (changes, self.told(&drafts))
             }
@@ -358,34 +359,6 @@ impl<'t> Transaction<'t> {
                 self.append_volatile(locks, all, outcome, execution)
             }
         }
-    }
-
-    /// Whether the tables may become as large as the drafts would make them (QUOTA-2). What a lock
-    /// holds besides does not count: a transaction of deletions is always done.
-    fn may_grow(
-        &self,
-        drafts: &[Draft<'_, '_>],
-        targets: &[Target<'_>],
-    ) -> Result<(), EngineError> {
-        let mut growth: Vec<(&EngineTable, i64)> = Vec::new();
-        for (draft, target) in drafts.iter().zip(targets) {
-            let by = match draft.change() {
-                DraftChange::Nothing => continue,
-                DraftChange::Put(value, _) => growth_of(target, value.len()),
-                DraftChange::Delete => {
-                    -bytes_of(target.replaced().map_or(0, |old| old.object_bytes))
-                }
-            };
-            let of_table = growth
-                .iter_mut()
-                .find(|(table, _)| table.id() == target.table.id());
-            match of_table {
-                Some((_, sum)) => *sum += by,
-                None => growth.push((target.table, by)),
-            }
-        }
-        let mut growth = growth.into_iter();
-        growth.try_for_each(|(table, by)| table.may_grow(by).map_err(EngineError::Quota))
     }
 
     fn time(&self, objects: &[Option<Object<'_>>]) -> Now {

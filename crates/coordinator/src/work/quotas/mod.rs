@@ -107,7 +107,7 @@ fn is_settled(state: &State, table: TableId) -> bool {
     })
 }
 
-/// What is known of a table's shares, and of the operations done.
+/// The shares of a table, and the operations done.
 #[derive(Default)]
 struct Known {
     book: Book,

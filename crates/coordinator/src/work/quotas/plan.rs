@@ -1,7 +1,7 @@
 //! Sharing the quota of one table among its owners: the arithmetic.
 //!
-//! - QUOTA-4: what all owners together may let a table grow to is within its quota, or within what
-//!   it has where that is more. So a share is made smaller, and that is confirmed, before another
+//! - COORD-20: all owners together may let a table grow to its quota and no further. A table that
+//!   has more does not grow. So a share is made smaller, and that is confirmed, before another
 //!   one is made larger. A server that does not answer is taken to have used all of its share.
 
 use pluvio_units::ServerId;
@@ -19,7 +19,7 @@ struct Base {
     grown: BTreeMap<Holder, i64>,
 }
 
-/// What is known of the shares of a table.
+/// The shares of a table, as far as they are known.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Book {
     base: Option<Base>,
@@ -103,7 +103,7 @@ impl Book {
         }
     }
 
-    /// What is known of the holders' growth since the base: what it is, or may be. And whether all
+    /// Bytes at the base, and the holders' growth since: as it is, or as it may be. And whether all
     /// of it is known for sure.
     fn growth(&self, of: impl Fn(&QuotaUse) -> Option<i64>) -> Option<(i64, bool)> {
         let base = self.base.as_ref()?;
@@ -215,7 +215,7 @@ impl Book {
     }
 
     /// The shares that owners can have now: as they should be, as far as others have not too much
-    /// (QUOTA-4). They count as given from now on.
+    /// (COORD-20). They count as given from now on.
     pub(super) fn raised(
         &mut self,
         quota: TableQuota,
@@ -243,7 +243,7 @@ impl Book {
             };
             let mut given = *target;
             if let (Some(wanted), Some(has)) = (target.grown_max, used.grown_max) {
-                // What it has and does not use counts as given.
+                // An unused part of its share counts as given.
                 let more = wanted.saturating_sub(has.max(used.grown)).clamp(0, left);
                 left -= more;
                 given.grown_max = Some(wanted.min(has.max(used.grown).saturating_add(more)));

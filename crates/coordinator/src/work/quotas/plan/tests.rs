@@ -134,7 +134,7 @@ impl World {
     }
 }
 
-// shows: QUOTA-4
+// shows: COORD-20
 #[test]
 fn a_table_never_grows_beyond_its_quota_whatever_is_lost() {
     for seed in 1..1000 {
