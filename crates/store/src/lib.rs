@@ -42,6 +42,7 @@ mod indexes;
 mod leave;
 mod liveness;
 mod options;
+mod quota;
 mod replay;
 mod scan;
 mod table;
@@ -71,6 +72,7 @@ pub use pluvio_log::{
 };
 pub use pluvio_mutation::{Lifetime, RejectRules, TouchIf};
 pub use pluvio_units::{Deadline, LogId, ObjectVersion as Version, SegmentId, Size, TableId};
+pub use quota::{OverQuota, Share, ShareUse};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem, ScanOptions};
 pub use table::EngineTable;

@@ -34,6 +34,7 @@ mod metadata_trouble;
 mod migrate;
 mod network_bench;
 mod older_formats;
+mod quotas;
 mod replication;
 mod rings;
 mod rolling_restart;

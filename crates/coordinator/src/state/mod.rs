@@ -23,8 +23,8 @@ use pluvio_units::{
     ClusterId, MetadataVersion, MigrationId, RecoveryId, ServerId, ServerListVersion, TableId,
 };
 use pluvio_wire::{
-    Refusal, ServerInfo, ServerList, ServerState, TableInfo, TableRef, TabletInfo, TabletState,
-    Versions,
+    Refusal, ServerInfo, ServerList, ServerState, TableInfo, TableQuota, TableRef, TabletInfo,
+    TabletState, Versions,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -70,6 +70,7 @@ impl State {
                 active: Versions::OWN.newest,
                 balance_off: false,
                 losses: Vec::new(),
+                kept_quotas: BTreeMap::new(),
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),
@@ -135,6 +136,8 @@ impl State {
             name: table.name.clone(),
             seed: table.seed,
             hash: table.hash,
+            quota: table.quota.unwrap_or(TableQuota::NONE),
+            quota_state: None,
             tablets: table
                 .tablets
                 .iter()

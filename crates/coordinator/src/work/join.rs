@@ -194,6 +194,7 @@ mod tests {
             cuts: Vec::new(),
             kept: BTreeSet::new(),
             moves: Vec::new(),
+            quota: None,
         }
     }
 

@@ -8,6 +8,7 @@ mod drop;
 mod join;
 mod migrate;
 mod push;
+mod quotas;
 mod recover;
 mod sizes;
 mod split;

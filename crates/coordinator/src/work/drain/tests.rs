@@ -39,6 +39,7 @@ fn create(state: &mut State, name: &str, span: Option<u32>) -> TableId {
         name: name.into(),
         span,
         hash: HashKind::Seeded,
+        quota: pluvio_wire::QuotaWish::default(),
     };
     let table = state.create_table(create, 1, &NoChoice).unwrap();
     for tablet in &mut state.table_mut(table).unwrap().tablets {

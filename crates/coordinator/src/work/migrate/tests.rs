@@ -33,6 +33,7 @@ fn state() -> (State, TableId) {
         name: "t".into(),
         span: Some(1),
         hash: HashKind::Seeded,
+        quota: pluvio_wire::QuotaWish::default(),
     };
     let table = state.create_table(create, 1, &NoChoice).unwrap();
     state.table_mut(table).unwrap().tablets[0].state = TabletState::Normal;
