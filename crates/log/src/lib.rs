@@ -42,7 +42,8 @@ pub use error::{
 };
 pub use geometry::Geometry;
 pub use memory::{
-    CutObject, EntryView, MutableObject, Overwritable, ScatteredObject, VALUE_HEAD_BYTES,
+    CutObject, EntryView, LogReader, MutableObject, Overwritable, ReadEntry, ReadableLog,
+    ScatteredObject, VALUE_HEAD_BYTES,
 };
 pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
 pub use segments::{SegletGate, Segment};

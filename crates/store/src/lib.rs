@@ -42,6 +42,7 @@ mod indexes;
 mod leave;
 mod liveness;
 mod options;
+mod readers;
 mod replay;
 mod scan;
 mod table;
@@ -70,6 +71,7 @@ pub use pluvio_log::{
 };
 pub use pluvio_mutation::{Lifetime, RejectRules, TouchIf};
 pub use pluvio_units::{Deadline, LogId, ObjectVersion as Version, SegmentId, Size, TableId};
+pub use readers::{ReadableMap, ReadableTable};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem, ScanOptions};
 pub use table::EngineTable;

@@ -2,7 +2,7 @@
 //! reorderings the C11 memory model allows. The data is a loom cell, which reports an access that
 //! is not ordered with the reclaimer's overwriting it.
 
-use super::protocol::{self, IDLE, Word};
+use super::protocol::{self, ForeignWord, IDLE, Word};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -51,7 +51,9 @@ impl<const FENCED: bool> Word for ModelWord<FENCED> {
     fn raise(&self, to: u64) {
         self.0.fetch_max(to, Ordering::AcqRel);
     }
+}
 
+impl<const FENCED: bool> ForeignWord for ModelWord<FENCED> {
     fn load_relaxed(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -57,6 +57,10 @@ pub trait Word {
     fn take(&self) -> bool;
     /// Raises the word to at least `to`, with release.
     fn raise(&self, to: u64);
+}
+
+/// A word that readers of other processes look at.
+pub trait ForeignWord: Word {
     /// Loads without order.
     fn load_relaxed(&self) -> u64;
     /// An acquire fence.
@@ -110,7 +114,9 @@ impl Word for AtomicU64 {
     fn raise(&self, to: u64) {
         self.fetch_max(to, Ordering::AcqRel);
     }
+}
 
+impl ForeignWord for AtomicU64 {
     #[inline]
     fn load_relaxed(&self) -> u64 {
         self.load(Ordering::Relaxed)
@@ -187,7 +193,7 @@ where
 
 /// The reclaimer, before memory with stamps below `frontier` is used again, where other processes
 /// read.
-pub fn reuse_below<W: Word>(reused_below: &W, frontier: u64) {
+pub fn reuse_below<W: ForeignWord>(reused_below: &W, frontier: u64) {
     reused_below.raise(frontier);
     W::release_fence();
 }
@@ -198,7 +204,7 @@ pub fn begin_foreign<W: Word>(counter: &W) -> u64 {
 }
 
 /// The same reader, after its last access: whether what it has copied counts.
-pub fn counts<W: Word>(epoch: u64, reused_below: &W) -> bool {
+pub fn counts<W: ForeignWord>(epoch: u64, reused_below: &W) -> bool {
     W::acquire_fence();
     is_above(epoch, reused_below.load_relaxed())
 }
