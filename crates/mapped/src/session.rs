@@ -8,7 +8,7 @@ use pluvio_index::IndexReader;
 use pluvio_log::LogReader;
 use pluvio_memory::{GateView, SharedMemoryError};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with,
@@ -21,9 +21,9 @@ use std::time::Duration;
 /// How long an answer of the owner is waited for: it answers within some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Owner and reader agree on the time up to this. The answer to the greeting shows it.
-pub(crate) const CLOCK_SLACK: Duration = Duration::from_millis(20);
+pub(crate) const CLOCK_SLACK: Duration = Duration::from_millis(50);
 /// Greetings, one of which must be answered within [`CLOCK_SLACK`].
-const GREETINGS: u32 = 5;
+const GREETINGS: u32 = 20;
 
 /// Why a store cannot be read. Retryable, but for [`Self::Refused`] and [`Self::Clocks`], which
 /// another configuration helps against.
@@ -92,7 +92,7 @@ impl Session {
             for which in [Timeout::Recv, Timeout::Send] {
                 set_socket_timeout(&socket, which, Some(PATIENCE)).map_err(refused)?;
             }
-            rustix::net::connect(&socket, &address).map_err(refused)?;
+            retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(refused)?;
             let session = Self {
                 socket,
                 pid: rustix::process::getpid(),
@@ -113,8 +113,15 @@ impl Session {
 
     fn greet(&self) -> Result<Memory, OpenError> {
         let before = monotonic_ns();
-        self.send(&Message::Hello)?;
-        let (message, files) = self.receive()?;
+        // An owner that refuses says so, and closes, before it hears anything: then the greeting
+        // may fail, and the end is reported before its reason.
+        let greeted = self.send(&Message::Hello);
+        let answer = match (greeted, self.receive()) {
+            (Ok(()), Ok(answer)) | (Err(_), Ok(answer)) => Ok(answer),
+            (Ok(()), Err(_)) => self.receive(),
+            (Err(error), Err(_)) => Err(error),
+        };
+        let (message, files) = answer?;
         let after = monotonic_ns();
         let welcome = match message {
             Message::Welcome(welcome) => welcome,

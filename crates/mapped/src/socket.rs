@@ -3,7 +3,7 @@
 use crate::messages::{FILES_MAX, PACKET_MAX};
 use core::mem::MaybeUninit;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -26,7 +26,9 @@ pub fn send(
         return Err(Errno::INVAL);
     }
     let flags = flags | SendFlags::NOSIGNAL;
-    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags)?;
+    let sent = retry_on_intr(|| {
+        rustix::net::sendmsg(&socket, &[IoSlice::new(packet)], &mut control, flags)
+    })?;
     match sent == packet.len() {
         true => Ok(()),
         false => Err(Errno::MSGSIZE),
@@ -43,7 +45,10 @@ pub fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<(Vec<u8>, Vec<Owne
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let mut room = [IoSliceMut::new(&mut packet)];
-    let received = rustix::net::recvmsg(socket, &mut room, &mut control, flags)?;
+    // A process that was stopped meanwhile is told so, and goes on.
+    let received = retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut room, &mut control, flags)
+    })?;
     let mut files = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(some) = part {

@@ -251,3 +251,182 @@ fn is_key(found: pluvio_memory::RacingBytes<'_>, key: &[u8]) -> bool {
         copy == key
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering;
+    use pluvio_format::{Encoded, Graves, Object, Tombstone};
+    use pluvio_memory::Region;
+    use pluvio_units::SegmentId;
+
+    const SEGLETS: u64 = 4;
+    const KEY: &[u8] = b"a key of some bytes";
+
+    struct Log {
+        bytes: Region,
+        table: Region,
+        reader: LogReader,
+    }
+
+    impl Log {
+        fn new() -> Self {
+            let region = |bytes| Region::for_readers("pluvio-test", bytes, false).unwrap();
+            let bytes = region((SEGLETS + 1) * SEGLET_BYTES as u64);
+            let table = region(SEGLETS * WORDS_PER_SEGLET * 8);
+            let reader = LogReader::open(
+                (bytes.memfd().unwrap(), bytes.len()),
+                (table.memfd().unwrap(), table.len()),
+            );
+            Self {
+                reader: reader.unwrap(),
+                bytes,
+                table,
+            }
+        }
+
+        fn put(&self, mut at: u64, bytes: &[u8]) {
+            for &byte in bytes {
+                let word = self.bytes.word(at / 8 * 8);
+                let shift = at % 8 * 8;
+                let before = word.load(Ordering::Relaxed) & !(0xff << shift);
+                word.store(before | u64::from(byte) << shift, Ordering::Relaxed);
+                at += 1;
+            }
+        }
+
+        fn link(&self, seglet: u64, next: u64) {
+            let at = (seglet * WORDS_PER_SEGLET + NEXT_WORD) * 8;
+            self.table.word(at).store(next, Ordering::Relaxed);
+        }
+    }
+
+    fn object<'a>(value: &'a [u8], state: ObjectState, deadline: Option<Deadline>) -> Entry<'a> {
+        Entry::Object(Object {
+            table: TableId(3),
+            version: ObjectVersion(9),
+            timestamp_s: 7,
+            graves: Graves::NONE,
+            deadline,
+            state,
+            key: KEY,
+            value,
+        })
+    }
+
+    fn bytes_of(entry: &Entry<'_>) -> Vec<u8> {
+        Encoded::new(entry, false).unwrap().parts().concat()
+    }
+
+    #[test]
+    fn entries_are_read_as_they_were_written_wherever_seglets_end() {
+        let log = Log::new();
+        let deadline = Deadline::new(1_000);
+        let restored = Restored {
+            version: ObjectVersion(5),
+            value: b"before",
+        };
+        let (restored, long) = (restored.encode(), vec![7; 100_000]);
+        let found = |version, deadline| ReadEntry::Object {
+            version: ObjectVersion(version),
+            deadline,
+        };
+        let tombstone = Entry::Tombstone(Tombstone {
+            table: TableId(3),
+            version: ObjectVersion(9),
+            segment: SegmentId(1),
+            timestamp_s: 0,
+            key: KEY,
+        });
+        let plain = ObjectState::Plain;
+        let cases: [(Entry<'_>, ReadEntry, &[u8]); 7] = [
+            (object(b"", plain, None), found(9, None), b""),
+            (object(b"value", plain, None), found(9, None), b"value"),
+            (object(&long[..300], plain, None), found(9, None), &long[..300]),
+            (object(&long, plain, None), found(9, None), &long),
+            (object(b"v", plain, deadline), found(9, deadline), b"v"),
+            (object(&restored, ObjectState::Restored, None), found(5, None), b"before"),
+            (tombstone, ReadEntry::Tombstone, b"?"),
+        ];
+        // Seglet 2 is followed by 0, and 0 by 3.
+        log.link(2, 1);
+        log.link(0, 4);
+        let base = |seglet: u64| (seglet + 1) * SEGLET_BYTES as u64;
+        for (entry, expected, value) in cases {
+            let bytes = bytes_of(&entry);
+            for left in [SEGLET_BYTES, 60_000, 1_000, 40, 14, 13, 5, 1] {
+                let at = base(2) + (SEGLET_BYTES - left) as u64;
+                let (first, rest) = bytes.split_at(bytes.len().min(left));
+                let (second, third) = rest.split_at(rest.len().min(SEGLET_BYTES));
+                log.put(at, first);
+                log.put(base(0), second);
+                log.put(base(3), third);
+                let mut into = b"?".to_vec();
+                let read = |key, into: &mut Vec<u8>| {
+                    log.reader.read(EntryRef::new(at), (TableId(3), key), into)
+                };
+                assert_eq!(read(KEY, &mut into), expected, "{left} bytes before the border");
+                assert_eq!(into, value);
+                assert_eq!(read(b"a key of some bytez", &mut into), ReadEntry::Other);
+                assert_eq!(read(b"a key", &mut into), ReadEntry::Other);
+                let other = (TableId(4), KEY);
+                let other = log.reader.read(EntryRef::new(at), other, &mut into);
+                assert_eq!(other, ReadEntry::Other);
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_is_not_looked_into() {
+        let log = Log::new();
+        let prepared = object(b"two values", ObjectState::Prepared, None);
+        log.put(SEGLET_BYTES as u64, &bytes_of(&prepared));
+        let entry = EntryRef::new(SEGLET_BYTES as u64);
+        let mut into = Vec::new();
+        let read = |key, into: &mut Vec<u8>| log.reader.read(entry, (TableId(3), key), into);
+        assert_eq!(read(KEY, &mut into), ReadEntry::Locked);
+        assert_eq!(read(b"other", &mut into), ReadEntry::Other);
+    }
+
+    // shows: LOG-16
+    #[test]
+    fn rubbish_is_answered() {
+        let log = Log::new();
+        let mut random = 1_u64;
+        let mut next = || {
+            random = random.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+            random ^ random >> 31
+        };
+        let whole = bytes_of(&object(&[3; 900], ObjectState::Plain, Deadline::new(5)));
+        let mut into = Vec::new();
+        for round in 0..60_000_u64 {
+            let at = SEGLET_BYTES as u64 + next() % log.bytes.len();
+            let at = at.min(log.bytes.len() - 1 - next() % 40);
+            match round % 3 {
+                // A broken entry.
+                0 => {
+                    let mut bytes = whole.clone();
+                    for _ in 0..3 {
+                        let which = next() as usize % 30;
+                        bytes[which] = next() as u8;
+                    }
+                    let room = (log.bytes.len() - at) as usize;
+                    bytes.truncate(room);
+                    log.put(at, &bytes);
+                }
+                1 => log.put(at, &next().to_le_bytes()[..1]),
+                _ => log.link(next() % SEGLETS, next() >> (next() % 64)),
+            }
+            let key = if round % 2 == 0 { KEY } else { &KEY[..3] };
+            let _any = log.reader.read(EntryRef::new(at), (TableId(3), key), &mut into);
+            let wild = EntryRef::new(next() & ((1 << EntryRef::BITS) - 1));
+            let _any = log.reader.read(wild, (TableId(3), key), &mut into);
+        }
+        // A chain of seglets that never ends.
+        (0..SEGLETS).for_each(|seglet| log.link(seglet, seglet + 1));
+        log.put(SEGLET_BYTES as u64, &[whole[0], 0xff, 0xff, 0xff, 0x03]);
+        let first = EntryRef::new(SEGLET_BYTES as u64);
+        let read = log.reader.read(first, (TableId(3), KEY), &mut into);
+        assert_eq!(read, ReadEntry::Broken);
+    }
+}
