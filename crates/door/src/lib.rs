@@ -35,4 +35,5 @@ mod session;
 
 pub use door::{Allowed, Door, DoorError, DoorOptions, DoorStats};
 pub use owner::{FRESH, Owner};
+pub use pluvio_store::{Engine, ReadableMap, ReadableTable};
 pub use session::ReaderInfo;

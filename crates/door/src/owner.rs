@@ -22,7 +22,7 @@ pub trait Owner: Send + Sync {
     /// What may be read now. It must not change while this is called.
     fn map(&self) -> ReadableMap;
 
-    /// Until when what is in memory is the truth at least, of `CLOCK_MONOTONIC`, whose time was
+    /// Until when what is in memory is the truth at least, of `CLOCK_BOOTTIME`, whose time was
     /// `now` before this call. No later than [`FRESH`] after it.
     fn fresh_until(&self, now: Duration) -> Duration;
 }

@@ -51,4 +51,6 @@ pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkWrite};
 pub use space::LogSpace;
 pub use stats::{CleanerStats, LogStats, MemoryBinding};
 
-pub use pluvio_memory::{BindRefused, CopyMethod, EpochClock, EpochGuard, SegletClass};
+pub use pluvio_memory::{
+    BindRefused, CopyMethod, EpochClock, EpochGuard, GraceClock, SegletClass,
+};

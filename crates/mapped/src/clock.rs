@@ -1,5 +1,6 @@
-//! The clock that owner and readers share: `CLOCK_MONOTONIC`, which all processes of a machine
-//! have in common unless one is in a time namespace of its own.
+//! The clock that owner and readers share: `CLOCK_BOOTTIME`, which all processes of a machine have
+//! in common unless one is in a time namespace of its own. It goes on while the machine sleeps, so
+//! a lease ends then as well.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -8,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[must_use]
 #[inline]
 pub fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
+    let now = clock_gettime(ClockId::Boottime);
     let (s, ns) = (now.tv_sec.cast_unsigned(), now.tv_nsec.cast_unsigned());
     s.saturating_mul(1_000_000_000).saturating_add(ns)
 }

@@ -61,7 +61,7 @@ pub struct Welcome {
     pub log: u64,
     /// Bytes of the file of its table of seglets.
     pub seglets: u64,
-    /// The owner's `CLOCK_MONOTONIC` when it sent this, in nanoseconds.
+    /// The owner's `CLOCK_BOOTTIME` when it sent this, in nanoseconds.
     pub monotonic_ns: u64,
 }
 

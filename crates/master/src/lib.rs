@@ -43,6 +43,7 @@ mod master;
 mod migrate;
 mod ops;
 mod orders;
+mod readers;
 mod recover;
 mod recovery_attempts;
 mod service;

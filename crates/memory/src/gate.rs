@@ -4,7 +4,7 @@
 //! ```text
 //! line 0     | magic and layout |                                     ...
 //! line 1     | version of the map: what is served, and where its index is |
-//! line 2     | nothing read at this time of CLOCK_MONOTONIC or later counts, in ns |
+//! line 2     | nothing read at this time of CLOCK_BOOTTIME or later counts, in ns |
 //! line 3     | deadlines were judged by this time, in ms since 1970 |
 //!  ...
 //! byte 4096  | the epoch table: its counter, and below which stamp memory is used again |
@@ -102,7 +102,7 @@ impl GatePage {
         fence(Ordering::SeqCst);
     }
 
-    /// Reads up to that time of `CLOCK_MONOTONIC`, in nanoseconds, count. An earlier time than
+    /// Reads up to that time of `CLOCK_BOOTTIME`, in nanoseconds, count. An earlier time than
     /// before is taken as well.
     pub fn fresh_until(&self, monotonic_ns: u64) {
         // Release: the state that counts until then is visible.
@@ -195,7 +195,7 @@ impl GateView {
         Ok(())
     }
 
-    /// Until when reads count, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Until when reads count, in nanoseconds of `CLOCK_BOOTTIME`.
     #[must_use]
     #[inline(always)]
     pub fn fresh_until_ns(&self) -> u64 {

@@ -69,6 +69,7 @@ pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
     SinkWrite, Tombstones,
 };
+pub use pluvio_memory::GatePage;
 pub use pluvio_mutation::{Lifetime, RejectRules, TouchIf};
 pub use pluvio_units::{Deadline, LogId, ObjectVersion as Version, SegmentId, Size, TableId};
 pub use readers::{ReadableMap, ReadableTable};

@@ -66,7 +66,7 @@ impl Engine {
         self.space.for_readers().map(|readable| readable.gate)
     }
 
-    /// Tells readers that everything counts up to `until`, of `CLOCK_MONOTONIC`. Call it some times
+    /// Tells readers that everything counts up to `until`, of `CLOCK_BOOTTIME`. Call it some times
     /// in that time: it also brings the time forward by which they judge deadlines.
     pub fn tend_readers(&self, until: Duration) {
         if let Some(gate) = self.gate() {

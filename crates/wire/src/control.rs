@@ -586,8 +586,34 @@ pub struct ServerStatus {
     pub cleaner_passes: u64,
     /// Bytes of entries that came with tablets from other servers since the start.
     pub moved_here: u64,
+    /// Processes of its machine that read its memory.
+    pub mapped: MappedReaders,
 }
 impl Fields for ServerStatus {}
+
+/// Processes that read a server's memory without asking it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MappedReaders {
+    /// Those that read now.
+    pub readers: Vec<MappedReader>,
+    /// Processes that were let in since the start.
+    pub let_in: u64,
+    /// Processes that were refused since the start.
+    pub refused: u64,
+}
+
+/// A process that reads a server's memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MappedReader {
+    /// Its process id.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Milliseconds since it came.
+    pub since_ms: u64,
+}
 
 /// What the whole cluster has and does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
