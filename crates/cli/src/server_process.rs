@@ -200,7 +200,11 @@ fn open_door(server: &Arc<Server>, arguments: &Arguments) -> Result<Option<Arc<D
     let door = door.map_err(|error| Failure::new(format!("--mapped-reads: {error}")))?;
     let door = Arc::new(door);
     let told = Arc::downgrade(&door);
-    server.tell_readers(move || told.upgrade().map(|door| mapped::told(&door)).unwrap_or_default());
+    server.tell_readers(move || {
+        told.upgrade()
+            .map(|door| mapped::told(&door))
+            .unwrap_or_default()
+    });
     Ok(Some(door))
 }
 

@@ -11,9 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with,
-};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -272,7 +270,9 @@ impl Keeper {
         self.owner.engine().space().foreign_readers(attached);
         if !self.sessions.is_empty() {
             let now = Duration::from_nanos(monotonic_ns());
-            self.owner.engine().tend_readers(self.owner.fresh_until(now));
+            self.owner
+                .engine()
+                .tend_readers(self.owner.fresh_until(now));
         }
         let readers = self.sessions.iter().filter(|s| s.is_attached());
         let readers = readers.map(|session| session.info(now)).collect();

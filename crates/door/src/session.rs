@@ -120,10 +120,7 @@ impl Session {
         if ready.intersects(PollFlags::HUP) && !ready.intersects(PollFlags::IN) {
             return false;
         }
-        if ready.intersects(PollFlags::IN)
-            && self.queue.is_empty()
-            && !self.listen(owner, now)
-        {
+        if ready.intersects(PollFlags::IN) && self.queue.is_empty() && !self.listen(owner, now) {
             return false;
         }
         if !self.flush(owner, now) {

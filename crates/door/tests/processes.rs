@@ -6,9 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_door::{Allowed, DoorOptions};
 use pluvio_mapped::{OpenError, ReadError};
 use pluvio_store::{Size, Store};
-use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with,
-};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -51,7 +49,10 @@ fn child() {
 /// Reads all keys again and again, until there is a key `over`. Each value is whole, and none older
 /// than one that was seen before.
 fn read_until_it_ends(place: &Path) -> i32 {
-    let table = pluvio_mapped::Store::open(place).unwrap().table("t").unwrap();
+    let table = pluvio_mapped::Store::open(place)
+        .unwrap()
+        .table("t")
+        .unwrap();
     let (mut seen, mut into) = (vec![0; KEYS as usize], Vec::new());
     loop {
         for key in 0..KEYS {
@@ -98,7 +99,11 @@ fn filled(memory: Size, options: DoorOptions) -> (Shared, pluvio_store::Table) {
 fn round(table: &pluvio_store::Table, count: u64) {
     for key in 0..KEYS {
         let len = (key * 37 + count * 4099) % 10_000;
-        put(table, &key.to_le_bytes(), &value_of(key, count, len as usize));
+        put(
+            table,
+            &key.to_le_bytes(),
+            &value_of(key, count, len as usize),
+        );
     }
 }
 
@@ -141,7 +146,10 @@ fn a_reader_that_is_killed_holds_up_nothing() {
     table.put(b"over", b"").unwrap();
     assert!(steady.wait().unwrap().success());
     wait_for(|| attached(&shared) == 0);
-    assert!(shared.store.stats().cleaner.bytes_cleaned > 0, "nothing was cleaned");
+    assert!(
+        shared.store.stats().cleaner.bytes_cleaned > 0,
+        "nothing was cleaned"
+    );
 }
 
 /// The memory that stopped readers were reading is used again many times before they go on. What

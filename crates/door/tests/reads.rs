@@ -7,14 +7,17 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pluvio_door::{Door, DoorError, DoorOptions};
 use pluvio_mapped::{Answer, ReadError, Reader, Why};
 use pluvio_store::{
-    KeyHashing, Lifetime, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store, UpdatePolicy,
+    KeyHashing, Lifetime, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store,
+    UpdatePolicy,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::{Shared, count_of, put, value_of};
 
 fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(0x2545_f491_4f6c_dd1d);
+    *state = state
+        .wrapping_mul(0xd134_2543_de82_ef95)
+        .wrapping_add(0x2545_f491_4f6c_dd1d);
     (*state ^ *state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8
 }
 
@@ -45,13 +48,18 @@ fn every_read_gives_what_the_store_has() {
             model.insert(key, value);
         }
         for key in [key, random(&mut state) % 400] {
-            let found = mapped.version_into(key.to_string().as_bytes(), &mut into).unwrap();
+            let found = mapped
+                .version_into(key.to_string().as_bytes(), &mut into)
+                .unwrap();
             let version = table.get_with(key.to_string().as_bytes(), |version, _| version);
             assert_eq!(found, version);
             assert_eq!(found.map(|_| &into), model.get(&key), "key {key}");
         }
     }
-    assert!(shared.store.stats().cleaner.bytes_cleaned > 0, "nothing was cleaned");
+    assert!(
+        shared.store.stats().cleaner.bytes_cleaned > 0,
+        "nothing was cleaned"
+    );
 }
 
 /// One writer for each key, and readers: a read that begins after a write ended sees it, and no
@@ -98,7 +106,10 @@ fn readers_beside_writers_and_the_cleaner_see_each_write_once_it_is_done() {
         over.store(true, Ordering::Relaxed);
     });
     assert!(reads.load(Ordering::Relaxed) > 0);
-    assert!(shared.store.stats().cleaner.bytes_cleaned > 0, "nothing was cleaned");
+    assert!(
+        shared.store.stats().cleaner.bytes_cleaned > 0,
+        "nothing was cleaned"
+    );
 }
 
 #[test]
@@ -137,11 +148,19 @@ fn nothing_counts_once_the_door_is_closed() {
     assert!(mapped.get(b"key").unwrap().is_some());
     drop(core::mem::replace(&mut shared.door, {
         let other = shared.place.with_extension("other");
-        Door::open(other, Arc::new(shared.store.clone()), DoorOptions::default()).unwrap()
+        Door::open(
+            other,
+            Arc::new(shared.store.clone()),
+            DoorOptions::default(),
+        )
+        .unwrap()
     }));
     assert!(matches!(mapped.get(b"key"), Err(ReadError::Gone(_))));
     let answer = reader.read(id, b"key", &mut Vec::new());
-    assert!(matches!(answer, Answer::Ask(Why::OldMap | Why::NotFresh)), "{answer:?}");
+    assert!(
+        matches!(answer, Answer::Ask(Why::OldMap | Why::NotFresh)),
+        "{answer:?}"
+    );
     assert!(reader.is_stale() && reader.refresh().is_err());
     // A new door at the old place.
     let options = DoorOptions::default();
@@ -212,7 +231,11 @@ fn what_cannot_be_shared_is_refused() {
     let refused = Door::open(&place, private, DoorOptions::default());
     assert!(matches!(refused, Err(DoorError::NotShared)));
     let one = Shared::new(Size::mib(64));
-    let taken = Door::open(&one.place, Arc::new(one.store.clone()), DoorOptions::default());
+    let taken = Door::open(
+        &one.place,
+        Arc::new(one.store.clone()),
+        DoorOptions::default(),
+    );
     assert!(matches!(taken, Err(DoorError::InUse(_))));
     let file = one.place.with_extension("file");
     std::fs::write(&file, "mine").unwrap();

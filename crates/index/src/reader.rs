@@ -118,11 +118,7 @@ impl IndexReader {
     /// The result of `take` for the entry with this hash. It is asked about slots with the right
     /// tag until it gives something, possibly more than once about the same one.
     #[inline]
-    pub fn lookup<T>(
-        &self,
-        hash: KeyHash,
-        mut take: impl FnMut(Slot) -> Option<T>,
-    ) -> Lookup<T> {
+    pub fn lookup<T>(&self, hash: KeyHash, mut take: impl FnMut(Slot) -> Option<T>) -> Lookup<T> {
         let place = self.spread.place(hash);
         let Some(address) = self.address(place) else {
             return Lookup::Broken;
@@ -177,7 +173,11 @@ impl IndexReader {
                 return Lookup::Found(taken);
             }
         }
-        let is_unmoved = || self.memory.load(head_at).is_some_and(|now| unmoved(head, now));
+        let is_unmoved = || {
+            self.memory
+                .load(head_at)
+                .is_some_and(|now| unmoved(head, now))
+        };
         let mut next = next_of(head);
         let mut lines = 0;
         while next != 0 {
@@ -251,7 +251,7 @@ mod tests {
     use crate::IndexOptions;
     use crate::tests::{copy_of, hash_of_key, key_of};
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-    use pluvio_memory::{GateView, GatePage, GraceClock, ReclaimEpochs};
+    use pluvio_memory::{GatePage, GateView, GraceClock, ReclaimEpochs};
     use std::sync::Arc;
 
     fn index(entries_max: u64) -> Index {
@@ -283,7 +283,9 @@ mod tests {
             index.resize(&epochs.pin(), |entry| hash_of_key(key_of(entry)));
         };
         for key in 0..20_000 {
-            let done = index.lock(hash_of_key(key)).insert(copy_of(key, 0), key % 2 == 0);
+            let done = index
+                .lock(hash_of_key(key))
+                .insert(copy_of(key, 0), key % 2 == 0);
             done.unwrap();
             resize();
             if key % 64 == 0 {
@@ -291,7 +293,10 @@ mod tests {
                     let Lookup::Found(slot) = find(&reader, known) else {
                         panic!("key {known} of {key} is not found");
                     };
-                    assert_eq!((slot.entry, slot.pending), (copy_of(known, 0), known % 2 == 0));
+                    assert_eq!(
+                        (slot.entry, slot.pending),
+                        (copy_of(known, 0), known % 2 == 0)
+                    );
                 }
                 assert_eq!(find(&reader, key + 1), Lookup::Absent);
             }
@@ -316,7 +321,11 @@ mod tests {
         }
         for key in 0..501 {
             let found = reader.lookup(hash, |slot| (key_of(slot.entry) == key).then_some(()));
-            let expected = if key < 500 { Lookup::Found(()) } else { Lookup::Absent };
+            let expected = if key < 500 {
+                Lookup::Found(())
+            } else {
+                Lookup::Absent
+            };
             assert_eq!(found, expected);
         }
     }
@@ -332,7 +341,10 @@ mod tests {
         let gate = GateView::open(page.file(), page.bytes()).unwrap();
         let index = Arc::new(index(100_000));
         for key in 0..STAY {
-            index.lock(hash_of_key(key)).insert(copy_of(key, 0), false).unwrap();
+            index
+                .lock(hash_of_key(key))
+                .insert(copy_of(key, 0), false)
+                .unwrap();
         }
         let reader = reader(&index);
         let (over, absent) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -345,7 +357,10 @@ mod tests {
                     let found = find(&reader, key);
                     let missing = find(&reader, key + 1_000_000);
                     if gate.check(since, 1).is_ok() {
-                        assert!(matches!(found, Lookup::Found(_) | Lookup::Busy), "{found:?}");
+                        assert!(
+                            matches!(found, Lookup::Found(_) | Lookup::Busy),
+                            "{found:?}"
+                        );
                         assert!(matches!(missing, Lookup::Absent | Lookup::Busy));
                         if missing == Lookup::Absent {
                             absent.fetch_add(1, Ordering::Relaxed);

@@ -279,10 +279,16 @@ fn check(options: &LogOptions) -> Result<(), OpenError> {
         return bad("cleaners", format!("{} is not 1 to 64", options.cleaners));
     }
     if options.readers.is_some() && options.in_place {
-        return bad("readers", "other processes do not read what is overwritten in place".into());
+        return bad(
+            "readers",
+            "other processes do not read what is overwritten in place".into(),
+        );
     }
     if options.readers.is_some() && options.epoch_clock != EpochClock::Counter {
-        return bad("readers", "other processes know the usual epoch clock only".into());
+        return bad(
+            "readers",
+            "other processes know the usual epoch clock only".into(),
+        );
     }
     if options.in_place && options.durability != Durability::Volatile {
         return bad("in_place", "replicas would keep the old value".into());

@@ -39,7 +39,9 @@ impl MappedTable {
         if !self.served.get(served)?.contains(hash) {
             return None;
         }
-        let at = self.indexes.partition_point(|(range, ..)| range.last < hash);
+        let at = self
+            .indexes
+            .partition_point(|(range, ..)| range.last < hash);
         let (range, _, index) = self.indexes.get(at)?;
         range.contains(hash).then_some(index)
     }
@@ -102,6 +104,8 @@ impl Map {
     /// The index with this number, if the map has it.
     pub(crate) fn index(&self, id: u64) -> Option<&Arc<IndexReader>> {
         let mut indexes = self.tables.values().flat_map(|table| &table.indexes);
-        indexes.find(|(_, known, _)| *known == id).map(|(.., index)| index)
+        indexes
+            .find(|(_, known, _)| *known == id)
+            .map(|(.., index)| index)
     }
 }

@@ -190,8 +190,8 @@ impl Message {
         let message = match take_byte(&mut rest)? {
             HELLO => {
                 let (magic, protocol) = (take::<4>(&mut rest)?, take::<2>(&mut rest)?);
-                let is_ours = u32::from_le_bytes(magic) == MAGIC
-                    && u16::from_le_bytes(protocol) == PROTOCOL;
+                let is_ours =
+                    u32::from_le_bytes(magic) == MAGIC && u16::from_le_bytes(protocol) == PROTOCOL;
                 is_ours.then_some(Self::Hello).ok_or(BadMessage)?
             }
             WELCOME => Self::Welcome(Welcome {

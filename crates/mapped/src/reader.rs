@@ -20,8 +20,8 @@ use pluvio_index::{IndexReader, Lookup};
 use pluvio_log::ReadEntry;
 use pluvio_memory::NotCounted;
 use pluvio_units::{Deadline, KeyHash, ObjectVersion, ServerId, TableHash, TableId, UnixMs};
-use std::path::{Path, PathBuf};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Attempts of one read whose memory was used again meanwhile. That takes milliseconds, and a read
@@ -151,7 +151,9 @@ impl Reader {
     pub fn table_named(&self, name: &str) -> Option<TableId> {
         let attached = self.attached.load();
         let mut tables = attached.map.tables.iter();
-        tables.find(|(_, table)| table.name == name).map(|(id, _)| *id)
+        tables
+            .find(|(_, table)| table.name == name)
+            .map(|(id, _)| *id)
     }
 
     /// How the keys of a table are hashed.
@@ -258,7 +260,9 @@ impl Reader {
         let Some(index) = index else {
             return self.not_here(attached);
         };
-        let answer = attached.memory.read(index, attached.map.version, place, into);
+        let answer = attached
+            .memory
+            .read(index, attached.map.version, place, into);
         match answer {
             Answer::Ask(Why::OldMap | Why::NotFresh) => self.note_stale(attached),
             Answer::Found(_) | Answer::Absent | Answer::Ask(_) => {}

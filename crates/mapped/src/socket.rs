@@ -46,9 +46,7 @@ pub fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<(Vec<u8>, Vec<Owne
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let mut room = [IoSliceMut::new(&mut packet)];
     // A process that was stopped meanwhile is told so, and goes on.
-    let received = retry_on_intr(|| {
-        rustix::net::recvmsg(&socket, &mut room, &mut control, flags)
-    })?;
+    let received = retry_on_intr(|| rustix::net::recvmsg(&socket, &mut room, &mut control, flags))?;
     let mut files = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(some) = part {

@@ -13,8 +13,8 @@
 //!   that uses it. Both come and go under one lock.
 
 use arc_swap::ArcSwap;
-use pluvio_store::GatePage;
 use pluvio_store::EngineTable;
+use pluvio_store::GatePage;
 use pluvio_units::{HashRange, KeyHash, TableId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{Ordering, fence};

@@ -149,7 +149,10 @@ mod tests {
         assert!(ReadRegion::open(open.memfd().unwrap(), open.len()).is_err());
         let (region, _) = pair();
         let file = region.memfd().unwrap();
-        assert!(ReadRegion::open(file, REGION_GRANULE_BYTES).is_err(), "another length");
+        assert!(
+            ReadRegion::open(file, REGION_GRANULE_BYTES).is_err(),
+            "another length"
+        );
         assert!(ReadRegion::open(file, 0).is_err() && ReadRegion::open(file, 1).is_err());
         let null = rustix::fs::open(
             "/dev/null",
@@ -175,8 +178,8 @@ mod tests {
             assert!(rustix::fs::ftruncate(file, 0).is_err());
             assert!(rustix::io::pwrite(file, &[1], 0).is_err());
             assert!(rustix::fs::fcntl_add_seals(file, rustix::fs::SealFlags::WRITE).is_err());
-            let punch = rustix::fs::FallocateFlags::PUNCH_HOLE
-                | rustix::fs::FallocateFlags::KEEP_SIZE;
+            let punch =
+                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
             assert!(rustix::fs::fallocate(file, punch, 0, REGION_GRANULE_BYTES).is_err());
             // SAFETY: a new mapping at an address the kernel chooses disturbs nothing.
             let writable = unsafe {

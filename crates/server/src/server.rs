@@ -15,8 +15,8 @@ use crate::status::{Readiness, StatusSource, WholeStatus};
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, TaskHandle, Transport};
 use pluvio_log::{
-    CleanerOptions, Corruption, Durability, Geometry, GraceClock, LogOptions, LogStats, MemoryBinding,
-    MemoryPart, OpenError,
+    CleanerOptions, Corruption, Durability, Geometry, GraceClock, LogOptions, LogStats,
+    MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{ClientMemory, Latencies, RedisService, Totals};
@@ -24,8 +24,8 @@ use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, Size};
 use pluvio_wire::{
-    ClusterSettings, Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, MappedReaders, Refusal,
-    RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
+    ClusterSettings, Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, MappedReaders,
+    Refusal, RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

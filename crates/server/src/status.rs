@@ -36,7 +36,11 @@ impl WholeStatus {
         let times = ports.fold(TimeSpread::default(), |sum, port| sum.plus(&port.spread()));
         ServerStatus {
             command_times: times,
-            mapped: self.readers.get().map(|readers| readers()).unwrap_or_default(),
+            mapped: self
+                .readers
+                .get()
+                .map(|readers| readers())
+                .unwrap_or_default(),
             ..self.source.read()
         }
     }

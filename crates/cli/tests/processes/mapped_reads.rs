@@ -42,7 +42,12 @@ fn tablets(cluster: &Cluster) -> Vec<(String, u64)> {
         let first = t["first"].as_str().unwrap().to_owned();
         (first, t["server"].as_u64().unwrap())
     };
-    table["tablets"].as_array().unwrap().iter().map(tablet).collect()
+    table["tablets"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(tablet)
+        .collect()
 }
 
 /// Moves all of the table to one server.
@@ -109,7 +114,9 @@ impl Registers {
         let wanted = self.writes.load(Ordering::Relaxed) + MANY;
         wait_for("acknowledged writes", || {
             let so_far = self.writes.load(Ordering::Relaxed);
-            (so_far >= wanted).then_some(()).ok_or(format!("{so_far} of {wanted}"))
+            (so_far >= wanted)
+                .then_some(())
+                .ok_or(format!("{so_far} of {wanted}"))
         });
     }
 
@@ -121,8 +128,12 @@ impl Registers {
             let answers: Vec<_> = (0..KEYS)
                 .map(|key| reader.read(self.table, &key.to_le_bytes(), &mut into))
                 .collect();
-            let found = answers.iter().any(|answer| matches!(answer, Answer::Found(_)));
-            (found == is_wanted).then_some(()).ok_or(format!("{answers:?}"))
+            let found = answers
+                .iter()
+                .any(|answer| matches!(answer, Answer::Found(_)));
+            (found == is_wanted)
+                .then_some(())
+                .ok_or(format!("{answers:?}"))
         });
     }
 }
@@ -158,7 +169,9 @@ fn reads_in_memory_see_each_acknowledged_write_while_tablets_come_and_go() {
             while !registers.over.load(Ordering::Relaxed) {
                 count += 1;
                 for key in 0..KEYS {
-                    client.write(&table, &key.to_le_bytes(), value(count)).unwrap();
+                    client
+                        .write(&table, &key.to_le_bytes(), value(count))
+                        .unwrap();
                     registers.done[key as usize].store(count, Ordering::Release);
                     registers.writes.fetch_add(1, Ordering::Relaxed);
                 }
@@ -200,7 +213,9 @@ fn told(cluster: &Cluster, id: u64) {
     let mut servers = status["servers"].as_array().unwrap().iter();
     let server = servers.find(|server| server["id"] == id).unwrap();
     let readers = server["mapped"]["readers"].as_array().unwrap();
-    let own = readers.iter().filter(|reader| reader["pid"] == std::process::id());
+    let own = readers
+        .iter()
+        .filter(|reader| reader["pid"] == std::process::id());
     assert_eq!(own.count(), 2, "{server}");
     let text = cluster.run(["status"]).text();
     let line = format!("process {} of user", std::process::id());

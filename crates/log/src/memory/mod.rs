@@ -31,8 +31,8 @@ use crate::geometry::Geometry;
 use crate::options::LogOptions;
 use pluvio_format::Check;
 use pluvio_memory::{EpochGuard, GatePage, RacingBytes, ReclaimEpochs, Region, RegionError};
-use rustix::fd::BorrowedFd;
 use pluvio_units::{EntryRef, LogPosition, SEGLET_BYTES};
+use rustix::fd::BorrowedFd;
 
 /// The memory of a log that other processes may map: each file with its bytes.
 #[derive(Debug, Clone, Copy)]

@@ -171,12 +171,10 @@ impl LogReader {
                     deadline: object.deadline,
                 }
             }
-            Entry::Tombstone(tombstone) => {
-                match tombstone.table == table && tombstone.key == key {
-                    true => ReadEntry::Tombstone,
-                    false => ReadEntry::Other,
-                }
-            }
+            Entry::Tombstone(tombstone) => match tombstone.table == table && tombstone.key == key {
+                true => ReadEntry::Tombstone,
+                false => ReadEntry::Other,
+            },
             Entry::SegmentHeader(_)
             | Entry::LogDigest(_)
             | Entry::SafeVersion(_)
@@ -342,10 +340,18 @@ mod tests {
         let cases: [(Entry<'_>, ReadEntry, &[u8]); 7] = [
             (object(b"", plain, None), found(9, None), b""),
             (object(b"value", plain, None), found(9, None), b"value"),
-            (object(&long[..300], plain, None), found(9, None), &long[..300]),
+            (
+                object(&long[..300], plain, None),
+                found(9, None),
+                &long[..300],
+            ),
             (object(&long, plain, None), found(9, None), &long),
             (object(b"v", plain, deadline), found(9, deadline), b"v"),
-            (object(&restored, ObjectState::Restored, None), found(5, None), b"before"),
+            (
+                object(&restored, ObjectState::Restored, None),
+                found(5, None),
+                b"before",
+            ),
             (tombstone, ReadEntry::Tombstone, b"?"),
         ];
         // Seglet 2 is followed by 0, and 0 by 3.
@@ -365,7 +371,11 @@ mod tests {
                 let read = |key, into: &mut Vec<u8>| {
                     log.reader.read(EntryRef::new(at), (TableId(3), key), into)
                 };
-                assert_eq!(read(KEY, &mut into), expected, "{left} bytes before the border");
+                assert_eq!(
+                    read(KEY, &mut into),
+                    expected,
+                    "{left} bytes before the border"
+                );
                 assert_eq!(into, value);
                 assert_eq!(read(b"a key of some bytez", &mut into), ReadEntry::Other);
                 assert_eq!(read(b"a key", &mut into), ReadEntry::Other);
@@ -418,7 +428,9 @@ mod tests {
                 _ => log.link(next() % SEGLETS, next() >> (next() % 64)),
             }
             let key = if round % 2 == 0 { KEY } else { &KEY[..3] };
-            let _any = log.reader.read(EntryRef::new(at), (TableId(3), key), &mut into);
+            let _any = log
+                .reader
+                .read(EntryRef::new(at), (TableId(3), key), &mut into);
             let wild = EntryRef::new(next() & ((1 << EntryRef::BITS) - 1));
             let _any = log.reader.read(wild, (TableId(3), key), &mut into);
         }

@@ -288,15 +288,13 @@ impl Copied {
             epoch = protocol::begin_foreign(&self.counter);
         }
         let looked = self.reused_below.load_relaxed();
-        let copy = self.places[at].each_ref().map(|w| w.load(Ordering::Relaxed));
+        let copy = self.places[at]
+            .each_ref()
+            .map(|w| w.load(Ordering::Relaxed));
         let counts = match mistake {
             Mistake::LooksFirst => protocol::is_above(epoch, looked),
-            Mistake::NoAcquireFence => {
-                protocol::is_above(epoch, self.reused_below.load_relaxed())
-            }
-            Mistake::CountsEqual => {
-                protocol::counts(epoch.wrapping_add(1), &self.reused_below)
-            }
+            Mistake::NoAcquireFence => protocol::is_above(epoch, self.reused_below.load_relaxed()),
+            Mistake::CountsEqual => protocol::counts(epoch.wrapping_add(1), &self.reused_below),
             Mistake::None
             | Mistake::ToldLate
             | Mistake::NoReleaseFence
