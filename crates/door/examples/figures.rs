@@ -4,7 +4,10 @@
 //! by a process of its own. Each figure is the median of some rounds. The socket speaks Redis's
 //! protocol to a thread of the owner, one request at a time: the least that a server does.
 
-#![allow(clippy::disallowed_methods, reason = "it measures time, in threads of its own")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it measures time, in threads of its own"
+)]
 
 use pluvio_door::{Door, DoorOptions};
 use pluvio_store::{Size, Store, Table};
@@ -42,7 +45,10 @@ fn own() -> Result<(), Failure> {
 
 fn own_in(directory: &Path) -> Result<(), Failure> {
     let place = directory.join("door");
-    let store = Store::builder().memory(Size::mib(512)).shared(true).build()?;
+    let store = Store::builder()
+        .memory(Size::mib(512))
+        .shared(true)
+        .build()?;
     let table = store.create_table("t")?;
     for key in 0..KEYS {
         table.put(&key.to_le_bytes(), &[key as u8; VALUE])?;
@@ -61,7 +67,9 @@ fn own_in(directory: &Path) -> Result<(), Failure> {
             let _end = serve(connection, &table);
         }
     });
-    let status = Command::new(std::env::current_exe()?).env(PLACE, &place).status()?;
+    let status = Command::new(std::env::current_exe()?)
+        .env(PLACE, &place)
+        .status()?;
     match status.success() {
         true => Ok(()),
         false => Err("the other process failed".into()),

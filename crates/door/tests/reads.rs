@@ -5,7 +5,10 @@ mod support;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pluvio_door::{Door, DoorError, DoorOptions};
+use pluvio_index::{IndexReader, Lookup};
+use pluvio_log::{LogReader, ReadEntry};
 use pluvio_mapped::{Answer, ReadError, Reader, Why};
+use pluvio_memory::{GateView, NotCounted};
 use pluvio_store::{
     KeyHashing, Lifetime, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size, Store,
     UpdatePolicy,
@@ -35,7 +38,7 @@ fn every_read_gives_what_the_store_has() {
     let mapped = shared.reader().table("t").unwrap();
     let mut model = BTreeMap::<u64, Vec<u8>>::new();
     let (mut state, mut into) = (1, Vec::new());
-    for _step in 0..20_000 {
+    for _step in 0..6_000 {
         let key = random(&mut state) % 400;
         let name = key.to_string();
         if random(&mut state) % 4 == 0 {
@@ -68,7 +71,7 @@ fn every_read_gives_what_the_store_has() {
 #[test]
 fn readers_beside_writers_and_the_cleaner_see_each_write_once_it_is_done() {
     const KEYS: u64 = 512;
-    const ROUNDS: u64 = 300;
+    const ROUNDS: u64 = 100;
     let shared = Shared::new(Size::mib(40));
     let table = shared.store.create_table("t").unwrap();
     let done: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
@@ -110,6 +113,55 @@ fn readers_beside_writers_and_the_cleaner_see_each_write_once_it_is_done() {
         shared.store.stats().cleaner.bytes_cleaned > 0,
         "nothing was cleaned"
     );
+}
+
+/// A read that stands still in the middle, for as long as all memory is used again: nobody waits
+/// for it, and its copy does not count.
+// shows: M4
+#[test]
+fn a_copy_of_memory_that_was_used_again_does_not_count() {
+    let shared = Shared::new(Size::mib(32));
+    let table = shared.store.create_table("t").unwrap();
+    let overwrite = |count| {
+        for key in 0..512_u64 {
+            put(&table, &key.to_le_bytes(), &value_of(key, count, 4_000));
+        }
+    };
+    overwrite(0);
+    let readable = shared.store.engine().space().for_readers().unwrap();
+    let gate = GateView::open(readable.gate.file(), readable.gate.bytes()).unwrap();
+    let log = LogReader::open(readable.bytes, readable.table).unwrap();
+    let map = shared.store.readable();
+    let (id, hash) = (map.tables[0].id, map.tables[0].hash);
+    let (layout, file) = map.tables[0].indexes[0].1.for_readers().unwrap();
+    let index = IndexReader::open(file, layout).unwrap();
+    let (key, mut into) = (7_u64.to_le_bytes(), Vec::new());
+    let mut find = || {
+        let found = index.lookup(hash.of(&key), |slot| {
+            let read = log.read(slot.entry, (id, &key), &mut into);
+            matches!(read, ReadEntry::Object { .. }).then_some(slot.entry)
+        });
+        match found {
+            Lookup::Found(entry) => entry,
+            other => panic!("{other:?}"),
+        }
+    };
+    let since = gate.begin();
+    let entry = find();
+    assert_eq!(gate.check(since, map.version), Ok(()));
+    let cleaned = || shared.store.stats().cleaner.bytes_cleaned;
+    let (before, mut count) = (cleaned(), 0);
+    while cleaned() < before + (80 << 20) {
+        count += 1;
+        overwrite(count);
+    }
+    let _rubbish = log.read(entry, (id, &key), &mut Vec::new());
+    assert_eq!(gate.check(since, map.version), Err(NotCounted::Reused));
+    // It begins anew.
+    let since = gate.begin();
+    find();
+    assert_eq!(gate.check(since, map.version), Ok(()));
+    assert_eq!(count_of(7, &into), count);
 }
 
 #[test]

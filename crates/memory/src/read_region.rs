@@ -162,6 +162,26 @@ mod tests {
         assert!(ReadRegion::open(null.unwrap().as_fd(), REGION_GRANULE_BYTES).is_err());
     }
 
+    #[test]
+    fn a_forked_child_reads_on() {
+        let (region, view) = pair();
+        // SAFETY: the child loads words and ends, which is safe between fork and exec.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "no process");
+        if child == 0 {
+            while view.load(0) != Some(8) {
+                core::hint::spin_loop();
+            }
+            // SAFETY: ends this process, and runs nothing else in it.
+            unsafe { libc::_exit(0) };
+        }
+        region.word(0).store(8, Ordering::Release);
+        let mut status = 0;
+        // SAFETY: waits for the child made above; `status` is ours.
+        let ended = unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!((ended, status), (child, 0));
+    }
+
     /// Whatever a process does that has the file, even as the owner's user: it can only read.
     #[test]
     fn nobody_who_has_the_file_can_write_it_or_change_its_length() {

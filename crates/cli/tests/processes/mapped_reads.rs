@@ -4,7 +4,7 @@
 use crate::support::cluster::Cluster;
 use crate::support::native::native;
 use crate::support::program::{Running, command};
-use crate::support::{Setup, wait_for};
+use crate::support::{Reply, Setup, wait_for};
 use pluvio_mapped::{Answer, Reader, Why};
 use pluvio_units::TableId;
 use serde_json::Value;
@@ -34,10 +34,10 @@ fn join(cluster: &Cluster) -> (Running, PathBuf, u64) {
 }
 
 /// First hash and owner of each tablet of the table.
-fn tablets(cluster: &Cluster) -> Vec<(String, u64)> {
+fn tablets(cluster: &Cluster, name: &str) -> Vec<(String, u64)> {
     let listed = cluster.run(["table", "list", "--json"]).json();
     let tables = listed["tables"].as_array().unwrap().clone();
-    let table = tables.iter().find(|t| t["name"] == TABLE).unwrap();
+    let table = tables.iter().find(|t| t["name"] == name).unwrap();
     let tablet = |t: &Value| {
         let first = t["first"].as_str().unwrap().to_owned();
         (first, t["server"].as_u64().unwrap())
@@ -51,11 +51,11 @@ fn tablets(cluster: &Cluster) -> Vec<(String, u64)> {
 }
 
 /// Moves all of the table to one server.
-fn move_all(cluster: &Cluster, to: u64) {
-    for (first, owner) in tablets(cluster) {
+fn move_all(cluster: &Cluster, name: &str, to: u64) {
+    for (first, owner) in tablets(cluster, name) {
         if owner != to {
             let to = to.to_string();
-            let arguments = ["table", "migrate", TABLE, "--at", &first, "--to", &to];
+            let arguments = ["table", "migrate", name, "--at", &first, "--to", &to];
             cluster.run(arguments).ok();
         }
     }
@@ -180,14 +180,14 @@ fn reads_in_memory_see_each_acknowledged_write_while_tablets_come_and_go() {
         let reads = threads.spawn(|| registers.read(&reader));
         let second = Reader::open(&door).unwrap();
         for _turn in 0..3 {
-            move_all(&cluster, id);
+            move_all(&cluster, TABLE, id);
             registers.wait_in_memory(&second, true);
             registers.wait_for_writes();
-            move_all(&cluster, other);
+            move_all(&cluster, TABLE, other);
             registers.wait_in_memory(&second, false);
             registers.wait_for_writes();
         }
-        move_all(&cluster, id);
+        move_all(&cluster, TABLE, id);
         registers.wait_in_memory(&second, true);
         told(&cluster, id);
         // What it had goes to others, who change it.
@@ -220,6 +220,49 @@ fn told(cluster: &Cluster, id: u64) {
     let text = cluster.run(["status"]).text();
     let line = format!("process {} of user", std::process::id());
     assert!(text.contains(&line), "{text}");
+}
+
+/// A table of the Redis port: its hashes are made of slots, and its keys expire.
+#[test]
+fn a_slot_table_is_read_in_memory_and_its_keys_expire_there() {
+    const NAME: &str = "redis:0";
+    let cluster = Setup::servers(1).replicas(1).start();
+    let mut redis = cluster.connect(0);
+    for key in 0..500 {
+        redis.call(&["SET", &format!("{{{}}}{key}", key % 40), &key.to_string()]);
+    }
+    let (_server, door, id) = join(&cluster);
+    cluster.wait_settled(2);
+    move_all(&cluster, NAME, id);
+    let listed = cluster.run(["table", "list", "--json"]).json();
+    let mut tables = listed["tables"].as_array().unwrap().iter();
+    let table = tables.find(|t| t["name"] == NAME).unwrap();
+    let table = TableId(table["id"].as_u64().unwrap());
+    let reader = Reader::open(&door).unwrap();
+    let mut into = Vec::new();
+    let mut read = |key: &str| {
+        wait_for("an answer in memory", || {
+            match reader.read(table, key.as_bytes(), &mut into) {
+                Answer::Ask(why) => {
+                    let _known_anew = reader.refresh();
+                    Err(format!("{why:?}"))
+                }
+                Answer::Found(_) => Ok(Some(String::from_utf8(into.clone()).unwrap())),
+                Answer::Absent => Ok(None),
+            }
+        })
+    };
+    for key in 0..500 {
+        let found = read(&format!("{{{}}}{key}", key % 40));
+        assert_eq!(found, Some(key.to_string()));
+    }
+    assert_eq!(read("{1}2"), None);
+    redis.call(&["SET", "long", "1", "EX", "3600"]);
+    assert_eq!(read("long").as_deref(), Some("1"));
+    // Near its deadline it is left to the server; then it is gone for all.
+    redis.call(&["SET", "short", "1", "PX", "50"]);
+    assert_eq!(read("short"), None);
+    assert_eq!(redis.call(&["GET", "short"]), Reply::Nil);
 }
 
 #[test]
