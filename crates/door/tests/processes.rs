@@ -152,6 +152,7 @@ fn a_reader_that_is_killed_holds_up_nothing() {
     );
 }
 
+// shows: MAP-2
 /// The memory that stopped readers were reading is used again many times before they go on. What
 /// they have copied half does not count.
 #[test]

@@ -30,7 +30,7 @@ fn length(state: &mut u64) -> usize {
     random(state) as usize % most
 }
 
-// shows: MAP-2
+// shows: MAP-1
 #[test]
 fn every_read_gives_what_the_store_has() {
     let shared = Shared::new(Size::mib(64));

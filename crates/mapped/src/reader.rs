@@ -7,9 +7,12 @@
 //! ```
 //!
 //! Invariants:
-//! - MAP-2: an answer is one that the owner gave, had it been asked at the moment at which the slot
+//! - MAP-1: an answer is one that the owner gave, had it been asked at the moment at which the slot
 //!   was read. Whatever cannot be told so is [`Answer::Ask`], never a guess.
-//! - MAP-3: a read stores nothing that others see, and makes no system call.
+//! - MAP-2: a read stores nothing that others see, so a reader that is stopped or killed in it
+//!   holds up nobody.
+//!
+//! A read makes no system call, where the system maps its clock.
 
 use crate::clock::monotonic_ns;
 use crate::map::Map;

@@ -5,7 +5,7 @@
 //! Every offset may come from that memory, so an access outside of it is an answer, not a panic.
 //!
 //! Invariants:
-//! - READ-1: the file is as long as the mapping and can shrink no more, so that no access ends in
+//! - VIEW-1: the file is as long as the mapping and can shrink no more, so that no access ends in
 //!   a bus error. It is mapped only with the seals of a file for readers.
 //!
 //! Threads: any. A forked child may use it as well: nothing in it is ever written.
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(byte, [7]);
     }
 
-    // shows: READ-1
+    // shows: VIEW-1
     #[test]
     fn a_file_that_others_may_change_is_not_mapped() {
         let open = Region::with_memfd("pluvio-test", REGION_GRANULE_BYTES).unwrap();

@@ -3,7 +3,7 @@
 //! Owns nothing. The page that says what counts is in the log's memory
 //! ([`pluvio_memory::GatePage`]).
 //!
-//! - MAP-1: as long as a tablet is served under a version of the map, it keeps the indexes that
+//! - TOLD-1: as long as a tablet is served under a version of the map, it keeps the indexes that
 //!   were told under that version.
 
 use crate::engine::Engine;

@@ -138,7 +138,7 @@ impl Registers {
     }
 }
 
-// shows: MAP-1, MAP-2, GATE-1
+// shows: TOLD-1, MAP-1, GATE-1
 #[test]
 fn reads_in_memory_see_each_acknowledged_write_while_tablets_come_and_go() {
     let cluster = Setup::servers(2).replicas(1).start();
