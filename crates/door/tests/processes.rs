@@ -152,9 +152,9 @@ fn a_reader_that_is_killed_holds_up_nothing() {
     );
 }
 
-// shows: MAP-2
 /// The memory that stopped readers were reading is used again many times before they go on. What
 /// they have copied half does not count.
+// shows: MAP-2
 #[test]
 fn a_reader_that_is_stopped_holds_up_nothing_and_goes_on_rightly() {
     let (shared, table) = filled(Size::mib(32), DoorOptions::default());
