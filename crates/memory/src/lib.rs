@@ -10,7 +10,8 @@
 //! - M3: everything unlinked before [`ReclaimEpochs::retire_epoch`] is out of every reader's reach
 //!   once [`ReclaimEpochs::is_quiesced`] says so of its stamp.
 //!
-//! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread.
+//! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread; a
+//! [`SharedGuard`] may move.
 //!
 //! Limits: it knows no segments and no entries, and it reads no clock. It blocks on another thread
 //! only for a short critical section. See `docs/memory.md`.
@@ -39,8 +40,10 @@ pub use binding::BindRefused;
 pub use copy::CopyMethod;
 #[doc(hidden)] // for models of the crates above: stores use `ReclaimEpochs`
 pub use epoch::protocol as epoch_protocol;
-pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
-pub use heap::give_back_heap;
+pub use epoch::{
+    EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp, SharedGuard,
+};
+pub use heap::{bound_heap, give_back_heap};
 pub use racing_bytes::RacingBytes;
 pub use region::{
     CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError, page_bytes,

@@ -53,8 +53,9 @@ pub use completions::{
 };
 pub use embedded::{
     Borrowed, BuildError, Cleaning, EpochKind, Experiments, HeadChoice, HugePages, IncrementError,
-    Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
-    StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
+    Iter, Kept, KeptObject, KeptSegment, KeyHashing, PutOptions, ReadBackError, Store,
+    StoreBuilder, StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, View,
+    read_back,
 };
 pub use engine::{
     Applied, Changed, Decided, Engine, EngineError, EngineStats, Expired, Item, Locked,

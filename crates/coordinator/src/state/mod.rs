@@ -188,11 +188,13 @@ impl State {
 
     /// Raises the version of the server list if `before` has another one, and notes growth.
     pub(crate) fn settle_list(&mut self, before: &Self) {
-        let infos = |state: &Self| -> Vec<ServerInfo> {
-            state.servers.values().map(|s| s.info.clone()).collect()
-        };
         let of_all = |state: &Self| (state.globals.settings, state.globals.active);
-        if infos(self) != infos(before) || of_all(self) != of_all(before) {
+        let mut pairs = self.servers.values().zip(before.servers.values());
+        let is_same = |(new, old): (&Arc<ServerRecord>, &Arc<ServerRecord>)| {
+            Arc::ptr_eq(new, old) || new.info == old.info
+        };
+        let same_servers = self.servers.len() == before.servers.len() && pairs.all(is_same);
+        if !same_servers || of_all(self) != of_all(before) {
             self.globals.list_version = before.globals.list_version.next();
             self.globals.grown |= self.up().count() > 1;
         }

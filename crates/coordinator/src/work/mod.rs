@@ -10,6 +10,7 @@ mod migrate;
 mod push;
 mod quotas;
 mod recover;
+mod sizes;
 mod split;
 mod supervise;
 
