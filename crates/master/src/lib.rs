@@ -44,6 +44,7 @@ mod migrate;
 mod ops;
 mod orders;
 mod quotas;
+mod readers;
 mod recover;
 mod recovery_attempts;
 mod service;

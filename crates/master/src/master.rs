@@ -154,6 +154,7 @@ impl Master {
     #[must_use]
     pub fn new(parts: MasterParts) -> Arc<Self> {
         let logs: Vec<LogId> = parts.store.space().logs().collect();
+        let gate = parts.store.gate().cloned();
         let master = Arc::new(Self {
             settlements: Settlements::new(logs.len()),
             samples: Samples::new(parts.env.clock.now().0),
@@ -162,7 +163,7 @@ impl Master {
             id: parts.id,
             store: parts.store,
             replication: parts.replication,
-            tablets: TabletMap::default(),
+            tablets: TabletMap::telling(gate),
             coordinators: parts.coordinators,
             addresses: parts.addresses,
             recovery_options: parts.recovery,
@@ -263,12 +264,18 @@ impl Master {
         self.serve_until.fetch_max(nanos, Ordering::Relaxed);
     }
 
+    /// Until when it may (MASTER-4).
+    pub(crate) fn serves_until(&self) -> Moment {
+        Moment(Duration::from_nanos(
+            self.serve_until.load(Ordering::Relaxed),
+        ))
+    }
+
     /// Whether what is here is still the truth (MASTER-4).
     #[must_use]
     pub fn may_serve(&self) -> bool {
-        let until = Duration::from_nanos(self.serve_until.load(Ordering::Relaxed));
         // The exact clock: a coarse one stands still where the hypervisor takes its processor.
-        self.env.clock.now() < Moment(until)
+        self.env.clock.now() < self.serves_until()
     }
 
     /// Takes tablets that hold nothing yet, once every log is durably open (MASTER-3).

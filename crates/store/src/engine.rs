@@ -214,7 +214,10 @@ impl Engine {
         let marks = space.pending_marks();
         Ok(Arc::new(Self {
             completions: Completions::new(Arc::clone(&space)),
-            expiry: Expiry::default(),
+            expiry: match space.for_readers() {
+                None => Expiry::default(),
+                Some(readable) => Expiry::judging_in(readable.gate.judged()),
+            },
             locks: Locks::default(),
             kind,
             marks: marks.expect("the space is new, and this engine owns the index over it"),
@@ -268,7 +271,7 @@ impl Engine {
             let mut tables = self.tables.write();
             let made = || {
                 let hasher = KeyHasher::Fixed(hash.into());
-                let indexes = Indexes::new(self.index_entries_max, hasher.kind());
+                let indexes = Indexes::new(self.index_entries_max, hasher.kind(), self.is_read());
                 Arc::new(EngineTable::new(id, hasher, indexes, self))
             };
             Arc::clone(tables.entry(id).or_insert_with(made))
@@ -283,7 +286,8 @@ impl Engine {
         id: TableId,
         hasher: KeyHasher,
     ) -> Result<Arc<EngineTable>, IndexError> {
-        let indexes = Indexes::with_whole(self.index_entries_max, self.huge_pages)?;
+        let (entries, huge_pages) = (self.index_entries_max, self.huge_pages);
+        let indexes = Indexes::with_whole(entries, huge_pages, self.is_read())?;
         let table = Arc::new(EngineTable::new(id, hasher, indexes, self));
         let before = self.tables.write().insert(id, Arc::clone(&table));
         assert!(before.is_none(), "ids of tables are given once");

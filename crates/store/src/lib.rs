@@ -43,6 +43,7 @@ mod leave;
 mod liveness;
 mod options;
 mod quota;
+mod readers;
 mod replay;
 mod scan;
 mod table;
@@ -70,9 +71,11 @@ pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
     SinkWrite, Tombstones,
 };
+pub use pluvio_memory::GatePage;
 pub use pluvio_mutation::{Lifetime, RejectRules, TouchIf};
 pub use pluvio_units::{Deadline, LogId, ObjectVersion as Version, SegmentId, Size, TableId};
 pub use quota::{OverQuota, Share, ShareUse};
+pub use readers::{ReadableMap, ReadableTable};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem, ScanOptions};
 pub use table::EngineTable;

@@ -26,6 +26,14 @@ impl KeyHasher {
         Self::Keyed(RandomState::new())
     }
 
+    /// How others hash the same keys, if they can.
+    pub(crate) fn told(&self) -> Option<TableHash> {
+        match self {
+            Self::Fixed(hash) => Some(*hash),
+            Self::Keyed(_) => None,
+        }
+    }
+
     pub(crate) fn kind(&self) -> HashKind {
         match self {
             Self::Fixed(hash) => hash.kind,
@@ -154,6 +162,10 @@ impl EngineTable {
     #[must_use]
     pub fn id(&self) -> TableId {
         self.id
+    }
+
+    pub(crate) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
     }
 
     /// The hash of a key in this table.

@@ -607,8 +607,34 @@ pub struct ServerStatus {
     pub quota_refused_bytes: u64,
     /// Operations refused since the start because a table had its quota of operations.
     pub quota_refused_operations: u64,
+    /// Processes of its machine that read its memory.
+    pub mapped: MappedReaders,
 }
 impl Fields for ServerStatus {}
+
+/// Processes that read a server's memory without asking it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MappedReaders {
+    /// Those that read now.
+    pub readers: Vec<MappedReader>,
+    /// Processes that were let in since the start.
+    pub let_in: u64,
+    /// Processes that were refused since the start.
+    pub refused: u64,
+}
+
+/// A process that reads a server's memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MappedReader {
+    /// Its process id.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Milliseconds since it came.
+    pub since_ms: u64,
+}
 
 /// What the whole cluster has and does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

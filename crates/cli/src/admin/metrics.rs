@@ -255,6 +255,21 @@ impl Metrics {
             "Milliseconds for which one of them has been locked, at most.",
             s.keys_locked_ms_max,
         );
+        self.gauge(
+            "mapped_readers",
+            "Processes that read this server's memory.",
+            s.mapped.readers.len() as u64,
+        );
+        self.counter(
+            "mapped_readers_let_in",
+            "Processes that were let in to read this server's memory.",
+            s.mapped.let_in,
+        );
+        self.counter(
+            "mapped_readers_refused",
+            "Processes that were not.",
+            s.mapped.refused,
+        );
         self.gauge("tablets", "Tablets this server serves.", s.tablets);
         self.gauge("segments", "Segments in the log.", s.segments);
         self.gauge(

@@ -16,7 +16,7 @@ use crate::append::{AppendClass, EntryRefs, Heads, Hook, OpenHead, TableStatsSou
 use crate::cleaner::CleanerCounters;
 use crate::durable::{Appended, Durability};
 use crate::error::{AppendError, CorruptionHook, OpenError};
-use crate::memory::LogMemory;
+use crate::memory::{LogMemory, ReadableLog};
 use crate::options::LogOptions;
 use crate::segments::{SegletGate, Storage};
 use crate::stats::{CleanerStats, LogStats};
@@ -84,6 +84,17 @@ impl LogSpace {
     #[must_use]
     pub fn pin_shared(&self) -> SharedGuard {
         self.memory().epochs().pin_shared()
+    }
+
+    /// What other processes map to read it, if the options allow that.
+    #[must_use]
+    pub fn for_readers(&self) -> Option<ReadableLog<'_>> {
+        self.memory().for_readers()
+    }
+
+    /// Whether other processes read: retired memory then rests for some milliseconds.
+    pub fn foreign_readers(&self, are_there: bool) {
+        self.memory().epochs().foreign_readers(are_there);
     }
 
     /// Whether what is found in this space stays readable under that guard.
