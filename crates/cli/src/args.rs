@@ -54,7 +54,7 @@ pub enum Command {
     Status(status::Status),
     /// Show the keys that are used most, and the largest ones
     Top(top::Top),
-    /// Create, drop, list and split tables, and move their tablets
+    /// Create, set, show, drop, list and split tables, and move their tablets
     Table(table::Table),
     /// Move all tablets of a server away, so that it can be stopped
     Drain(drain::Drain),

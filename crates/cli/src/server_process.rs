@@ -125,6 +125,7 @@ async fn serve(
     options.redis_password = redis_password(&arguments)?;
     options.redis_protected = arguments.redis_protected_mode == Switch::Yes;
     options.redis_connections_max = connections.redis;
+    heap::bound();
     tell_manager(Phase::Waits(
         "waits for the coordinator to take this server",
     ));

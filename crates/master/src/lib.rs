@@ -43,6 +43,7 @@ mod master;
 mod migrate;
 mod ops;
 mod orders;
+mod quotas;
 mod readers;
 mod recover;
 mod recovery_attempts;

@@ -3,6 +3,7 @@
 use crate::migrate::{Arrivals, Leavings};
 use crate::ops::HeldBack;
 use crate::orders::Orders;
+use crate::quotas::QuotaRounds;
 use crate::recover::{AddressBook, RecoveryOptions};
 use crate::recovery_attempts::Attempts;
 use crate::settlements::Settlements;
@@ -144,6 +145,8 @@ pub struct Master {
     pub(crate) settlements: Settlements,
     /// Which keys are used most.
     pub(crate) samples: Samples,
+    /// The latest shares of tables' quotas.
+    pub(crate) quota_rounds: QuotaRounds,
 }
 
 impl Master {
@@ -175,6 +178,7 @@ impl Master {
             requests: AtomicU64::new(0),
             moved_here: AtomicU64::new(0),
             turns: AtomicUsize::new(0),
+            quota_rounds: QuotaRounds::default(),
         });
         let time = ClusterTime(Arc::clone(&master.env.clock));
         master.store.expiry().start(Box::new(time));
@@ -374,6 +378,10 @@ impl Master {
             range: spec.range,
             phase,
         };
+        if !self.tablets.snapshot().contains_key(&spec.table) {
+            let of = (spec.quota.bytes.is_some(), spec.quota.operations.is_some());
+            table.begin_share(of.0, of.1);
+        }
         match self.tablets.add(Arc::clone(&table), tablet) {
             Ok(()) => Ok(table),
             Err(known) => Err(NotAdded::InTheWay(known)),
@@ -563,6 +571,7 @@ mod tests {
             hash: HashKind::Seeded,
             range: HashRange::ALL,
             since: SegmentId(0),
+            quota: pluvio_wire::TableQuota::NONE,
         };
         let refusal = NotAdded::NoIndex("cannot reserve".into()).refusal(&spec);
         let expected = Refusal::retry(NO_INDEX_RETRY, RetryReason::MemoryFull);

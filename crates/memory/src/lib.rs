@@ -12,7 +12,8 @@
 //! - M4: what a reader of another process has copied counts only if no byte of it was used again
 //!   meanwhile ([`GateView::check`]).
 //!
-//! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread.
+//! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread; a
+//! [`SharedGuard`] may move.
 //!
 //! Limits: it knows no segments and no entries, and it reads no clock. It blocks on another thread
 //! only for a short critical section. See `docs/memory.md`.
@@ -46,9 +47,10 @@ pub use copy::CopyMethod;
 pub use epoch::protocol as epoch_protocol;
 pub use epoch::{
     EpochClock, EpochGuard, GRACE, GraceClock, ReclaimEpochs, ReclaimFrontier, ReclaimStamp,
+    SharedGuard,
 };
 pub use gate::{GatePage, GateView, GateWord, NotCounted, Since};
-pub use heap::give_back_heap;
+pub use heap::{bound_heap, give_back_heap};
 pub use racing_bytes::RacingBytes;
 pub use read_region::ReadRegion;
 pub use region::{

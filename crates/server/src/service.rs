@@ -14,7 +14,7 @@ use pluvio_wire::{
     BackupOp, ChangeServerList, Class, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica,
     GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, HasServerList, Header,
     IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet, Recover,
-    Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, SplitTabletLocal,
+    Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal,
     StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
@@ -176,6 +176,9 @@ impl ServerService {
             }
             MasterOp::JoinTabletsLocal => {
                 self.master_now::<JoinTabletsLocal>(frame, |master, r| master.join_tablets(&r))
+            }
+            MasterOp::ShareQuotas => {
+                self.master_now::<ShareQuotas>(frame, |master, r| Ok(master.share_quotas(&r)))
             }
             MasterOp::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {
                 master.replication().is_replica_needed(&r)

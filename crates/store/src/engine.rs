@@ -24,6 +24,7 @@ use crate::expiry::Expiry;
 use crate::indexes::Indexes;
 use crate::liveness::IndexLiveness;
 use crate::options::EngineOptions;
+use crate::quota::OverQuota;
 use crate::table::{EngineTable, Growth, KeyHasher};
 use core::time::Duration;
 use pluvio_format::{Entry, Object, TableStats};
@@ -82,6 +83,10 @@ pub enum EngineError {
     /// backups have space again.
     #[error("the replicas of the object's log have no space")]
     Stalled,
+    /// The table would grow beyond the share of its quota that is here. Retryable, unless the table
+    /// as a whole has nothing left.
+    #[error("table {} has its quota of {} bytes", .0.name, .0.bytes)]
+    Quota(Box<OverQuota>),
     /// The outcome holds a value, and there is no room to keep it for a retry (COMP-7). Retryable
     /// after the delay: clients acknowledge outcomes all the time.
     #[error("too many outcomes with values are kept for retries; try again in {retry_after:?}")]
@@ -390,7 +395,7 @@ impl Engine {
     ) {
         if let Some(object) = self.object_of(entry, view, guard) {
             let gone = Growth::by(counted_bytes(&object), view.total_len()).until(object.deadline);
-            table.count(LogId(0), Growth::default().without(gone));
+            table.count_foreign(Growth::default().without(gone));
             self.space.mark_dead(entry, view.total_len(), guard);
         }
     }

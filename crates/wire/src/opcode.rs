@@ -168,6 +168,8 @@ opcodes! {
         SplitTabletLocal = 44, Control, true;
         /// Serve neighbouring tablets as one.
         JoinTabletsLocal = 49, Control, true;
+        /// Say how quotas of tables are used, and take shares of them.
+        ShareQuotas = 51, Control, true;
     }
 
     /// Operations of a backup.
@@ -224,6 +226,8 @@ opcodes! {
         GetDrain = 74, Control, true;
         /// A server without tablets leaves the cluster.
         LeaveCluster = 75, Control, true;
+        /// Change the quota of a table.
+        SetTable = 76, Control, true;
         /// Change settings of the cluster.
         ChangeSettings = 80, Control, true;
         /// Let the cluster speak the newest version.

@@ -352,6 +352,16 @@ impl Metrics {
             "Bytes of entries that came with tablets from other servers.",
             s.moved_here,
         );
+        self.counter(
+            "quota_bytes_refused",
+            "Writes refused because a table had its quota of bytes.",
+            s.quota_refused_bytes,
+        );
+        self.counter(
+            "quota_operations_refused",
+            "Operations refused because a table had its quota of operations.",
+            s.quota_refused_operations,
+        );
     }
 
     /// What the transport counted.

@@ -22,7 +22,7 @@ use crate::segments::{SegletGate, Storage};
 use crate::stats::{CleanerStats, LogStats};
 use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_format::{Entry, Object};
-use pluvio_memory::{EpochGuard, RegionError};
+use pluvio_memory::{EpochGuard, RegionError, SharedGuard};
 use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, UnixMs};
 use std::sync::{Arc, OnceLock};
 
@@ -89,6 +89,12 @@ impl LogSpace {
     /// Whether other processes read: retired memory then rests for some milliseconds.
     pub fn foreign_readers(&self, are_there: bool) {
         self.memory().epochs().foreign_readers(are_there);
+    }
+
+    /// [`Self::pin`] for what outlives an operation, or goes to another thread. It takes a mutex.
+    #[must_use]
+    pub fn pin_shared(&self) -> SharedGuard {
+        self.memory().epochs().pin_shared()
     }
 
     /// Whether what is found in this space stays readable under that guard.

@@ -97,6 +97,21 @@ enum Place<'a> {
     Overflow(u64),
 }
 
+/// Protects as an [`EpochGuard`] does, but belongs to no thread and borrows nothing: any thread may
+/// drop it. Making and dropping one takes a mutex. No memory is reclaimed while it lives.
+#[derive(Debug)]
+pub struct SharedGuard {
+    table: Arc<Table>,
+    /// Where it is counted in the table's list.
+    epoch: u64,
+}
+
+impl Drop for SharedGuard {
+    fn drop(&mut self) {
+        self.table.end_overflow(self.epoch);
+    }
+}
+
 /// The line of one thread.
 type Slot = [AtomicU64; 8];
 
@@ -110,9 +125,9 @@ struct Table {
     /// Where the table begins in `region`.
     offset: u64,
     slots: u32,
-    /// Guards of threads without a slot: epoch to their number.
+    /// Guards of threads without a slot, and shared ones: epoch to their number.
     overflow: Mutex<BTreeMap<u64, u32>>,
-    /// How many of these guards were made.
+    /// How many guards of threads without a slot were made.
     overflow_pins: AtomicU64,
 }
 
@@ -241,12 +256,24 @@ impl ReclaimEpochs {
                 }
                 Place::Slot(slot)
             }
-            None => Place::Overflow(self.table.begin_overflow(self.clock)),
+            None => {
+                self.table.overflow_pins.fetch_add(1, Ordering::Relaxed);
+                Place::Overflow(self.table.begin_overflow(self.clock))
+            }
         };
         EpochGuard {
             epochs: self,
             place,
             thread: PhantomData,
+        }
+    }
+
+    /// [`Self::pin`] for what outlives the call, or goes to another thread.
+    #[must_use = "the protection ends when the guard is dropped"]
+    pub fn pin_shared(&self) -> SharedGuard {
+        SharedGuard {
+            epoch: self.table.begin_overflow(self.clock),
+            table: Arc::clone(&self.table),
         }
     }
 
@@ -388,7 +415,6 @@ impl Table {
         let mut guards = self.lock_overflow();
         let epoch = clock.stamp(self.counter());
         *guards.entry(epoch).or_insert(0) += 1;
-        self.overflow_pins.fetch_add(1, Ordering::Relaxed);
         epoch
     }
 
