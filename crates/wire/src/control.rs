@@ -603,12 +603,12 @@ pub struct ServerStatus {
     pub cleaner_passes: u64,
     /// Bytes of entries that came with tablets from other servers since the start.
     pub moved_here: u64,
-    /// Processes of its machine that read its memory.
-    pub mapped: MappedReaders,
     /// Writes refused since the start because a table had its quota of bytes.
     pub quota_refused_bytes: u64,
     /// Operations refused since the start because a table had its quota of operations.
     pub quota_refused_operations: u64,
+    /// Processes of its machine that read its memory.
+    pub mapped: MappedReaders,
 }
 impl Fields for ServerStatus {}
 

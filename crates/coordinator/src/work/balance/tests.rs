@@ -23,6 +23,7 @@ fn state() -> (State, TableId) {
         name: "t".into(),
         span: None,
         hash: HashKind::Seeded,
+        quota: pluvio_wire::QuotaWish::default(),
     };
     let table = state.create_table(create, 1, &NoChoice).unwrap();
     for tablet in &mut state.table_mut(table).unwrap().tablets {
