@@ -80,15 +80,12 @@ impl LogSpace {
         self.memory().epochs().pin()
     }
 
-<<<<<<< HEAD
-=======
     /// [`Self::pin`] for what outlives an operation, or goes to another thread. It takes a mutex.
     #[must_use]
     pub fn pin_shared(&self) -> SharedGuard {
         self.memory().epochs().pin_shared()
     }
 
->>>>>>> main
     /// What other processes map to read it, if the options allow that.
     #[must_use]
     pub fn for_readers(&self) -> Option<ReadableLog<'_>> {
@@ -98,15 +95,6 @@ impl LogSpace {
     /// Whether other processes read: retired memory then rests for some milliseconds.
     pub fn foreign_readers(&self, are_there: bool) {
         self.memory().epochs().foreign_readers(are_there);
-<<<<<<< HEAD
-    }
-
-    /// [`Self::pin`] for what outlives an operation, or goes to another thread. It takes a mutex.
-    #[must_use]
-    pub fn pin_shared(&self) -> SharedGuard {
-        self.memory().epochs().pin_shared()
-=======
->>>>>>> main
     }
 
     /// Whether what is found in this space stays readable under that guard.
