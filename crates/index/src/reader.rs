@@ -395,7 +395,7 @@ mod tests {
         let mut random = 1_u64;
         let mut next = || {
             random = random.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
-            random ^ random >> 31
+            random ^ (random >> 31)
         };
         for round in 0..20_000 {
             for _ in 0..8 {
@@ -404,7 +404,7 @@ mod tests {
                 let value = match round % 3 {
                     0 => next(),
                     1 => next() >> (next() % 64),
-                    _ => next() % 64 << 32 | next() % 8,
+                    _ => ((next() % 64) << 32) | (next() % 8),
                 };
                 line[at as usize / 8 % 8].store(value, Ordering::Relaxed);
             }

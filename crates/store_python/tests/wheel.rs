@@ -1,6 +1,7 @@
 //! The wheel that maturin builds, in an environment of its own: what is installed is what users
 //! get.
 
+#![cfg(feature = "wheel")]
 #![allow(clippy::unwrap_used)]
 
 mod needs_maturin {

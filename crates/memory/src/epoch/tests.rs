@@ -223,7 +223,8 @@ fn a_shared_guard_holds_back_from_whatever_thread_and_ends_in_another() {
     let stamp = epochs.retire_epoch();
     assert!(!epochs.is_quiesced(stamp));
     thread::scope(|scope| {
-        scope.spawn(|| assert!(!epochs.is_quiesced(stamp)));
+        let seen = scope.spawn(|| assert!(!epochs.is_quiesced(stamp)));
+        seen.join().unwrap();
         scope.spawn(move || drop(guard)).join().unwrap();
     });
     assert!(epochs.is_quiesced(stamp));
