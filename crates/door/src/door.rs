@@ -25,7 +25,7 @@ const IDLE: Duration = Duration::from_millis(50);
 /// Processes that wait to be let in.
 const BACKLOG: i32 = 16;
 
-/// Who may read, beside the user that the owner runs as.
+/// The users that may read, beside the one that the owner runs as.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Allowed {
     /// These users.

@@ -21,10 +21,10 @@
 //! ```
 //!
 //! Invariants:
-//! - DOOR-1: nothing that a reader can write is believed: its packets are decoded with bounds, and
-//!   it has no other memory in common with the owner that it may write.
-//! - DOOR-2: the door waits for no reader: sends and receives do not block, a reader that takes
-//!   nothing for some seconds is let go, and what it may ask for is bounded.
+//! - DOOR-1: nothing that a reader can write is believed. Its packets are decoded with bounds, and
+//!   they are all that it can write.
+//! - DOOR-2: the door waits for no reader: sends and receives do not block. A reader that takes
+//!   nothing for some seconds is let go. Its requests are bounded.
 //! - DOOR-3: files go only to processes whose credentials the policy allows.
 //!
 //! Threads: one of its own. Limits: it knows nothing of tables and tablets; its owner does.

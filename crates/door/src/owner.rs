@@ -1,4 +1,4 @@
-//! What the door asks of the owner of the memory.
+//! The questions that the door asks of the owner of the memory.
 
 use core::time::Duration;
 use pluvio_store::{Engine, ReadableMap, Store};

@@ -115,8 +115,8 @@ fn readers_beside_writers_and_the_cleaner_see_each_write_once_it_is_done() {
     );
 }
 
-/// A read that stands still in the middle, for as long as all memory is used again: nobody waits
-/// for it, and its copy does not count.
+/// A read stands still in the middle until all memory was used again. Nobody waits for it, and its
+/// copy does not count.
 // shows: M4
 #[test]
 fn a_copy_of_memory_that_was_used_again_does_not_count() {
@@ -229,7 +229,7 @@ fn a_deadline_is_judged_by_the_owners_clock() {
     let (long, short) = (Lifetime::For(3_600_000), Lifetime::For(30));
     table.put_for(b"long", b"1", long).unwrap();
     table.put_for(b"short", b"1", short).unwrap();
-    // What the owner has seen as gone is gone.
+    // An object that is gone for the owner is gone.
     while table.get(b"short").is_some() {
         std::thread::yield_now();
     }

@@ -330,8 +330,8 @@ mod tests {
         }
     }
 
-    /// Keys that stay are always found, and keys that were never there never, while others come
-    /// and go and the index is resized.
+    /// Keys that stay are always found, while others come and go and the index is resized. Keys
+    /// that are in no entry are absent.
     #[test]
     fn a_reader_beside_writers_misses_no_key() {
         const STAY: u64 = 2_000;

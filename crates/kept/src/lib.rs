@@ -95,7 +95,7 @@ impl KeptError {
     }
 }
 
-/// What gives a path to an error of the file system.
+/// Gives a path to an error of the file system.
 fn at(path: &Path) -> impl FnOnce(io::Error) -> KeptError + '_ {
     move |why| KeptError::File {
         path: path.into(),
@@ -116,7 +116,7 @@ impl KeptStore {
     /// The builder must have no sink.
     ///
     /// # Errors
-    /// See [`KeptError`]; what was kept is unchanged.
+    /// See [`KeptError`]; the folder is unchanged.
     pub fn open(builder: StoreBuilder, folder: Option<&Path>) -> Result<Self, KeptError> {
         let Some(folder) = folder else {
             return Ok(Self {

@@ -58,8 +58,8 @@ pub struct LogOptions {
     pub epoch_slots: u32,
     /// What reclaim epochs are counted with.
     pub epoch_clock: EpochClock,
-    /// Other processes may map the memory to read it ([`LogSpace::for_readers`]). The clock says how
-    /// long retired memory has rested. Not with `in_place`, and only with the usual epoch clock.
+    /// Other processes may map the memory to read it ([`LogSpace::for_readers`]). The clock says
+    /// how long retired memory has rested. Not with `in_place`; only with the usual epoch clock.
     ///
     /// [`LogSpace::for_readers`]: crate::LogSpace::for_readers
     pub readers: Option<GraceClock>,

@@ -1,4 +1,4 @@
-//! The clock that owner and readers share: `CLOCK_BOOTTIME`, which all processes of a machine have
+//! The clock that owner and readers share: `CLOCK_BOOTTIME`. All processes of a machine have it
 //! in common unless one is in a time namespace of its own. It goes on while the machine sleeps, so
 //! a lease ends then as well.
 

@@ -47,13 +47,13 @@ const TABLE: u8 = 6;
 const INDEX: u8 = 7;
 const MAP_END: u8 = 8;
 
-/// What the owner shares, and how it is read. Its files are those of gate, log and seglets.
+/// The memory that the owner shares, and how it is read. Its files: gate, log and seglets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Welcome {
     /// The server; 0 for a store inside a program.
     pub server: u64,
-    /// Readers have nobody to ask: what is not durable yet is shown, and a deadline that is near is
-    /// judged by the last time that the owner has judged by.
+    /// Readers have nobody to ask. Values that are not durable yet are shown. A deadline that is
+    /// near is judged by the last time that the owner has judged by.
     pub alone: bool,
     /// Bytes of the gate's file.
     pub gate: u64,

@@ -203,8 +203,8 @@ impl Reader {
         Ok(())
     }
 
-    /// The right to talk to the owner. A thread that has it may be one of the process that this one
-    /// was forked from, and then never gives it back here: so the wait ends.
+    /// The right to talk to the owner. The wait for it ends: a thread of the process that this one
+    /// was forked from may have it, and never gives it back here.
     fn talk(&self) -> Result<MutexGuard<'_, Option<Session>>, OpenError> {
         let begin = monotonic_ns();
         loop {

@@ -1,6 +1,6 @@
-//! What other processes of this machine may read in memory (`docs/mapped-reads.md`).
+//! The tablets that other processes of this machine may read in memory (`docs/mapped-reads.md`).
 //!
-//! Only tablets that are simply served: one that stands on a crashed server is judged by a time of
+//! Only tablets that are simply served. One that stands on a crashed server is judged by a time of
 //! its own, and is asked for by RPC.
 
 use crate::master::Master;
@@ -20,7 +20,7 @@ impl TabletPhase {
 }
 
 impl TabletMap {
-    /// What may be read under the version that the gate has.
+    /// The tablets that may be read under the version that the gate has.
     fn readable(&self, gate: &GatePage) -> ReadableMap {
         self.unchanged(|map| {
             let tables = map.values().filter_map(|local| {
@@ -38,7 +38,7 @@ impl TabletMap {
 }
 
 impl Master {
-    /// What other processes may read now; nothing where the store is not shared.
+    /// The tablets that other processes may read now; none where the store is not shared.
     #[must_use]
     pub fn readable(&self) -> ReadableMap {
         match self.store().gate() {

@@ -140,7 +140,7 @@ pub struct Since(u64);
 pub enum NotCounted {
     /// The memory may have been used again meanwhile: read anew.
     Reused,
-    /// What is served, or where it is, has changed: get a new map.
+    /// Tablets, or their places, have changed: get a new map.
     OldMap,
 }
 

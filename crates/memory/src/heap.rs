@@ -9,8 +9,8 @@
 const KEPT_AT_END_MAX: core::ffi::c_int = 4 << 20;
 
 /// Bounds what the heap keeps at the end of each of its parts, for the life of the process. glibc
-/// raises this bound to tens of mebibytes when large buffers are freed, and [`give_back_heap`] does
-/// not reach the ends of the parts that threads have. Whether the bound holds: not where the C
+/// raises this bound to tens of mebibytes when large buffers are freed. [`give_back_heap`] does not
+/// reach the ends of the parts that threads have. Whether the bound holds: not where the C
 /// library is another one than glibc.
 pub fn bound_heap() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

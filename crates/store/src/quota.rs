@@ -47,7 +47,7 @@ pub struct Share {
     pub operations_milli: Option<u64>,
 }
 
-/// What was used of a share.
+/// The used part of a share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShareUse {
     /// Changes with [`EngineTable::begin_share`].
@@ -138,7 +138,7 @@ impl Quota {
 // All numbers are relaxed: each is used by itself, and nothing is published by one.
 impl EngineTable {
     /// This server owns something of the table again after it owned nothing, or for the first time.
-    /// What the table has a quota of does not grow until there is a share of it.
+    /// A table that has a quota does not grow until there is a share of it.
     pub fn begin_share(&self, of_bytes: bool, of_operations: bool) {
         let quota = &self.quota;
         quota.foreign.store(self.signed_bytes(), Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl EngineTable {
         quota.interval_ns.store(interval, Ordering::Relaxed);
     }
 
-    /// What was used of the share.
+    /// The used part of the share.
     #[must_use]
     pub fn share_use(&self) -> ShareUse {
         let quota = &self.quota;
@@ -205,7 +205,7 @@ impl EngineTable {
         self.signed_bytes() - self.quota.foreign.load(Ordering::Relaxed)
     }
 
-    /// Whether the table may grow by so many bytes (QUOTA-1).
+    /// Whether the table may grow by this number of bytes (QUOTA-1).
     ///
     /// # Errors
     /// It may not.
@@ -436,7 +436,7 @@ mod tests {
         }
         assert_eq!(bench.table.objects(), 1);
         bench.transact(&[(b"k2", put())]).unwrap();
-        // What one step frees another one may use.
+        // One step may use the bytes that another one frees.
         let freed = [
             (b"k1".as_slice(), Change::Delete),
             (b"k3".as_slice(), put()),

@@ -1,6 +1,6 @@
-//! What readers of other processes are told: which tables there are, and where their indexes lie.
+//! The map for readers of other processes: the tables, and the places of their indexes.
 //!
-//! Owns nothing. The page that says what counts is in the log's memory
+//! Owns nothing. The page that says which copies count is in the log's memory
 //! ([`pluvio_memory::GatePage`]).
 //!
 //! - TOLD-1: as long as a tablet is served under a version of the map, it keeps the indexes that
@@ -38,7 +38,7 @@ pub struct ReadableTable {
 }
 
 impl ReadableTable {
-    /// What readers are told of a table of which `served` is served; `None` if nobody else can hash
+    /// The description of a table for readers of which `served` is served; `None` if nobody else can hash
     /// its keys.
     #[must_use]
     pub fn of(table: &EngineTable, name: &str, served: Vec<HashRange>) -> Option<Self> {

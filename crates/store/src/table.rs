@@ -64,7 +64,7 @@ pub struct EngineTable {
     space: Arc<LogSpace>,
     kind: StoreKind,
     pub(crate) indexes: Indexes,
-    /// What operations may make of it.
+    /// The bounds that operations keep.
     pub(crate) quota: Quota,
     /// One for each log, and behind those one more for each: a core counts where no other core
     /// does. The second one changes only under the lock of the log's head, and so without locked

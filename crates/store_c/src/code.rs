@@ -176,7 +176,7 @@ pub(crate) fn border(work: impl FnOnce() -> Result<(), Failure>) -> Code {
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            // What was thrown may panic when it is dropped.
+            // The thrown value may panic when it is dropped.
             core::mem::forget(panic);
             let text = text.unwrap_or_else(|| "a panic without a text".into());
             remember(Failure::new(Code::PluvioPanic, text))

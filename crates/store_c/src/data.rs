@@ -96,7 +96,7 @@ fn lifetime_of(ttl_ms: u64, deadline_ms: u64) -> Result<Lifetime, Failure> {
     }
 }
 
-/// What a condition found goes to the place of the version.
+/// The version that a condition found goes to its place.
 fn told(why: StoreError, version: &Wanted<u64>) -> Failure {
     if let StoreError::Condition { found } = &why {
         version.write(found.map_or(0, |found| found.0));

@@ -23,7 +23,7 @@ pub(crate) struct Held<T> {
     pub(crate) value: T,
 }
 
-/// A place, and what is there.
+/// A place, and the value in it.
 type Place<T> = ArcSwapOption<Held<T>>;
 
 /// What was looked up: it lives at least as long as this.
@@ -80,7 +80,7 @@ impl<T> Handles<T> {
         Ok(handle)
     }
 
-    /// What a handle stands for; `value` of the result says.
+    /// The value that a handle stands for; `value` of the result says.
     pub(crate) fn find(&self, handle: u64) -> Result<Found<T>, Failure> {
         if let Some(place) = self.place(handle) {
             let found = place.load();

@@ -173,7 +173,7 @@ pub struct QuotaGrant {
     pub quota: TableQuota,
     /// The most that [`QuotaUse::grown`] may be after a write; `None`: there is no bound.
     pub grown_max: Option<i64>,
-    /// `grown` with all that the table has left. A write beyond it is refused for good. `None`: that
+    /// `grown` with all that the table has left. A write beyond it is refused for good. `None`: it
     /// is not known.
     pub grown_full: Option<i64>,
     /// Operations in a thousand seconds; `None`: there is no bound.

@@ -190,7 +190,7 @@ fn reads_in_memory_see_each_acknowledged_write_while_tablets_come_and_go() {
         move_all(&cluster, TABLE, id);
         registers.wait_in_memory(&second, true);
         told(&cluster, id);
-        // What it had goes to others, who change it.
+        // Its tablets go to others, which change them.
         server.kill();
         registers.wait_for_writes();
         registers.wait_for_writes();

@@ -1,6 +1,6 @@
 //! Entries of another process's log, whose memory is mapped to be read.
 //!
-//! Every byte may change while it is copied, and may be rubbish: the owner may use the memory for
+//! Every byte may change while it is copied, and may be rubbish. The owner may use the memory for
 //! something else, or may have died in the middle of anything. So everything is copied first and
 //! looked at afterwards, and no length is believed. The caller then sees whether the copy counts
 //! ([`pluvio_memory::GateView::check`]).

@@ -63,8 +63,8 @@ impl SegletTable {
         let packed = u64::from(place.slot) << PLACE_SLOT_SHIFT
             | u64::from(place.log.0) << 16
             | u64::from(place.index);
-        // Readers of other processes were told that the seglet is used again. What is stored into
-        // it, and here, comes after that for them (M4).
+        // Readers of other processes were told that the seglet is used again. All that is stored
+        // into it, and here, comes after that for them (M4).
         fence(Ordering::Release);
         // Relaxed: a reader comes here with an EntryRef that was published after these stores. Its
         // thread published it by a lock or a release store.

@@ -86,7 +86,7 @@ impl LogSpace {
         self.memory().epochs().pin_shared()
     }
 
-    /// What other processes map to read it, if the options allow that.
+    /// The parts that other processes map to read it, if the options allow that.
     #[must_use]
     pub fn for_readers(&self) -> Option<ReadableLog<'_>> {
         self.memory().for_readers()

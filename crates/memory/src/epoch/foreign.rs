@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Retired memory rests as long as this while there are readers of other processes: ten thousand
-/// times as long as a read takes, and some megabytes of appends.
+/// Retired memory rests as long as this while there are readers of other processes. It is ten
+/// thousand times as long as a read takes, and some megabytes of appends.
 pub const GRACE: Duration = Duration::from_millis(5);
 
 /// A clock that never goes back.

@@ -280,7 +280,7 @@ impl Copied {
         })
     }
 
-    /// Reads by a copy; what counts is a value that was linked, and whole.
+    /// Reads by a copy; it counts if the value was linked, and whole.
     fn read(&self, mistake: Mistake) {
         let mut epoch = protocol::begin_foreign(&self.counter);
         let at = usize::try_from(self.link.load(Ordering::Acquire)).unwrap();

@@ -21,7 +21,7 @@
 //! Readers of other processes publish nothing. The reclaimer tells them instead, in a word that
 //! only rises, below which stamp memory is used again ([`reuse_below`]), before it is. Such a
 //! reader takes the counter as its epoch `e` ([`begin_foreign`]), copies, and then looks at that
-//! word: what it has copied counts only if the word is not above `e` ([`counts`]). Take memory with
+//! word. The copy counts only if the word is not above `e` ([`counts`]). Take memory with
 //! stamp `s`:
 //! 1. `e` above `s`: as above, the unlinking comes before all that the reader reads. It comes to
 //!    that memory by a new link only, behind the new content.

@@ -231,7 +231,7 @@ impl StoreBuilder {
     /// Whether other processes of this machine may map the store's memory, to read it without a
     /// system call. Crate `pluvio-door` lets them in, and they use crate `pluvio-mapped`. Default:
     /// no. Such a store appends ([`UpdatePolicy::Append`]) and hashes fast ([`KeyHashing::Fast`]).
-    /// What it has touched of its memory is not given back to the system before it is dropped.
+    /// Memory that it has touched is not given back to the system before it is dropped.
     pub fn shared(mut self, shared: bool) -> Self {
         self.shared = shared;
         self

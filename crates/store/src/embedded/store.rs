@@ -233,7 +233,7 @@ impl Store {
         &self.shared.engine
     }
 
-    /// What other processes may read, for crate `pluvio-door`.
+    /// The tables that other processes may read, for crate `pluvio-door`.
     #[doc(hidden)]
     #[must_use]
     pub fn readable(&self) -> ReadableMap {
@@ -331,7 +331,7 @@ impl Shared {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What other processes may read is about to change; the caller has the names.
+    /// The tables that other processes may read are about to change; the caller has the names.
     fn map_changes(&self) {
         if let Some(gate) = self.engine.gate() {
             gate.raise_version();

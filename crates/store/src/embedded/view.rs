@@ -1,7 +1,7 @@
 //! Values that are read where they lie for longer than a call, and by any thread.
 //!
-//! - EMBED-6: the bytes of a [`View`] stay where they are, unchanged, until it is dropped; the store
-//!   gives no memory back meanwhile.
+//! - EMBED-6: the bytes of a [`View`] stay where they are, unchanged, until it is dropped. The
+//!   store gives no memory back meanwhile.
 
 use crate::embedded::table::Table;
 use crate::engine::StoreKind;

@@ -13,7 +13,7 @@ const MOTO_PY: &str = "moto[server]==5.2.5";
 /// The tests of what is built with cargo feature `s3` alone.
 pub const MOTO: &str = "needs_moto";
 
-/// What builds wheels, and what compares their stubs (MIT or Apache-2.0, and MIT).
+/// The builder of wheels, and the tool that compares their stubs (MIT or Apache-2.0, and MIT).
 const MATURIN_PY: [&str; 2] = ["maturin==1.16.0", "mypy==2.4.1"];
 /// The tests of what is built with cargo feature `wheel` alone.
 pub const MATURIN: &str = "needs_maturin";
