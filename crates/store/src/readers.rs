@@ -38,8 +38,8 @@ pub struct ReadableTable {
 }
 
 impl ReadableTable {
-    /// The description of a table for readers of which `served` is served; `None` if nobody else can hash
-    /// its keys.
+    /// The description of a table for readers; `served` of it is served. `None` if nobody else
+    /// can hash its keys.
     #[must_use]
     pub fn of(table: &EngineTable, name: &str, served: Vec<HashRange>) -> Option<Self> {
         let indexes = served.iter().flat_map(|range| table.indexes.within(*range));
