@@ -19,6 +19,7 @@ mod balance;
 mod codec;
 mod control;
 mod coordinators;
+mod cut;
 mod data;
 mod drain;
 mod give_up;
@@ -41,6 +42,7 @@ pub use codec::{
 };
 pub use control::*;
 pub use coordinators::Coordinators;
+pub use cut::*;
 pub use data::*;
 pub use drain::*;
 pub use give_up::*;
