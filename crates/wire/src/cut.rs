@@ -67,6 +67,24 @@ pub struct TrackedRange {
     pub track: u64,
 }
 
+impl TrackedRange {
+    /// Whether all of it is there with its number; it may have been cut since. `held` has the
+    /// ranges of each table in ascending order.
+    #[must_use]
+    pub fn is_within(&self, held: &[Self]) -> bool {
+        let mut next = Some(self.range.first);
+        for part in held {
+            if (part.table, part.track) == (self.table, self.track)
+                && let Some(at) = next
+                && part.range.contains(at)
+            {
+                next = part.range.last.0.checked_add(1).map(KeyHash);
+            }
+        }
+        next.is_none_or(|next| next > self.range.last)
+    }
+}
+
 /// An object that was changed, as it is now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChangedObject {
@@ -119,6 +137,15 @@ pub struct CutReply {
 }
 
 impl CutReply {
+    /// An answer to the session that has this name.
+    #[must_use]
+    pub fn to(known_as: u64) -> Self {
+        Self {
+            known_as,
+            ..Self::default()
+        }
+    }
+
     /// The same with these objects.
     #[must_use]
     pub fn with(self, objects: Vec<ChangedObject>) -> Self {
