@@ -7,15 +7,15 @@
 //! 3. All owners *hold*: they refuse changes. When all have answered, they *resume*.
 //! 4. What was changed last is fetched as it was during the hold.
 //!
-//! - CUT-8: the moment lies behind the last answer to *hold* and before the first request to
+//! - MOMENT-1: the moment lies behind the last answer to *hold* and before the first request to
 //!   *resume*. It counts only if each hash of each table was read from an owner that had tracked it
 //!   since before it was read, that held it, and that said after the moment that nothing had
 //!   changed (CUT-3). So there was a moment at which no server changed any of it.
-//! - CUT-9: a table that was made before the moment is among the tables, where all are wanted: they
+//! - MOMENT-2: a table that was made before the moment is among the tables, where all are wanted: they
 //!   are listed behind the moment.
-//! - CUT-10: an object that is given later stands for an earlier one of its key. A part that was
+//! - MOMENT-3: an object that is given later stands for an earlier one of its key. A part that was
 //!   read and lost its owner is taken back, and comes again.
-//! - CUT-11: without such a moment there is no end, but an error.
+//! - MOMENT-4: without such a moment there is no end, but an error.
 //!
 //! A caller owns one of these and drives it; it holds one stretch of objects, and what was changed
 //! since it last looked.
@@ -70,8 +70,8 @@ pub enum Part {
         range: HashRange,
         /// Some of them.
         objects: Vec<EnumeratedObject>,
-        /// Whether these are the last.
-        is_end: bool,
+        /// Objects of this rank and higher ones come later; `None`: these were the last.
+        next: Option<Rank>,
     },
     /// Everything of the piece is to be forgotten, changes included. It comes again.
     Void {
@@ -122,6 +122,8 @@ struct Reading {
     objects: Enumeration,
     /// Of the last object.
     rank: Rank,
+    /// Where reading goes on; 0 before it has begun.
+    next: Rank,
 }
 
 /// See the module.
@@ -182,7 +184,7 @@ impl OneMoment {
     ///
     /// # Errors
     /// See [`Client`]. Without a moment it is [`ErrorKind::TimedOut`], and nothing that was given
-    /// counts (CUT-11). [`FatalKind::Unsupported`]: a server is older than that.
+    /// counts (MOMENT-4). [`FatalKind::Unsupported`]: a server is older than that.
     pub async fn next(&mut self) -> Result<Part, ClientError> {
         loop {
             if let Some(part) = self.given.pop_front() {
@@ -386,6 +388,7 @@ impl OneMoment {
             range,
             objects: self.client.enumerate_from(table, from),
             rank: Rank(0),
+            next: Rank(0),
         });
         Ok(())
     }
@@ -411,28 +414,30 @@ impl OneMoment {
             is_in_order &= reading.rank <= rank;
             reading.rank = rank;
         }
+        let next = match reading.objects.cursor() {
+            Some(next) if next.stretch.first <= range.last => Some(next.rank),
+            Some(_) | None => None,
+        };
+        is_in_order &= next.is_none_or(|next| reading.next < next);
         if !is_in_order {
             // A tablet of slots was cut while it was read.
             self.void(table.id(), range);
             return Ok(());
         }
-        let is_end = match reading.objects.cursor() {
-            Some(next) => next.stretch.first > range.last,
-            None => true,
-        };
-        if is_end {
-            self.reading = None;
+        match next {
+            Some(next) => reading.next = next,
+            None => self.reading = None,
         }
         self.given.push_back(Part::Objects {
             table: table.id(),
             range,
             objects,
-            is_end,
+            next,
         });
         Ok(())
     }
 
-    /// Takes a piece back (CUT-10).
+    /// Takes a piece back (MOMENT-3).
     fn void(&mut self, table: TableId, range: HashRange) {
         if let Some(of) = self.of(table) {
             of.pieces.retain(|piece| piece.range != range);
@@ -477,9 +482,10 @@ impl OneMoment {
 
     /// Asks all owners for changes once. Gives whether all have answered.
     async fn poll(&mut self) -> Result<bool, ClientError> {
-        let asked = self.owners.iter().map(|(server, owner)| async move {
+        let this = &*self;
+        let asked = this.owners.iter().map(|(server, owner)| async move {
             let step = (CutStep::Changes(owner.after), ANSWER_MAX);
-            (*server, self.ask(*server, owner, step).await)
+            (*server, this.ask(*server, owner, step).await)
         });
         let answers = join_all(asked).await;
         let mut all = true;
@@ -578,7 +584,7 @@ impl OneMoment {
             limit_us: u32::try_from(limit.as_micros()).unwrap_or(u32::MAX),
         };
         let held = self.ask_all(hold, limit + HOLD_WAY).await;
-        // The moment is here (CUT-8).
+        // The moment is here (MOMENT-1).
         let resumed = self.ask_all(CutStep::Resume(self.holds), ANSWER_MAX).await;
         let mut is_held = true;
         let (mut ranges, mut longest) = (BTreeMap::new(), 0);
@@ -636,7 +642,7 @@ impl OneMoment {
         Ok(())
     }
 
-    /// Adds the tables that others have made (CUT-9).
+    /// Adds the tables that others have made (MOMENT-2).
     async fn has_new_tables(&mut self) -> Result<bool, ClientError> {
         let infos = self.client.list_tables().await?;
         let mut is_any = false;
@@ -654,11 +660,12 @@ impl OneMoment {
 
     /// What all owners have copied during the hold; `None` when one does not give it.
     async fn copies(&mut self) -> Result<Option<Vec<ChangedObject>>, ClientError> {
-        let asked = self.owners.iter().map(|(server, owner)| async move {
+        let this = &*self;
+        let asked = this.owners.iter().map(|(server, owner)| async move {
             let (mut all, mut from) = (Vec::new(), Some(0));
             while let Some(next) = from {
                 let step = (CutStep::Copies(next), 2 * ANSWER_MAX);
-                match self.ask(*server, owner, step).await {
+                match this.ask(*server, owner, step).await {
                     Ok(reply) => {
                         from = reply.next.filter(|_| !reply.objects.is_empty());
                         all.extend(reply.objects);

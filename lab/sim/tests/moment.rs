@@ -424,7 +424,7 @@ impl Cluster {
     }
 }
 
-// shows: CUT-1, CUT-4, CUT-8, CUT-9
+// shows: CUT-1, CUT-4, MOMENT-1, MOMENT-2
 #[test]
 fn archives_are_of_one_moment_under_load() {
     let _marks = Marks::to_reach(&["cut-holds-change"]);
@@ -437,7 +437,7 @@ fn archives_are_of_one_moment_under_load() {
     }
 }
 
-// shows: CUT-3, CUT-5, CUT-6, CUT-10, CUT-11
+// shows: CUT-3, CUT-5, CUT-6, MOMENT-3, MOMENT-4
 #[test]
 fn archives_are_of_one_moment_or_fail_whatever_goes_wrong() {
     let _marks = Marks::to_reach(&["cut-hold-in-vain", "cut-piece-read-again"]);

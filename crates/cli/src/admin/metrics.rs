@@ -337,6 +337,16 @@ impl Metrics {
             "Bytes of entries that came with tablets from other servers.",
             s.moved_here,
         );
+        self.counter(
+            "backup_holds",
+            "Times that writes were held for an archive of one moment.",
+            s.holds,
+        );
+        self.counter(
+            "backup_hold_us",
+            "Microseconds for which writes were held for archives of one moment.",
+            s.held_us,
+        );
     }
 
     /// What the transport counted.

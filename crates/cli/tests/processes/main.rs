@@ -33,6 +33,7 @@ mod metadata;
 mod metadata_trouble;
 mod migrate;
 mod network_bench;
+mod one_moment;
 mod older_formats;
 mod replication;
 mod rings;

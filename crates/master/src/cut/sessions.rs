@@ -249,3 +249,85 @@ impl Cuts {
         inner.session.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::migrate::NOTES_MAX;
+    use pluvio_units::KeyHash;
+
+    fn at(ms: u64) -> Moment {
+        Moment(Duration::from_millis(ms))
+    }
+
+    fn asks(session: u64, known_as: u64, begins: bool) -> Cut {
+        let (table, hash) = (TableId(1), KeyHash(7));
+        Cut {
+            session,
+            known_as,
+            step: match begins {
+                true => CutStep::Track { table, hash },
+                false => CutStep::Changes(0),
+            },
+        }
+    }
+
+    // shows: CUT-5
+    #[test]
+    fn a_session_lives_as_long_as_its_backup_asks() {
+        let cuts = Cuts::default();
+        assert!(cuts.enter(&asks(5, 0, false), at(0)).is_err(), "it begins with a tablet");
+        let name = cuts.enter(&asks(5, 0, true), at(0)).unwrap();
+        assert_eq!(cuts.enter(&asks(5, 0, true), at(1)), Ok(name), "its answer was lost");
+        assert_eq!(cuts.enter(&asks(5, name, false), at(20_000)), Ok(name));
+        let other = cuts.enter(&asks(6, 0, true), at(49_999)).unwrap_err();
+        assert!(matches!(other, Refusal::Retry { .. }));
+        assert!(cuts.forget(None, at(49_999)));
+        let next = cuts.enter(&asks(6, 0, true), at(50_000)).unwrap();
+        assert!(next > name);
+        let late = cuts.enter(&asks(5, name, false), at(50_001)).unwrap_err();
+        assert_eq!(late.fatal_kind(), Some(FatalKind::Stale));
+        assert!(!cuts.forget(Some(next), at(50_002)));
+    }
+
+    // shows: CUT-3, CUT-5
+    #[test]
+    fn a_hold_ends_by_itself_and_is_not_said_to_have_lasted() {
+        let cuts = Cuts::default();
+        let name = cuts.enter(&asks(5, 0, true), at(0)).unwrap();
+        let mut inner = cuts.inner();
+        let begin = |inner: &mut Inner, number, ms| {
+            let limit = Duration::from_millis(20);
+            cuts.begin_hold(inner, name, (number, limit), at(ms))
+        };
+        let end = |inner: &mut Inner, number, ms| cuts.end_hold(inner, (name, number), true, at(ms));
+        assert_eq!(begin(&mut inner, 1, 100), Ok(at(120)));
+        assert!(cuts.holds(at(119).0) && !cuts.holds(at(120).0));
+        assert_eq!(end(&mut inner, 1, 105).unwrap(), (false, 5000), "it was not held yet");
+        assert!(begin(&mut inner, 1, 106).is_err(), "it came late");
+        begin(&mut inner, 2, 200).unwrap();
+        inner.hold(name, 2).unwrap().stage = Stage::Held;
+        assert_eq!(end(&mut inner, 2, 220).unwrap(), (false, 20_000));
+        begin(&mut inner, 3, 300).unwrap();
+        inner.hold(name, 3).unwrap().stage = Stage::Held;
+        assert_eq!(end(&mut inner, 3, 319).unwrap(), (true, 19_000));
+        assert_eq!(end(&mut inner, 3, 500).unwrap(), (true, 19_000), "asked again");
+        assert!(!cuts.holds(at(319).0) && end(&mut inner, 2, 501).is_err());
+        assert_eq!(cuts.held(), (3, Duration::from_millis(44)));
+    }
+
+    // shows: CUT-7
+    #[test]
+    fn a_backup_that_does_not_ask_for_changes_is_lost() {
+        let cuts = Cuts::default();
+        let name = cuts.enter(&asks(5, 0, true), at(0)).unwrap();
+        cuts.note(TableId(1), name, b"of an earlier session");
+        for n in 0..NOTES_MAX as u64 {
+            cuts.note(TableId(1), name + 1, &n.to_le_bytes());
+        }
+        assert_eq!(cuts.inner().session(name).unwrap().notes.len(), NOTES_MAX);
+        cuts.note(TableId(1), name + 1, b"one more");
+        let lost = cuts.enter(&asks(5, name, false), at(1)).unwrap_err();
+        assert_eq!(lost.fatal_kind(), Some(FatalKind::Stale));
+    }
+}
