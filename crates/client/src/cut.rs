@@ -223,6 +223,12 @@ impl OneMoment {
         Ok(())
     }
 
+    /// Why there was no moment the last time that one was looked for; empty at first.
+    #[must_use]
+    pub fn last_failure(&self) -> &str {
+        &self.last_failure
+    }
+
     /// Lets the servers forget it, for a caller that gives up. Otherwise they do soon.
     pub async fn end(&mut self) {
         let _answers = self.ask_all(CutStep::End, ANSWER_MAX).await;
@@ -561,7 +567,12 @@ impl OneMoment {
         client.shared.parts.clock.sleep(pause).await;
         let infos = client.list_tables().await?;
         let gone = |of: &&OfTable| infos.iter().all(|info| info.id != of.table.id());
-        let gone: Vec<_> = self.tables.iter().filter(gone).map(|of| of.table.id()).collect();
+        let gone: Vec<_> = self
+            .tables
+            .iter()
+            .filter(gone)
+            .map(|of| of.table.id())
+            .collect();
         for table in gone {
             self.drop_table(table);
         }

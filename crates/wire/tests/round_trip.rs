@@ -166,7 +166,12 @@ fn a_range_that_was_cut_is_tracked_and_one_that_has_gaps_is_not() {
         range: HashRange::new(KeyHash(first), KeyHash(last)),
         track,
     };
-    let held = [of(0, 9, 4), of(10, 49, 4), of(60, u64::MAX, 4), of(60, 70, 5)];
+    let held = [
+        of(0, 9, 4),
+        of(10, 49, 4),
+        of(60, u64::MAX, 4),
+        of(60, 70, 5),
+    ];
     for (wanted, is_within) in [
         (of(0, 49, 4), true),
         (of(5, 20, 4), true),

@@ -8,11 +8,11 @@ mod support;
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_client::{
-    Addend, Change, Client, ClientError, Mutation, Operation, Part, Table, TransactionStep,
+    Addend, Change, Client, ClientError, ErrorKind, Mutation, OneMoment, Operation, Part, Table, TransactionStep,
     WhichTablet,
 };
 use pluvio_coordinator::{CoordinatorOptions, MemoryStore};
-use pluvio_env::Env;
+use pluvio_env::{Env, timeout};
 use pluvio_sim::{NetworkFaults, ProcessId, Sim, SimOptions};
 use pluvio_units::{HashRange, KeyHash, Marks, Size, TableId};
 use std::collections::BTreeMap;
@@ -25,6 +25,8 @@ const BALANCE: i64 = 1000;
 /// Keys of a chain; they lie in two tables, with several owners each.
 const LINKS: u64 = 17;
 const CHAINS: usize = 2;
+/// By then there is an archive, or a failure.
+const ARCHIVE_MAX: Duration = Duration::from_secs(80);
 
 /// What the clients were told.
 #[derive(Default)]
@@ -54,13 +56,18 @@ async fn move_money(client: Client, env: Env, told: Arc<Told>) {
         let [from, to] = [0, 1].map(|_| account(env.rng.below(ACCOUNTS as u64) as usize));
         let amount = 1 + env.rng.below(50) as i64;
         if from != to {
-            let steps = [(&table, add(&table, &from, -amount)), (&table, add(&table, &to, amount))];
+            let steps = [
+                (&table, add(&table, &from, -amount)),
+                (&table, add(&table, &to, amount)),
+            ];
             // One that failed is there, or not: as a whole.
             if client.transact(&steps).await.is_ok() {
                 told.transfers.fetch_add(1, Ordering::Relaxed);
             }
         }
-        env.clock.sleep(Duration::from_micros(env.rng.below(3000))).await;
+        env.clock
+            .sleep(Duration::from_micros(env.rng.below(10_000)))
+            .await;
     }
     told.working.fetch_sub(1, Ordering::Relaxed);
 }
@@ -84,7 +91,10 @@ fn link(chain: usize, step: u64) -> Vec<u8> {
 
 /// Each step begins when the one before it was acknowledged.
 async fn grow_chain(chain: usize, client: Client, env: Env, told: Arc<Told>) {
-    let tables = [client.table("t").await.unwrap(), client.table("redis:1").await.unwrap()];
+    let tables = [
+        client.table("t").await.unwrap(),
+        client.table("redis:1").await.unwrap(),
+    ];
     for step in 1.. {
         if told.stop.load(Ordering::Relaxed) {
             break;
@@ -94,14 +104,19 @@ async fn grow_chain(chain: usize, client: Client, env: Env, told: Arc<Told>) {
         let table = &tables[usize::from(key.last().unwrap() % 2)];
         let done = match step % 5 {
             0 => client.delete(table, &key).await.map(|_| ()),
-            _ => client.write(table, &key, Bytes::from(step.to_string())).await.map(|_| ()),
+            _ => client
+                .write(table, &key, Bytes::from(step.to_string()))
+                .await
+                .map(|_| ()),
         };
         // Nobody knows whether it is done: the chain ends.
         if done.is_err() {
             break;
         }
         told.done.lock().unwrap()[chain] = step;
-        env.clock.sleep(Duration::from_micros(env.rng.below(2000))).await;
+        env.clock
+            .sleep(Duration::from_micros(env.rng.below(10_000)))
+            .await;
     }
     told.working.fetch_sub(1, Ordering::Relaxed);
 }
@@ -114,14 +129,20 @@ async fn make_tables(client: Client, env: Env, told: Arc<Told>) {
             break;
         }
         let done = async {
-            let new = client.create_table(&format!("made {made}"), Some(2)).await?;
+            let new = client
+                .create_table(&format!("made {made}"), Some(2))
+                .await?;
             client.write(&new, b"first", Bytes::from("there")).await?;
-            client.write(&table, b"made", Bytes::from(made.to_string())).await
+            client
+                .write(&table, b"made", Bytes::from(made.to_string()))
+                .await
         };
         if done.await.is_err() {
             break;
         }
-        env.clock.sleep(Duration::from_millis(env.rng.below(1500))).await;
+        env.clock
+            .sleep(Duration::from_millis(env.rng.below(1500)))
+            .await;
     }
     told.working.fetch_sub(1, Ordering::Relaxed);
 }
@@ -135,8 +156,8 @@ fn forget(archive: &mut Archive, table: TableId, range: HashRange) {
     }
 }
 
-/// Pieces and changes are kept apart: what changed stands for what was read.
-async fn archive(client: &Client, env: &Env) -> Result<Archive, ClientError> {
+/// All tables there are.
+async fn begin(client: &Client) -> Result<OneMoment, ClientError> {
     let mut tables = Vec::new();
     for info in client.list_tables().await? {
         match client.table_by_id(info.id).await {
@@ -144,7 +165,11 @@ async fn archive(client: &Client, env: &Env) -> Result<Archive, ClientError> {
             Err(error) => return Err(error),
         }
     }
-    let mut moment = client.one_moment(tables, true);
+    Ok(client.one_moment(tables, true))
+}
+
+/// Pieces and changes are kept apart: what changed stands for what was read.
+async fn archive(moment: &mut OneMoment, env: &Env) -> Result<Archive, ClientError> {
     let (mut read, mut changed) = (Archive::new(), BTreeMap::new());
     loop {
         match moment.next().await? {
@@ -155,7 +180,9 @@ async fn archive(client: &Client, env: &Env) -> Result<Archive, ClientError> {
                 for object in objects {
                     assert_eq!(all.insert(object.key, object.value), None, "it came twice");
                 }
-                env.clock.sleep(Duration::from_micros(env.rng.below(20_000))).await;
+                env.clock
+                    .sleep(Duration::from_micros(env.rng.below(20_000)))
+                    .await;
             }
             Part::Void { table, range } => {
                 let (handle, _) = &read[&table];
@@ -218,7 +245,18 @@ fn check(archive: &Archive, (done, begun): ([u64; CHAINS], [u64; CHAINS])) {
 async fn back_up(client: Client, env: Env, told: Arc<Told>) {
     loop {
         let done = *told.done.lock().unwrap();
-        match archive(&client, &env).await {
+        let mut moment = match begin(&client).await {
+            Ok(moment) => moment,
+            Err(error) => {
+                assert!(error.is_retryable() || error.kind() == ErrorKind::NoSuchTable, "{error}");
+                continue;
+            }
+        };
+        let archived = timeout(&*env.clock, ARCHIVE_MAX, archive(&mut moment, &env)).await;
+        let Ok(archived) = archived else {
+            panic!("no archive, and no end: {}", moment.last_failure());
+        };
+        match archived {
             Ok(archive) => {
                 let begun = *told.begun.lock().unwrap();
                 check(&archive, (done, begun));
@@ -248,7 +286,10 @@ struct Cluster {
 
 impl Cluster {
     fn draw(&mut self, below: u64) -> u64 {
-        self.draws = self.draws.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e);
+        self.draws = self
+            .draws
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e);
         (self.draws >> 33) % below
     }
 
@@ -322,7 +363,10 @@ impl Cluster {
     fn work(&self) {
         for number in 0..3 + CHAINS {
             let process = self.sim.process(&format!("worker-{number}"));
-            let (own, env) = (client(&process.env, process.env.network.clone()), process.env);
+            let (own, env) = (
+                client(&process.env, process.env.network.clone()),
+                process.env,
+            );
             let told = Arc::clone(&self.told);
             self.told.working.fetch_add(1, Ordering::Relaxed);
             match number {
@@ -330,8 +374,14 @@ impl Cluster {
                     let work = grow_chain(number, own, env, told);
                     self.sim.spawn(process.id, "chain", work);
                 }
-                CHAINS => drop(self.sim.spawn(process.id, "tables", make_tables(own, env, told))),
-                _ => drop(self.sim.spawn(process.id, "money", move_money(own, env, told))),
+                CHAINS => drop(
+                    self.sim
+                        .spawn(process.id, "tables", make_tables(own, env, told)),
+                ),
+                _ => drop(
+                    self.sim
+                        .spawn(process.id, "money", move_money(own, env, told)),
+                ),
             }
         }
     }
@@ -343,7 +393,7 @@ impl Cluster {
     fn until_archives(&self, more: usize) {
         let (told, wanted) = (Arc::clone(&self.told), self.archives() + more);
         let there = move || told.archives.load(Ordering::Relaxed) >= wanted;
-        self.sim.run_until(there, Duration::from_secs(600)).unwrap();
+        self.sim.run_until(there, Duration::from_secs(300)).unwrap();
     }
 
     fn pass(&mut self, most_ms: u64) {
@@ -354,7 +404,9 @@ impl Cluster {
     /// Moves the tablet of some hash to some server, or cuts it.
     fn shuffle(&mut self) {
         let (hash, which) = (KeyHash(self.draw(1 << 31) << 33), self.draw(100) as usize);
-        let process = self.sim.process(&format!("shuffler-{}", self.sim.now().as_nanos()));
+        let process = self
+            .sim
+            .process(&format!("shuffler-{}", self.sim.now().as_nanos()));
         let own = client(&process.env, process.env.network.clone());
         let work = async move {
             let table = own.table(["t", "redis:1"][which % 2]).await?;
@@ -364,7 +416,8 @@ impl Cluster {
             let list = own.server_list().await?;
             let up: Vec<_> = list.servers.iter().map(|info| info.id).collect();
             let to = up[which % up.len()];
-            own.start_migration(&table, WhichTablet::Containing(hash), to).await?;
+            own.start_migration(&table, WhichTablet::Containing(hash), to)
+                .await?;
             Ok::<_, ClientError>(())
         };
         // Others may be moving it, or the server is dead.
@@ -441,9 +494,10 @@ fn archives_are_of_one_moment_under_load() {
 #[test]
 fn archives_are_of_one_moment_or_fail_whatever_goes_wrong() {
     let _marks = Marks::to_reach(&["cut-hold-in-vain", "cut-piece-read-again"]);
-    for seed in 100..112 {
+    for seed in 100..106 {
+        println!("seed {seed}");
         let mut cluster = Cluster::new(seed, 4);
-        for _ in 0..12 {
+        for _ in 0..10 {
             cluster.pass(600);
             cluster.strike();
         }

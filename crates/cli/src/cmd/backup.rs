@@ -10,8 +10,8 @@ mod one_moment;
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use pluvio_archive::{
-    ArchiveError, ArchivedObject, ArchivedTable, Consistency, Manifest, PackBuilder, PackRef, Place,
-    archive_id, records,
+    ArchiveError, ArchivedObject, ArchivedTable, Consistency, Manifest, PackBuilder, PackRef,
+    Place, archive_id, records,
 };
 use pluvio_client::{ClientError, ErrorKind, FatalKind, TableInfo};
 use pluvio_console::failure::Failure;
@@ -164,7 +164,9 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
         progress: spinner("archiving"),
     };
     let read = match backup.each_object {
-        true => each_object(&mut archiver, backup, &infos).await.map(|tables| (tables, None)),
+        true => each_object(&mut archiver, backup, &infos)
+            .await
+            .map(|tables| (tables, None)),
         false => at_one_moment(&mut archiver, backup, &infos).await,
     };
     archiver.progress.finish_and_clear();
@@ -214,9 +216,7 @@ async fn at_one_moment(
 /// The failure of reading at one moment, with what may help.
 fn each_object_helps(error: ClientError) -> Failure {
     let help = match (error.fatal_kind(), error.is_retryable()) {
-        (Some(FatalKind::Unsupported), _) => {
-            "Upgrade all servers, or use --each-object".to_owned()
-        }
+        (Some(FatalKind::Unsupported), _) => "Upgrade all servers, or use --each-object".to_owned(),
         (_, true) => "Run the command again, or with --each-object".to_owned(),
         (_, false) => return error.into(),
     };
@@ -500,7 +500,14 @@ fn list(place: &Place, json: bool) -> Result<(), Failure> {
         return print_json(&json!({ "archives": archives.collect::<Vec<_>>() }));
     }
     let mut text = new_table(
-        &["archive", "tables", "objects", "took", "all tables", "moment"],
+        &[
+            "archive",
+            "tables",
+            "objects",
+            "took",
+            "all tables",
+            "moment",
+        ],
         &[1, 2],
     );
     for (manifest, id) in read {

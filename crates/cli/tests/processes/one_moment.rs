@@ -1,9 +1,9 @@
 //! Archives of one moment: of every transaction all or nothing, and of one client's writes a prefix.
 
+use crate::support::Random;
 use crate::support::cluster::{Cluster, Setup};
 use crate::support::patience::wait_for;
 use crate::support::resp::{Reply, Resp};
-use crate::support::Random;
 use crate::transactions::{Bank, sum};
 use serde_json::Value;
 use std::path::Path;
@@ -54,12 +54,17 @@ impl Chain {
             begun,
             done,
             is_over,
-            client: thread::Builder::new().spawn(work).expect("a thread is begun"),
+            client: thread::Builder::new()
+                .spawn(work)
+                .expect("a thread is begun"),
         }
     }
 
     fn steps(&self) -> (u64, u64) {
-        (self.done.load(Ordering::Relaxed), self.begun.load(Ordering::Relaxed))
+        (
+            self.done.load(Ordering::Relaxed),
+            self.begun.load(Ordering::Relaxed),
+        )
     }
 
     fn end(self) {
@@ -87,12 +92,17 @@ fn links(redis: &mut Resp) -> Vec<Option<u64>> {
 
 /// Restores an archive, and looks whether it is of one moment between these steps of the chain.
 fn check(cluster: &Cluster, place: &Path, archive: &Value, (from, to): (u64, u64)) {
-    let (name, id) = (place.to_str().unwrap(), archive["archive"].as_str().unwrap());
+    let (name, id) = (
+        place.to_str().unwrap(),
+        archive["archive"].as_str().unwrap(),
+    );
     let restore = ["restore", name, "--archive", id, "--overwrite", "--json"];
     let restored = cluster.run(restore).json();
     assert_eq!(restored["consistency"], "one-moment");
     let mut redis = cluster.connect(0);
-    let total = wait_for("all accounts", || sum(&mut redis).ok_or("not yet".to_owned()));
+    let total = wait_for("all accounts", || {
+        sum(&mut redis).ok_or("not yet".to_owned())
+    });
     assert_eq!(total, 0, "{archive}");
     let found = links(&mut redis);
     let is_prefix = (from..=to).any(|steps| after(steps) == found);
@@ -101,7 +111,9 @@ fn check(cluster: &Cluster, place: &Path, archive: &Value, (from, to): (u64, u64
 
 /// Objects that nobody changes: there is something to read.
 fn fill(cluster: &Cluster) {
-    let lines: String = (0..4000).map(|n| format!("word {n} and some more\n")).collect();
+    let lines: String = (0..4000)
+        .map(|n| format!("word {n} and some more\n"))
+        .collect();
     let import = ["import", "words", "-", "--format", "lines"];
     cluster.run_with(import, lines.as_bytes()).ok();
 }
@@ -126,19 +138,30 @@ fn an_archive_is_of_one_moment_while_money_moves() {
         bank.wait_for(50);
     }
     let said = cluster.run(["backup", name]).ok().text();
-    assert!(said.contains("at one moment") && said.contains("stood still for"), "{said}");
-    let each = cluster.run(["backup", name, "--each-object", "--json"]).json();
+    assert!(
+        said.contains("at one moment") && said.contains("stood still for"),
+        "{said}"
+    );
+    let each = cluster
+        .run(["backup", name, "--each-object", "--json"])
+        .json();
     assert_eq!(each["consistency"], "each-object");
     assert!(each["held_us"].is_null());
     bank.close();
     chain.end();
     let last = cluster.run(["backup", name, "--json"]).json();
-    assert!(last["known_bytes"].as_u64() > Some(0), "words are there: {last}");
+    assert!(
+        last["known_bytes"].as_u64() > Some(0),
+        "words are there: {last}"
+    );
     cluster.run(["backup", "verify", name]).ok();
     let prune = ["backup", "prune", name, "--keep", "6", "--json"];
     assert_eq!(cluster.run(prune).json()["files"], 0, "packs are young");
     let listed = cluster.run(["backup", "list", name]).ok().text();
-    assert!(listed.contains("one") && listed.contains("each object's own"), "{listed}");
+    assert!(
+        listed.contains("one") && listed.contains("each object's own"),
+        "{listed}"
+    );
     let other = Setup::servers(2).start();
     for (archive, steps) in &archives {
         check(&other, &place, archive, *steps);

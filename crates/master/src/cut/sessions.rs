@@ -276,9 +276,16 @@ mod tests {
     #[test]
     fn a_session_lives_as_long_as_its_backup_asks() {
         let cuts = Cuts::default();
-        assert!(cuts.enter(&asks(5, 0, false), at(0)).is_err(), "it begins with a tablet");
+        assert!(
+            cuts.enter(&asks(5, 0, false), at(0)).is_err(),
+            "it begins with a tablet"
+        );
         let name = cuts.enter(&asks(5, 0, true), at(0)).unwrap();
-        assert_eq!(cuts.enter(&asks(5, 0, true), at(1)), Ok(name), "its answer was lost");
+        assert_eq!(
+            cuts.enter(&asks(5, 0, true), at(1)),
+            Ok(name),
+            "its answer was lost"
+        );
         assert_eq!(cuts.enter(&asks(5, name, false), at(20_000)), Ok(name));
         let other = cuts.enter(&asks(6, 0, true), at(49_999)).unwrap_err();
         assert!(matches!(other, Refusal::Retry { .. }));
@@ -300,10 +307,15 @@ mod tests {
             let limit = Duration::from_millis(20);
             cuts.begin_hold(inner, name, (number, limit), at(ms))
         };
-        let end = |inner: &mut Inner, number, ms| cuts.end_hold(inner, (name, number), true, at(ms));
+        let end =
+            |inner: &mut Inner, number, ms| cuts.end_hold(inner, (name, number), true, at(ms));
         assert_eq!(begin(&mut inner, 1, 100), Ok(at(120)));
         assert!(cuts.holds(at(119).0) && !cuts.holds(at(120).0));
-        assert_eq!(end(&mut inner, 1, 105).unwrap(), (false, 5000), "it was not held yet");
+        assert_eq!(
+            end(&mut inner, 1, 105).unwrap(),
+            (false, 5000),
+            "it was not held yet"
+        );
         assert!(begin(&mut inner, 1, 106).is_err(), "it came late");
         begin(&mut inner, 2, 200).unwrap();
         inner.hold(name, 2).unwrap().stage = Stage::Held;
@@ -311,7 +323,11 @@ mod tests {
         begin(&mut inner, 3, 300).unwrap();
         inner.hold(name, 3).unwrap().stage = Stage::Held;
         assert_eq!(end(&mut inner, 3, 319).unwrap(), (true, 19_000));
-        assert_eq!(end(&mut inner, 3, 500).unwrap(), (true, 19_000), "asked again");
+        assert_eq!(
+            end(&mut inner, 3, 500).unwrap(),
+            (true, 19_000),
+            "asked again"
+        );
         assert!(!cuts.holds(at(319).0) && end(&mut inner, 2, 501).is_err());
         assert_eq!(cuts.held(), (3, Duration::from_millis(44)));
     }

@@ -109,7 +109,9 @@ impl Master {
         let (until, old) = {
             let mut inner = self.cuts.inner();
             let hold = (number, limit);
-            let until = self.cuts.begin_hold(&mut inner, known_as, hold, clock.now())?;
+            let until = self
+                .cuts
+                .begin_hold(&mut inner, known_as, hold, clock.now())?;
             // Under the lock, as where it ends: the map says what the last of both says.
             let old = self.tablets().edit_all(|tablet| {
                 if let Some(tracked) = &mut tablet.tracked {
@@ -144,7 +146,7 @@ impl Master {
         mut old: OldMaps,
     ) -> Result<Vec<TrackedRange>, Refusal> {
         let clock = &self.env.clock;
-        while !(old.is_gone() && !self.is_any_held_locked()) {
+        while !old.is_gone() || self.is_any_held_locked() {
             if self.cuts.inner().hold(known_as, number)?.until <= clock.now() {
                 return Err(too_short());
             }
@@ -194,9 +196,9 @@ impl Master {
                     | TabletPhase::Frozen
                     | TabletPhase::Left => false,
                 };
-                let tracked = tablet.tracked.filter(|tracked| {
-                    is_here && tracked.is_held && tracked.number > known_as
-                });
+                let tracked = tablet
+                    .tracked
+                    .filter(|tracked| is_here && tracked.is_held && tracked.number > known_as);
                 held.extend(tracked.map(|tracked| TrackedRange {
                     table: *table,
                     range: tablet.range,

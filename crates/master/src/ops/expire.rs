@@ -67,7 +67,9 @@ impl Master {
                 false => Dropped::NotServed,
             };
         };
-        let Served { table, hash, phase, .. } = served;
+        let Served {
+            table, hash, phase, ..
+        } = served;
         if Self::must_take_changes(phase).is_err() || self.not_held(&served).is_err() {
             return Dropped::NotServed;
         }

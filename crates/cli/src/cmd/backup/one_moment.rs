@@ -254,7 +254,10 @@ impl Packing<'_, '_> {
         }
         let size = size_of_change(&key, now.as_ref());
         let at = (rank, key);
-        let earlier = of.changed.get(&at).map(|old| size_of_change(&at.1, old.as_ref()));
+        let earlier = of
+            .changed
+            .get(&at)
+            .map(|old| size_of_change(&at.1, old.as_ref()));
         self.changed_bytes = self.changed_bytes.saturating_sub(earlier.unwrap_or(0)) + size;
         of.changed.insert(at, now);
     }
