@@ -170,7 +170,7 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
         false => at_one_moment(&mut archiver, backup, &infos).await,
     };
     archiver.progress.finish_and_clear();
-    let none = |failure| Failure::new(format!("{failure}; there is no new archive"));
+    let none = |failure: Failure| Failure::new(format!("{failure}; there is no new archive"));
     let (tables, held) = read.map_err(none)?;
     let manifest = Manifest {
         id: archive_id(cluster, began_ms),
