@@ -8,8 +8,8 @@ mod support;
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_client::{
-    Addend, Change, Client, ClientError, ErrorKind, Mutation, OneMoment, Operation, Part, Table, TransactionStep,
-    WhichTablet,
+    Addend, Change, Client, ClientError, ErrorKind, Mutation, OneMoment, Operation, Part, Table,
+    TransactionStep, WhichTablet,
 };
 use pluvio_coordinator::{CoordinatorOptions, MemoryStore};
 use pluvio_env::{Env, timeout};
@@ -248,7 +248,10 @@ async fn back_up(client: Client, env: Env, told: Arc<Told>) {
         let mut moment = match begin(&client).await {
             Ok(moment) => moment,
             Err(error) => {
-                assert!(error.is_retryable() || error.kind() == ErrorKind::NoSuchTable, "{error}");
+                assert!(
+                    error.is_retryable() || error.kind() == ErrorKind::NoSuchTable,
+                    "{error}"
+                );
                 continue;
             }
         };

@@ -181,7 +181,8 @@ fn an_archive_is_of_one_moment_when_a_server_is_killed_meanwhile() {
     let first = thread::scope(|scope| {
         // Some seconds.
         let slow = ["backup", name, "--rate", "30KiB", "--json"];
-        let backup = scope.spawn(|| cluster.run(slow));
+        let runs = &cluster;
+        let backup = scope.spawn(move || runs.run(slow));
         bank.wait_for(100);
         cluster.kill(2);
         backup.join().unwrap()
