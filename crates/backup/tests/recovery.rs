@@ -21,6 +21,7 @@ fn halves() -> Vec<Vec<TabletSpec>> {
             hash: pluvio_units::HashKind::Seeded,
             range,
             since: SegmentId(0),
+            quota: pluvio_wire::TableQuota::NONE,
         }]
     };
     HashRange::ALL.split(2).into_iter().map(tablet).collect()
@@ -166,6 +167,7 @@ fn tables_that_nobody_recovers_are_left_out() {
         hash: pluvio_units::HashKind::Seeded,
         range: HashRange::ALL,
         since: SegmentId(0),
+        quota: pluvio_wire::TableQuota::NONE,
     };
     set(&node, &backup, 1, vec![vec![other], vec![]]).expect("is set");
     for partition in 0..2 {

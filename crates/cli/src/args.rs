@@ -54,7 +54,7 @@ pub enum Command {
     Status(status::Status),
     /// Show the keys that are used most, and the largest ones
     Top(top::Top),
-    /// Create, drop, list and split tables, and move their tablets
+    /// Create, set, show, drop, list and split tables, and move their tablets
     Table(table::Table),
     /// Move all tablets of a server away, so that it can be stopped
     Drain(drain::Drain),
@@ -136,6 +136,24 @@ pub enum Update {
     Append,
     /// Overwrites it where the new value fits into its place; only with --replicas 0
     InPlace,
+}
+
+/// A user or a group whose processes may map a server's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reader {
+    /// This user.
+    Uid(u32),
+    /// This group.
+    Gid(u32),
+}
+
+fn reader(text: &str) -> Result<Reader, String> {
+    let number = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
+    match text.split_once(':') {
+        Some(("uid", uid)) => number(uid).map(Reader::Uid),
+        Some(("gid", gid)) => number(gid).map(Reader::Gid),
+        Some(_) | None => Err("give uid:NUMBER or gid:NUMBER".into()),
+    }
 }
 
 /// `pluvio dev`.
@@ -267,6 +285,21 @@ pub struct Server {
     /// How a write replaces an object that is there
     #[arg(long, value_enum, env = "PLUVIO_UPDATE", default_value_t = Update::Append)]
     pub update: Update,
+    /// Socket at which processes of this machine get the right to map this server's memory, to read
+    /// it without asking. They see all tables [default: none]
+    #[arg(long, value_name = "PATH", env = "PLUVIO_MAPPED_READS")]
+    pub mapped_reads: Option<PathBuf>,
+    /// Other users and groups whose processes may do so, beside the user of this server: such as
+    /// uid:1001,gid:50
+    #[arg(
+        long,
+        value_name = "WHO",
+        env = "PLUVIO_MAPPED_READS_ALLOW",
+        value_delimiter = ',',
+        value_parser = reader,
+        requires = "mapped_reads"
+    )]
+    pub mapped_reads_allow: Vec<Reader>,
     /// Most connections of Redis clients, on all its ports together
     #[arg(
         long,

@@ -1,7 +1,7 @@
 //! Memory that was freed goes back to the system after a burst of large requests and replies.
 
 use pluvio_env::{Clock, Tasks};
-use pluvio_memory::give_back_heap;
+use pluvio_memory::{bound_heap, give_back_heap};
 use pluvio_server::ClientMemory;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,12 @@ use std::time::Duration;
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// So much less than at the peak is worth a call.
 const FREED_BYTES_MIN: u64 = 16 << 20;
+
+/// Bounds what the heap keeps where [`keep_small`] does not reach it.
+pub fn bound() {
+    let is_bound = bound_heap();
+    tracing::debug!(is_bound, "bounded what the heap keeps");
+}
 
 /// Gives freed memory back whenever the connections hold much less than they did, and once more at
 /// the next look. A connection counts its buffers no more a moment before they are free. Runs as

@@ -19,6 +19,7 @@ mod coordinator_process;
 mod heap;
 mod ingest;
 mod machine;
+mod mapped;
 mod process;
 mod server_process;
 

@@ -2,14 +2,16 @@
 
 use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
-use crate::args::{HugePages, Server as Arguments, Switch, Update};
+use crate::args::{HugePages, Reader, Server as Arguments, Switch, Update};
 use crate::heap;
 use crate::machine;
+use crate::mapped;
 use crate::process::{self, Parts};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::number_of;
 use pluvio_console::ports;
+use pluvio_door::{Door, DoorOptions};
 use pluvio_env::{Address, BoxFuture, Transport};
 use pluvio_env_os::{Phase, StopSignal, StopSignals, tell_manager};
 use pluvio_local::stamps::{Notes, Stamped};
@@ -123,6 +125,7 @@ async fn serve(
     options.redis_password = redis_password(&arguments)?;
     options.redis_protected = arguments.redis_protected_mode == Switch::Yes;
     options.redis_connections_max = connections.redis;
+    heap::bound();
     tell_manager(Phase::Waits(
         "waits for the coordinator to take this server",
     ));
@@ -141,6 +144,7 @@ async fn serve(
         let keep = heap::keep_small(clock, tasks, memory);
         env.tasks.spawn(CoreId(0), "keep the heap small", keep)
     });
+    let door = open_door(&server, &arguments)?;
     Announcement {
         ready: true,
         role: "server".into(),
@@ -172,12 +176,37 @@ async fn serve(
         small.abort();
     }
     drop(admin);
+    drop(door);
     drop(server);
     if let Some(notes) = notes {
         let written = notes.write(&arguments.data);
         written.map_err(|error| Failure::file(&arguments.data, &error))?;
     }
     result
+}
+
+/// Lets processes of this machine read the server's memory, if that is wanted.
+fn open_door(server: &Arc<Server>, arguments: &Arguments) -> Result<Option<Arc<Door>>, Failure> {
+    let (Some(path), Some(master)) = (&arguments.mapped_reads, server.master()) else {
+        return Ok(None);
+    };
+    let mut options = DoorOptions::default();
+    for allowed in &arguments.mapped_reads_allow {
+        match *allowed {
+            Reader::Uid(uid) => options.allowed.uids.push(uid),
+            Reader::Gid(gid) => options.allowed.gids.push(gid),
+        }
+    }
+    let door = mapped::open(path, master, options);
+    let door = door.map_err(|error| Failure::new(format!("--mapped-reads: {error}")))?;
+    let door = Arc::new(door);
+    let told = Arc::downgrade(&door);
+    server.tell_readers(move || {
+        told.upgrade()
+            .map(|door| mapped::told(&door))
+            .unwrap_or_default()
+    });
+    Ok(Some(door))
 }
 
 /// Has the tablets moved away, until that is done or the time is over. Another signal ends it.
@@ -224,6 +253,7 @@ fn options(
     options.synced = expects.durability.map(|d| d == Durability::Synced);
     options.versions = process::versions();
     options.in_place = arguments.update == Update::InPlace;
+    options.mapped_reads = arguments.mapped_reads.is_some();
     options.rack = arguments.rack.clone();
     options.redis_memory = arguments.redis_memory;
     options.redis_timeout = timeout;

@@ -8,8 +8,8 @@ use crate::error::ClientError;
 use crate::{
     BitStep, BitsReply, ClusterStatus, CountObjectsReply, Deadline, DeleteReply, EnumeratedObject,
     Get, IncrementReply, LengthReply, Lifetime, MigrateTabletReply, MigrationStatus, Mutation,
-    Number, Object, Outcome, Output, Projection, RejectRules, ServerList, Table, TableInfo,
-    TouchIf, WhichTablet, WriteReply,
+    Number, Object, Outcome, Output, Projection, QuotaWish, RejectRules, ServerList, Table,
+    TableInfo, TouchIf, WhichTablet, WriteReply,
 };
 use bytes::Bytes;
 use pluvio_env::Frame;
@@ -141,6 +141,29 @@ impl<B: BlockOn> Client<B> {
     /// As there.
     pub fn table_by_id(&self, id: TableId) -> Result<Table, ClientError> {
         call!(self, client => client.table_by_id(id).await)
+    }
+
+    /// See [`crate::Client::create_table_with_quota`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn create_table_with_quota(
+        &self,
+        name: &str,
+        span: Option<u32>,
+        quota: QuotaWish,
+    ) -> Result<Table, ClientError> {
+        let name = name.to_owned();
+        call!(self, client => client.create_table_with_quota(&name, span, quota).await)
+    }
+
+    /// See [`crate::Client::set_quota`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn set_quota(&self, name: &str, quota: QuotaWish) -> Result<TableInfo, ClientError> {
+        let name = name.to_owned();
+        call!(self, client => client.set_quota(&name, quota).await)
     }
 
     /// See [`crate::Client::drop_table`].

@@ -10,8 +10,8 @@ use pluvio_units::{HashKind, KeyHash, ServerId, TableId};
 use pluvio_wire::{
     ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, FatalKind,
     GetClusterStatus, GetLeader, GetServerList, GetServerStatus, GetTable, GetTopKeys, Header,
-    ListTables, Opcode, Ping, Refusal, Request, RetryReason, RpcError, ServerList, ServerStatus,
-    SplitTablet, TableInfo, TableRef, TopKeys, check_table_name,
+    ListTables, Opcode, Ping, QuotaWish, Refusal, Request, RetryReason, RpcError, ServerList,
+    ServerStatus, SetTable, SplitTablet, TableInfo, TableRef, TopKeys, check_table_name,
 };
 
 /// How long a coordinator has to say what is wrong. It answers that at once.
@@ -50,15 +50,59 @@ impl Client {
         span: Option<u32>,
         hash: HashKind,
     ) -> Result<Table, ClientError> {
+        self.create_table_within((name, span), hash, QuotaWish::default())
+            .await
+    }
+
+    /// [`Client::create_table`], with a quota. A table that exists keeps its own, or its having
+    /// none.
+    ///
+    /// # Errors
+    /// As [`Client::create_table`], and as [`Client::set_quota`].
+    pub async fn create_table_with_quota(
+        &self,
+        name: &str,
+        span: Option<u32>,
+        quota: QuotaWish,
+    ) -> Result<Table, ClientError> {
+        self.create_table_within((name, span), hash_kind_of(name), quota)
+            .await
+    }
+
+    async fn create_table_within(
+        &self,
+        (name, span): (&str, Option<u32>),
+        hash: HashKind,
+        quota: QuotaWish,
+    ) -> Result<Table, ClientError> {
         check_table_name(name).map_err(ClientError::from_final)?;
         let request = CreateTable {
             name: name.to_owned(),
             span,
             hash,
+            quota,
         };
         let mut attempts = self.attempts();
         let info = self.ask_for_change(&request, &mut attempts).await?;
         Ok(self.learn(&info))
+    }
+
+    /// Changes the quota of a table: how many bytes of keys and values it may have, and how many
+    /// operations a second. Its owners follow within about a second.
+    ///
+    /// A change that would make the table larger than its quota fails with
+    /// [`ErrorKind::OverQuota`], which no retry helps against. Deletions and changes that make
+    /// nothing larger go on. Operations that are too many wait, for at most
+    /// [`ClientOptions::full_timeout`](crate::ClientOptions::full_timeout); then they fail as
+    /// [`ErrorKind::TimedOut`] with [`RetryReason::QuotaOperations`].
+    ///
+    /// # Errors
+    /// See [`Client`]; [`ErrorKind::NoSuchTable`]; [`ErrorKind::Refused`] while the cluster speaks
+    /// a version without quotas.
+    pub async fn set_quota(&self, name: &str, quota: QuotaWish) -> Result<TableInfo, ClientError> {
+        let table = TableRef::Name(name.to_owned());
+        let request = SetTable { table, quota };
+        self.ask_for_change(&request, &mut self.attempts()).await
     }
 
     /// Finds a table by its name. Always asks the coordinator; keep the handle.
@@ -96,6 +140,18 @@ impl Client {
     /// # Errors
     /// See [`Client`]; [`ErrorKind::NoSuchTable`] when there is none of this name.
     pub async fn drop_table(&self, name: &str) -> Result<(), ClientError> {
+        self.drop_table_named(name, false).await
+    }
+
+    /// [`Client::drop_table`] of a table that is made anew: the next one of the name has its quota.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn empty_table(&self, name: &str) -> Result<(), ClientError> {
+        self.drop_table_named(name, true).await
+    }
+
+    async fn drop_table_named(&self, name: &str, keep_quota: bool) -> Result<(), ClientError> {
         let mut attempts = self.attempts();
         let named = GetTable {
             table: TableRef::Name(name.to_owned()),
@@ -110,7 +166,10 @@ impl Client {
             Err(error) => return Err(error),
         };
         // By its id: when an attempt comes late or again, another table may have the name.
-        let request = DropTable::of(TableRef::Id(id));
+        let request = DropTable {
+            keep_quota,
+            ..DropTable::of(TableRef::Id(id))
+        };
         match self.ask_for_change(&request, &mut attempts).await {
             // An earlier attempt has dropped it: its reply was lost, or it did not wait to the end.
             Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => {
@@ -135,6 +194,7 @@ impl Client {
         let request = DropTable {
             table,
             only_wait: true,
+            keep_quota: false,
         };
         match self.ask_for_change(&request, attempts).await {
             Err(e) if e.kind() == ErrorKind::NoSuchTable && attempts.is_ambiguous() => Ok(()),

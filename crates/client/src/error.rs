@@ -23,6 +23,9 @@ pub enum ErrorKind {
     BadNumber,
     /// No coordinator address was given.
     NoCoordinator,
+    /// The table has as many bytes as its quota allows, and the change would make it larger;
+    /// nothing was changed.
+    OverQuota,
     /// The cluster refused for good for another reason.
     Refused,
     /// A reply could not be understood: client and cluster do not fit together.
@@ -90,6 +93,7 @@ impl ClientError {
                 | FatalKind::TransactionTooLarge
                 | FatalKind::BadTableName => ErrorKind::BadArgument,
                 FatalKind::NotANumber | FatalKind::Overflow => ErrorKind::BadNumber,
+                FatalKind::QuotaFull => ErrorKind::OverQuota,
                 _ => ErrorKind::Refused,
             },
             Self::NoCoordinator => ErrorKind::NoCoordinator,

@@ -48,7 +48,8 @@ pub struct ClientOptions {
     /// still the right one, and tries again. Default 2 s: longer than a server declared alive is
     /// ever silent, much shorter than `timeout`.
     pub attempt_timeout: Duration,
-    /// The longest an operation goes on while all it hears is that memory is full. Default 10 s.
+    /// The longest an operation goes on while all it hears is that memory is full. The same holds
+    /// for a quota of its table. Default 10 s.
     /// The cleaner may be about to make room, so it should not be much below a second; longer than
     /// [`ClientOptions::timeout`] is as long as that.
     pub full_timeout: Duration,

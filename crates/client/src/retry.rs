@@ -25,7 +25,7 @@ pub(crate) struct Attempts<'a> {
     full_limit: Duration,
     /// Until it was told.
     on_delay: Option<&'a OnDelay>,
-    /// Since when every refusal said that memory is full.
+    /// Since when every refusal said that memory is full, or a quota.
     full_since: Option<Moment>,
     pauses: u32,
     reason: Option<RetryReason>,
@@ -34,7 +34,7 @@ pub(crate) struct Attempts<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    /// `full_limit` is the time while all it hears is that memory is full.
+    /// `full_limit` is the time while all it hears is that memory is full, or a quota.
     pub(crate) fn new(parts: &'a Parts, options: &'a ClientOptions, full_limit: Duration) -> Self {
         Self {
             parts,
@@ -83,7 +83,11 @@ impl<'a> Attempts<'a> {
     pub(crate) fn failed(&mut self, why: String, reason: Option<RetryReason>) {
         self.last = Some(why);
         self.reason = reason;
-        if reason != Some(RetryReason::MemoryFull) {
+        let is_full = matches!(
+            reason,
+            Some(RetryReason::MemoryFull | RetryReason::QuotaShare | RetryReason::QuotaOperations)
+        );
+        if !is_full {
             self.full_since = None;
         } else if self.full_since.is_none() {
             self.full_since = Some(self.parts.clock.now());

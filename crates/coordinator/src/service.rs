@@ -20,7 +20,7 @@ use pluvio_wire::{
     GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable, GiveUpLost,
     HintServerCrashed, LeaveCluster, ListTables, ListTablesReply, MigrateTablet, Opcode,
     PartitionReplayed, Ping, PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason,
-    RoleOp, ServerOp, ServerStatus, SetReplicationEpoch, SplitTablet, StartRecoveryReply,
+    RoleOp, ServerOp, ServerStatus, SetReplicationEpoch, SetTable, SplitTablet, StartRecoveryReply,
     TabletReceived, Versions, decode, handled, reply,
 };
 use std::sync::Arc;
@@ -414,11 +414,14 @@ impl Coordinator {
             }),
             CoordinatorOp::GetTable => Self::now::<GetTable>(request, |get| {
                 let state = state();
-                Ok(state.info(state.find(&get.table)?))
+                let info = state.info(state.find(&get.table)?);
+                Ok(self.office.works.quotas.described(info))
             }),
             CoordinatorOp::ListTables => Self::now::<ListTables>(request, |_| {
+                let quotas = &self.office.works.quotas;
+                let infos = state().infos().into_iter();
                 Ok(ListTablesReply {
-                    tables: state().infos(),
+                    tables: infos.map(|info| quotas.described(info)).collect(),
                 })
             }),
             CoordinatorOp::HintServerCrashed => Self::now::<HintServerCrashed>(request, |hint| {
@@ -442,6 +445,10 @@ impl Coordinator {
             CoordinatorOp::DropTable => self
                 .later::<DropTable, _>(request, |office, drop| async move {
                     office.works.drops.drop_table(drop).await
+                }),
+            CoordinatorOp::SetTable => self
+                .later::<SetTable, _>(request, |office, set| async move {
+                    office.works.quotas.set_table(set).await
                 }),
             CoordinatorOp::SplitTablet => self
                 .later::<SplitTablet, _>(request, |office, split| async move {
@@ -549,7 +556,7 @@ mod tests {
     use pluvio_env::Address;
     use pluvio_sim::{Sim, SimOptions};
     use pluvio_units::{CoreId, HashKind};
-    use pluvio_wire::{Header, encode};
+    use pluvio_wire::{Header, QuotaWish, encode};
 
     #[test]
     fn whoever_comes_while_4096_requests_are_in_progress_is_asked_to_come_again() {
@@ -561,7 +568,15 @@ mod tests {
         let started = sim.block_on(process.id, starting, Duration::from_secs(10));
         let coordinator = started.expect("it ends").expect("the store is empty");
         let (name, span, hash) = ("t".to_owned(), None, HashKind::Seeded);
-        let request = encode(&Header::default(), &CreateTable { name, span, hash });
+        let request = encode(
+            &Header::default(),
+            &CreateTable {
+                name,
+                span,
+                hash,
+                quota: QuotaWish::default(),
+            },
+        );
         let handle = || {
             let peer = Peer {
                 address: Address::from("client"),

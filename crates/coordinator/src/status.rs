@@ -27,7 +27,9 @@ pub(crate) async fn cluster_status(
         cluster: state.globals.cluster,
         list: state.list(),
         servers,
-        tables: state.infos(),
+        tables: { state.infos().into_iter() }
+            .map(|info| works.quotas.described(info))
+            .collect(),
         recoveries: works.recoveries.list(),
         migrations: works.migrations.list(),
         drains: works.drains.list(),

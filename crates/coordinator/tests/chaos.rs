@@ -42,7 +42,13 @@ fn act(cluster: &Cluster, rng: &dyn Rng) {
             let name = some_name(rng);
             let span = Some(rng.below(4) as u32 + 1);
             let hash = [HashKind::Seeded, HashKind::Slots][rng.below(2) as usize];
-            cluster.try_ask(CreateTable { name, span, hash });
+            let quota = pluvio_wire::QuotaWish::default();
+            cluster.try_ask(CreateTable {
+                name,
+                span,
+                hash,
+                quota,
+            });
         }
         10 => {
             let table = TableRef::Name(some_name(rng));

@@ -57,6 +57,7 @@ fn a_table_is_answered_when_its_servers_have_it() {
         name: String::new(),
         span: None,
         hash: HashKind::Seeded,
+        quota: pluvio_wire::QuotaWish::default(),
     };
     assert_eq!(fatal(cluster.ask(bad)), FatalKind::BadTableName);
     cluster.calm_down();
@@ -116,6 +117,7 @@ fn a_drop_waits_for_earlier_tables_of_the_name_too() {
     let only_wait = DropTable {
         table: named("t"),
         only_wait: true,
+        keep_quota: false,
     };
     assert_eq!(fatal(cluster.ask(only_wait)), FatalKind::NoSuchTable);
     assert!(cluster.server(1).owned.is_empty());
@@ -129,6 +131,7 @@ fn a_request_that_only_waits_drops_nothing() {
     let only_wait = DropTable {
         table: named("t"),
         only_wait: true,
+        keep_quota: false,
     };
     assert_eq!(fatal(cluster.ask(only_wait)), FatalKind::NoSuchTable);
     let found = cluster.ask(GetTable { table: named("t") }).unwrap();
@@ -518,6 +521,7 @@ fn what_a_crashed_owner_did_not_confirm_is_given_away_when_its_lease_is_over() {
         name: "t".into(),
         span: None,
         hash: HashKind::Seeded,
+        quota: pluvio_wire::QuotaWish::default(),
     });
     assert!(asked.is_err(), "server 1 did not confirm: {asked:?}");
     cluster.sim.pause(cluster.machines[late].process);
@@ -551,6 +555,7 @@ fn living_owners_are_asked_while_a_crashed_one_is_replaced() {
         name: "t".into(),
         span: None,
         hash: HashKind::Seeded,
+        quota: pluvio_wire::QuotaWish::default(),
     });
     assert!(asked.is_err(), "two have not confirmed: {asked:?}");
     assert!(cluster.server(2).owned.is_empty());
@@ -817,6 +822,7 @@ fn who_asks_for_a_change_is_told_that_the_store_takes_none() {
             name,
             span: None,
             hash: HashKind::Slots,
+            quota: pluvio_wire::QuotaWish::default(),
         });
         match asked {
             Err(RpcError::Refused(Refusal::Retry { why, .. })) => why,

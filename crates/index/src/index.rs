@@ -7,7 +7,7 @@ use crate::table::{Approach, Glance, Home, Table};
 use crate::words::Word;
 use core::fmt;
 use core::marker::PhantomData;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_memory::{CACHE_LINE_BYTES, EpochGuard, REGION_GRANULE_BYTES, RegionError, WordRegion};
 use pluvio_units::{EntryRef, HashKind, HashRange, KeyHash, Rank};
 
@@ -82,6 +82,8 @@ const _: () = assert!(Index::ENTRIES_MAX / 2 < LINES_MAX);
 pub struct Index {
     pub(crate) table: Table<WordRegion>,
     pub(crate) spread: Spread,
+    /// Unique within the process.
+    pub(crate) id: u64,
 }
 
 impl Index {
@@ -93,6 +95,23 @@ impl Index {
     /// # Errors
     /// [`IndexError::TooLarge`] and [`IndexError::Memory`]; nothing stays reserved.
     pub fn new(options: IndexOptions) -> Result<Self, IndexError> {
+        Self::in_memory(options, WordRegion::anonymous)
+    }
+
+    /// [`Self::new`] in memory that other processes may map to read ([`crate::IndexReader`]). It
+    /// gives no memory back when it shrinks.
+    ///
+    /// # Errors
+    /// As of [`Self::new`].
+    pub fn new_for_readers(options: IndexOptions) -> Result<Self, IndexError> {
+        Self::in_memory(options, |len| WordRegion::for_readers("pluvio-index", len))
+    }
+
+    fn in_memory(
+        options: IndexOptions,
+        memory: impl FnOnce(u64) -> Result<WordRegion, RegionError>,
+    ) -> Result<Self, IndexError> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let entries = options.entries_max;
         if entries > Self::ENTRIES_MAX {
             let max = Self::ENTRIES_MAX;
@@ -104,7 +123,7 @@ impl Index {
         // without the block (X2). A sixth also leaves room for the new chains of a step.
         let overflow_max = entries / 6 + LINES_AT_FIRST;
         let lines = Table::<WordRegion>::first_line(lines_max) + lines_max + overflow_max;
-        let region = WordRegion::anonymous(lines * CACHE_LINE_BYTES)
+        let region = memory(lines * CACHE_LINE_BYTES)
             .map_err(|source| IndexError::Memory { entries, source })?;
         let table = Table::new(region, LINES_AT_FIRST, lines_max);
         if options.huge_pages {
@@ -113,6 +132,7 @@ impl Index {
         Ok(Self {
             table,
             spread: Spread::new(options.expected, options.kind),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         })
     }
 

@@ -38,6 +38,7 @@ mod block;
 mod index;
 #[cfg(test)]
 mod model;
+mod reader;
 #[cfg(test)]
 mod reclaim_model;
 mod resize;
@@ -55,5 +56,6 @@ pub use index::{
     BucketChange, BucketGuard, Index, IndexError, IndexFull, IndexOptions, LikelySlot, Room,
     StableHome,
 };
+pub use reader::{IndexLayout, IndexReader, Lookup};
 pub use slot::Slot;
 pub use table::{Approach, Home};

@@ -208,8 +208,18 @@ fn no_step_hides_an_entry_from_a_scan() {
 
 #[test]
 fn shrinking_and_growing_again_deceives_no_reader() {
+    shrink_and_grow_again(1);
+}
+
+#[test]
+#[ignore = "takes minutes: see CONTRIBUTING.md"]
+fn shrinking_and_growing_again_deceives_no_reader_with_more_switches() {
+    shrink_and_grow_again(2);
+}
+
+fn shrink_and_grow_again(preemptions: usize) {
     for sought in [1, 8, 9] {
-        explore(move || {
+        explore_with(preemptions, move || {
             let table = table_with::<1>(4, &[0, 1, 8, 9]);
             let reader = Arc::clone(&table);
             let reader = thread::spawn(move || assert!(finds(&reader, sought)));
@@ -221,8 +231,19 @@ fn shrinking_and_growing_again_deceives_no_reader() {
 }
 
 #[test]
-fn a_reader_a_writer_and_a_step_go_together() {
-    for (from, to) in STEPS {
+fn a_reader_a_writer_and_a_step_between_blocks_go_together() {
+    // The writer's block comes, and goes away.
+    step_beside_a_reader_and_a_writer(&[(3, 4), (4, 3)]);
+}
+
+#[test]
+#[ignore = "takes minutes: see CONTRIBUTING.md"]
+fn a_reader_a_writer_and_each_step_go_together() {
+    step_beside_a_reader_and_a_writer(&STEPS);
+}
+
+fn step_beside_a_reader_and_a_writer(steps: &[(u64, u64)]) {
+    for &(from, to) in steps {
         explore_with(1, move || {
             let table = table_with::<1>(from, &[0, 1]);
             let [reader, writer] = [(); 2].map(|()| Arc::clone(&table));

@@ -96,6 +96,16 @@ impl Spread {
         }
     }
 
+    /// The range it stretches.
+    pub(crate) fn expected(&self) -> HashRange {
+        self.expected
+    }
+
+    /// How its hashes are made.
+    pub(crate) fn kind(&self) -> HashKind {
+        self.kind
+    }
+
     /// The rank of a hash.
     #[cfg(test)]
     pub(crate) fn rank(&self, hash: KeyHash) -> Rank {

@@ -73,7 +73,7 @@ pub(crate) fn with_reach(reaches: u64, line: u64, reach: u64) -> u64 {
 
 /// Whether no entry has changed its slot since `before` was read.
 #[inline]
-fn unmoved(before: u64, now: u64) -> bool {
+pub(crate) fn unmoved(before: u64, now: u64) -> bool {
     (before ^ now) & (VERSION_MASK | MOVING) == 0
 }
 
@@ -317,11 +317,17 @@ impl<M: Lines> Table<M> {
         1 + block / HEADS_PER_LINE
     }
 
+    /// The line of the head of a block, and its place there.
+    #[inline(always)]
+    pub(crate) fn head_place(block: u64) -> (u64, u64) {
+        (Self::head_line(block), block % HEADS_PER_LINE * 2)
+    }
+
     /// The head of a block, and its displacements.
     #[inline(always)]
     pub(crate) fn head(&self, block: u64) -> (&M::Word, &M::Word) {
-        let line = self.memory.line(Self::head_line(block));
-        let at = (block % HEADS_PER_LINE) as usize * 2;
+        let (line, at) = Self::head_place(block);
+        let (line, at) = (self.memory.line(line), at as usize);
         (&line[at], &line[at + 1])
     }
 

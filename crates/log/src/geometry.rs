@@ -5,6 +5,7 @@
 use crate::durable::Durability;
 use crate::error::OpenError;
 use crate::options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
+use pluvio_memory::EpochClock;
 use pluvio_units::{ENTRY_MAX, KEY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGLETS_PER_SEGMENT};
 
 /// Fewest seglets of a segment (2.5 MiB). The largest overwrite still fits beside the head's own
@@ -276,6 +277,18 @@ fn check(options: &LogOptions) -> Result<(), OpenError> {
     }
     if !(1..=64).contains(&options.cleaners) {
         return bad("cleaners", format!("{} is not 1 to 64", options.cleaners));
+    }
+    if options.readers.is_some() && options.in_place {
+        return bad(
+            "readers",
+            "other processes do not read what is overwritten in place".into(),
+        );
+    }
+    if options.readers.is_some() && options.epoch_clock != EpochClock::Counter {
+        return bad(
+            "readers",
+            "other processes know the usual epoch clock only".into(),
+        );
     }
     if options.in_place && options.durability != Durability::Volatile {
         return bad("in_place", "replicas would keep the old value".into());

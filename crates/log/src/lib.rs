@@ -42,7 +42,8 @@ pub use error::{
 };
 pub use geometry::Geometry;
 pub use memory::{
-    CutObject, EntryView, MutableObject, Overwritable, ScatteredObject, VALUE_HEAD_BYTES,
+    CutObject, EntryView, LogReader, MutableObject, Overwritable, ReadEntry, ReadableLog,
+    ScatteredObject, VALUE_HEAD_BYTES,
 };
 pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
 pub use segments::{SegletGate, Segment};
@@ -50,4 +51,4 @@ pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkWrite};
 pub use space::LogSpace;
 pub use stats::{CleanerStats, LogStats, MemoryBinding};
 
-pub use pluvio_memory::{BindRefused, CopyMethod, EpochClock, EpochGuard, SegletClass};
+pub use pluvio_memory::{BindRefused, CopyMethod, EpochClock, EpochGuard, GraceClock, SegletClass};

@@ -4,7 +4,7 @@ use crate::append::graves::Tombstones;
 use crate::durable::Durability;
 use crate::error::OpenError;
 use crate::geometry::Geometry;
-use pluvio_memory::{CopyMethod, EpochClock};
+use pluvio_memory::{CopyMethod, EpochClock, GraceClock};
 use pluvio_units::{ClusterId, LogId, SEGLET_BYTES, ServerId, Size};
 
 /// Epoch slots unless the options say otherwise.
@@ -58,6 +58,11 @@ pub struct LogOptions {
     pub epoch_slots: u32,
     /// What reclaim epochs are counted with.
     pub epoch_clock: EpochClock,
+    /// Other processes may map the memory to read it ([`LogSpace::for_readers`]). The clock says how
+    /// long retired memory has rested. Not with `in_place`, and only with the usual epoch clock.
+    ///
+    /// [`LogSpace::for_readers`]: crate::LogSpace::for_readers
+    pub readers: Option<GraceClock>,
     /// How entries are copied into log memory, by appends and by the cleaner.
     pub copy: CopyMethod,
     /// How the memory is divided among memory nodes; none: it is not.
@@ -94,6 +99,7 @@ impl LogOptions {
             in_place: false,
             epoch_slots: EPOCH_SLOTS,
             epoch_clock: EpochClock::Counter,
+            readers: None,
             copy: CopyMethod::Library,
             parts: Vec::new(),
         }

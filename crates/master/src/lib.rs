@@ -44,6 +44,8 @@ mod master;
 mod migrate;
 mod ops;
 mod orders;
+mod quotas;
+mod readers;
 mod recover;
 mod recovery_attempts;
 mod service;

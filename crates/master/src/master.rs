@@ -4,6 +4,7 @@ use crate::cut::Cuts;
 use crate::migrate::{Arrivals, Leavings};
 use crate::ops::HeldBack;
 use crate::orders::Orders;
+use crate::quotas::QuotaRounds;
 use crate::recover::{AddressBook, RecoveryOptions};
 use crate::recovery_attempts::Attempts;
 use crate::settlements::Settlements;
@@ -147,6 +148,8 @@ pub struct Master {
     pub(crate) settlements: Settlements,
     /// Which keys are used most.
     pub(crate) samples: Samples,
+    /// The latest shares of tables' quotas.
+    pub(crate) quota_rounds: QuotaRounds,
 }
 
 impl Master {
@@ -154,6 +157,7 @@ impl Master {
     #[must_use]
     pub fn new(parts: MasterParts) -> Arc<Self> {
         let logs: Vec<LogId> = parts.store.space().logs().collect();
+        let gate = parts.store.gate().cloned();
         let master = Arc::new(Self {
             settlements: Settlements::new(logs.len()),
             samples: Samples::new(parts.env.clock.now().0),
@@ -162,7 +166,7 @@ impl Master {
             id: parts.id,
             store: parts.store,
             replication: parts.replication,
-            tablets: TabletMap::default(),
+            tablets: TabletMap::telling(gate),
             coordinators: parts.coordinators,
             addresses: parts.addresses,
             recovery_options: parts.recovery,
@@ -178,6 +182,7 @@ impl Master {
             requests: AtomicU64::new(0),
             moved_here: AtomicU64::new(0),
             turns: AtomicUsize::new(0),
+            quota_rounds: QuotaRounds::default(),
         });
         let time = ClusterTime(Arc::clone(&master.env.clock));
         master.store.expiry().start(Box::new(time));
@@ -263,12 +268,18 @@ impl Master {
         self.serve_until.fetch_max(nanos, Ordering::Relaxed);
     }
 
+    /// Until when it may (MASTER-4).
+    pub(crate) fn serves_until(&self) -> Moment {
+        Moment(Duration::from_nanos(
+            self.serve_until.load(Ordering::Relaxed),
+        ))
+    }
+
     /// Whether what is here is still the truth (MASTER-4).
     #[must_use]
     pub fn may_serve(&self) -> bool {
-        let until = Duration::from_nanos(self.serve_until.load(Ordering::Relaxed));
         // The exact clock: a coarse one stands still where the hypervisor takes its processor.
-        self.env.clock.now() < Moment(until)
+        self.env.clock.now() < self.serves_until()
     }
 
     /// Takes tablets that hold nothing yet, once every log is durably open (MASTER-3).
@@ -372,6 +383,10 @@ impl Master {
             phase,
             tracked: None,
         };
+        if !self.tablets.snapshot().contains_key(&spec.table) {
+            let of = (spec.quota.bytes.is_some(), spec.quota.operations.is_some());
+            table.begin_share(of.0, of.1);
+        }
         match self.tablets.add(Arc::clone(&table), tablet) {
             Ok(()) => Ok(table),
             Err(known) => Err(NotAdded::InTheWay(known)),
@@ -566,6 +581,7 @@ mod tests {
             hash: HashKind::Seeded,
             range: HashRange::ALL,
             since: SegmentId(0),
+            quota: pluvio_wire::TableQuota::NONE,
         };
         let refusal = NotAdded::NoIndex("cannot reserve".into()).refusal(&spec);
         let expected = Refusal::retry(NO_INDEX_RETRY, RetryReason::MemoryFull);

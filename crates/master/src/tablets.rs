@@ -15,6 +15,7 @@
 use crate::master::Master;
 use arc_swap::ArcSwap;
 use pluvio_store::EngineTable;
+use pluvio_store::GatePage;
 use pluvio_units::{HashRange, KeyHash, TableId};
 use pluvio_wire::Refusal;
 use std::collections::BTreeMap;
@@ -157,9 +158,25 @@ pub struct TabletMap {
     current: ArcSwap<Snapshot>,
     /// The replaced maps that are still held. The lock is held by a task that replaces the map.
     older: Mutex<Vec<Weak<Snapshot>>>,
+    /// Where other processes read: it is told of each change before that (GATE-1).
+    gate: Option<GatePage>,
 }
 
 impl TabletMap {
+    /// An empty map that tells readers of other processes of its changes.
+    pub(crate) fn telling(gate: Option<GatePage>) -> Self {
+        Self {
+            gate,
+            ..Self::default()
+        }
+    }
+
+    /// Looks at the map while it does not change.
+    pub(crate) fn unchanged<T>(&self, look: impl FnOnce(&Snapshot) -> T) -> T {
+        let _older = self.older.lock().unwrap_or_else(PoisonError::into_inner);
+        look(&self.current.load())
+    }
+
     /// The map as it is now.
     pub fn snapshot(&self) -> arc_swap::Guard<Arc<Snapshot>> {
         self.current.load()
@@ -173,6 +190,9 @@ impl TabletMap {
         let mut older = self.older.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = (**self.current.load()).clone();
         let result = edit(&mut next);
+        if let Some(gate) = &self.gate {
+            gate.raise_version();
+        }
         let old = self.current.swap(Arc::new(next));
         older.push(Arc::downgrade(&old));
         drop(old);

@@ -9,8 +9,11 @@
 //!   process.
 //! - M3: everything unlinked before [`ReclaimEpochs::retire_epoch`] is out of every reader's reach
 //!   once [`ReclaimEpochs::is_quiesced`] says so of its stamp.
+//! - M4: what a reader of another process has copied counts only if no byte of it was used again
+//!   meanwhile ([`GateView::check`]).
 //!
-//! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread.
+//! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread; a
+//! [`SharedGuard`] may move.
 //!
 //! Limits: it knows no segments and no entries, and it reads no clock. It blocks on another thread
 //! only for a short critical section. See `docs/memory.md`.
@@ -20,6 +23,7 @@ mod binding;
 #[allow(unsafe_code)] // copies to where its callers may write
 mod copy;
 mod epoch;
+mod gate;
 #[allow(unsafe_code)] // one call of the C library
 mod heap;
 #[cfg(target_arch = "x86_64")]
@@ -27,6 +31,8 @@ mod heap;
 mod racing;
 #[allow(unsafe_code)] // the same, and by atomics
 mod racing_bytes;
+#[cfg_attr(test, allow(unsafe_code))] // tests try what must be refused
+mod read_region;
 #[allow(unsafe_code)] // the one door to mapped memory
 mod region;
 mod seglets;
@@ -39,9 +45,14 @@ pub use binding::BindRefused;
 pub use copy::CopyMethod;
 #[doc(hidden)] // for models of the crates above: stores use `ReclaimEpochs`
 pub use epoch::protocol as epoch_protocol;
-pub use epoch::{EpochClock, EpochGuard, ReclaimEpochs, ReclaimFrontier, ReclaimStamp};
-pub use heap::give_back_heap;
+pub use epoch::{
+    EpochClock, EpochGuard, GRACE, GraceClock, ReclaimEpochs, ReclaimFrontier, ReclaimStamp,
+    SharedGuard,
+};
+pub use gate::{GatePage, GateView, GateWord, NotCounted, Since};
+pub use heap::{bound_heap, give_back_heap};
 pub use racing_bytes::RacingBytes;
+pub use read_region::ReadRegion;
 pub use region::{
     CACHE_LINE_BYTES, REGION_GRANULE_BYTES, REGION_LEN_MAX, Region, RegionError, page_bytes,
 };

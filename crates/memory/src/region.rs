@@ -20,7 +20,7 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 
@@ -39,6 +39,12 @@ pub const REGION_LEN_MAX: u64 = 1 << 48;
 pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
+
+/// The seals of a file for readers: its length is fixed, and only mappings that exist may write.
+pub(crate) const READER_SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::FUTURE_WRITE)
+    .union(SealFlags::SEAL);
 
 /// Regions start on such a border, so that the kernel can use huge pages from the first byte.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -121,6 +127,38 @@ impl Region {
         Self::map(len, true, Some(file))
     }
 
+    /// Reserves `len` bytes in a memory file that other processes may map to read, and nothing
+    /// else ([`crate::ReadRegion`]). Once this returns, no process can change its bytes or its
+    /// length but through this mapping: the system refuses. The system then also refuses to take
+    /// pages back, so [`Self::discard`] always fails.
+    ///
+    /// # Errors
+    /// As of [`Self::with_memfd`]; also where the system is older than Linux 5.1.
+    pub fn for_readers(name: &str, len: u64, huge: bool) -> Result<Self, RegionError> {
+        let rounded = round_len(len)?;
+        let refused = |errno: rustix::io::Errno| RegionError::ReserveFailed {
+            len,
+            source: errno.into(),
+        };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create(name, flags).map_err(refused)?;
+        rustix::fs::ftruncate(&file, rounded).map_err(refused)?;
+        let region = Self::map(len, huge, Some(file))?;
+        // Behind the mapping, which stays writable.
+        let file = region.memfd.as_ref().expect("it was just mapped");
+        rustix::fs::fcntl_add_seals(file, READER_SEALS).map_err(refused)?;
+        Ok(region)
+    }
+
+    /// Maps `len` bytes of `file` to read them.
+    pub(crate) fn read_only(file: BorrowedFd<'_>, len: u64) -> Result<Self, RegionError> {
+        let copy = file.try_clone_to_owned();
+        let copy = copy.map_err(|source| RegionError::ReserveFailed { len, source })?;
+        let mut region = Self::map_with(len, false, Some(copy), ProtFlags::READ)?;
+        region.memfd = None;
+        Ok(region)
+    }
+
     /// Maps `len` bytes of `file`, which the caller keeps no longer than it likes.
     ///
     /// # Errors
@@ -135,6 +173,15 @@ impl Region {
     }
 
     fn map(len: u64, huge: bool, memfd: Option<OwnedFd>) -> Result<Self, RegionError> {
+        Self::map_with(len, huge, memfd, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn map_with(
+        len: u64,
+        huge: bool,
+        memfd: Option<OwnedFd>,
+        protection: ProtFlags,
+    ) -> Result<Self, RegionError> {
         let rounded = round_len(len)?;
         let refused = |errno: rustix::io::Errno| RegionError::ReserveFailed {
             len,
@@ -142,7 +189,6 @@ impl Region {
         };
         let bytes = to_usize(rounded);
         let base = reserve_aligned(bytes).map_err(refused)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
         let mapped = match &memfd {
             // SAFETY: `base..base + bytes` was reserved by this call a moment ago and is unknown
             // elsewhere, so replacing that mapping takes nothing from anybody.

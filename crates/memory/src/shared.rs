@@ -25,7 +25,7 @@ const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::SEAL);
 /// The file system of memory files with pages of the usual size. A file of huge pages may lack one
 /// when it is touched, which would be a bus error.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
+pub(crate) const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Why memory cannot be shared. Not retryable, but for a lack of memory or of files.
 #[derive(Debug, thiserror::Error)]

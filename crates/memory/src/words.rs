@@ -17,6 +17,20 @@ impl WordRegion {
         Region::anonymous(len, false).map(Self)
     }
 
+    /// See [`Region::for_readers`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn for_readers(name: &str, len: u64) -> Result<Self, RegionError> {
+        Ok(Self(Region::for_readers(name, len, false)?))
+    }
+
+    /// The memory file, if it is one for readers.
+    #[must_use]
+    pub fn memfd(&self) -> Option<rustix::fd::BorrowedFd<'_>> {
+        self.0.memfd()
+    }
+
     /// See [`Region::prefer_huge_pages`]; a refusal costs speed only.
     ///
     /// # Panics

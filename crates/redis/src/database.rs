@@ -627,10 +627,10 @@ impl Databases {
         }
     }
 
-    /// Drops the table; the next write creates a new one. Ends when no server serves a dropped
-    /// table of this database any more, whoever dropped it.
+    /// Drops the table; the next write creates a new one, with the same quota. Ends when no server
+    /// serves a dropped table of this database any more, whoever dropped it.
     pub(crate) async fn flush(&self, database: DatabaseId) -> Result<(), Failure> {
-        let dropped = self.client.drop_table(&database.table_name()).await;
+        let dropped = self.client.empty_table(&database.table_name()).await;
         match dropped {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NoSuchTable => {}

@@ -118,6 +118,9 @@ pub(crate) const DENIED: Failure = Failure::fixed(
 );
 pub(crate) const OUT_OF_MEMORY: Failure =
     Failure::fixed("OOM command not allowed when used memory > 'maxmemory'.");
+/// Operations wait a while before they are refused so.
+pub(crate) const TOO_MANY_OPERATIONS: Failure =
+    Failure::fixed("BUSY not executed: the database has its quota of operations a second");
 pub(crate) const TOO_FEW_REPLICAS: Failure =
     Failure::fixed("NOREPLICAS Not enough good replicas to write.");
 
@@ -235,9 +238,12 @@ pub(crate) fn of_client(error: &ClientError) -> Failure {
     match error.retry_reason() {
         Some(RetryReason::MemoryFull) => return OUT_OF_MEMORY,
         Some(RetryReason::TooFewBackups) => return TOO_FEW_REPLICAS,
+        Some(RetryReason::QuotaOperations) => return TOO_MANY_OPERATIONS,
         _ => {}
     }
     match error.kind() {
+        // The prefix of a full memory: programs know that deleting helps.
+        ErrorKind::OverQuota => Failure::new(format!("OOM {error}")),
         ErrorKind::TimedOut => Failure::new(format!(
             "TRYAGAIN the cluster did not do it in time: {error}"
         )),
@@ -338,6 +344,12 @@ mod tests {
             text(Some(RetryReason::TooFewBackups), false),
             "NOREPLICAS Not enough good replicas to write."
         );
+        assert!(text(Some(RetryReason::QuotaOperations), false).starts_with("BUSY not executed"));
+        let full = of_client(&ClientError::Refused {
+            kind: FatalKind::QuotaFull,
+            message: "table redis:0 has its quota of 10 bytes".into(),
+        });
+        assert_eq!(full.text(), b"OOM table redis:0 has its quota of 10 bytes");
         for reason in [Some(RetryReason::TabletNotReady), None] {
             assert!(text(reason, false).starts_with("TRYAGAIN "), "{reason:?}");
         }

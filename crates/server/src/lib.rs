@@ -33,6 +33,7 @@ pub use leave::NotLeft;
 pub use membership::{Membership, PingOptions, Standing};
 pub use options::{OnCorruption, ServerOptions};
 pub use pluvio_log::Tombstones;
+pub use pluvio_master::Master;
 pub use pluvio_redis::{
     ClientMemory, CommandTotals, Latencies, MachineFn, MachineUse, Password, Totals as RedisTotals,
 };

@@ -57,6 +57,8 @@ pub struct ServerOptions {
     /// Overwrite a value where it lies if the new one fits there, instead of appending it. Only
     /// without replicas.
     pub in_place: bool,
+    /// Other processes of this machine may map the memory to read it, once a door lets them in.
+    pub mapped_reads: bool,
     /// The rack or power domain this server stands in.
     pub rack: Option<String>,
     /// Most connections of Redis clients, on each port.
@@ -128,6 +130,7 @@ impl ServerOptions {
             versions: Versions::OWN,
             tombstones: Tombstones::default(),
             in_place: false,
+            mapped_reads: false,
             rack: None,
             redis_connections_max: 10_000,
             redis_memory: None,
@@ -178,6 +181,12 @@ impl ServerOptions {
                 None => "update in-place is for clusters without replicas: give --replicas 0, too"
                     .into(),
             });
+        }
+        if self.in_place && self.mapped_reads {
+            return Some(
+                "update in-place and mapped reads exclude each other: others do not read what is overwritten in place"
+                    .into(),
+            );
         }
         match self.settings() {
             // With replicas that the cluster has and this server does not name, they may fit.

@@ -15,8 +15,8 @@ use crate::status::{Readiness, StatusSource, WholeStatus};
 use pluvio_backup::{Backup, BackupError, BackupOptions};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, TaskHandle, Transport};
 use pluvio_log::{
-    CleanerOptions, Corruption, Durability, Geometry, LogOptions, LogStats, MemoryBinding,
-    MemoryPart, OpenError,
+    CleanerOptions, Corruption, Durability, Geometry, GraceClock, LogOptions, LogStats,
+    MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{ClientMemory, Latencies, RedisService, Totals};
@@ -24,8 +24,8 @@ use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, Size};
 use pluvio_wire::{
-    ClusterSettings, Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, Refusal,
-    RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
+    ClusterSettings, Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, MappedReaders,
+    Refusal, RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -217,10 +217,16 @@ impl Server {
         Some(port.service.memory())
     }
 
-    /// Its master, for tests and checkers.
+    /// Its master, for the door of mapped reads, tests and checkers.
     #[must_use]
     pub fn master(&self) -> Option<Arc<Master>> {
         self.local.0.get().cloned()
+    }
+
+    /// Has the status say which processes read the memory; only the first call counts.
+    pub fn tell_readers(&self, readers: impl Fn() -> MappedReaders + Send + Sync + 'static) {
+        // A second door has no place in the status.
+        let _is_first = self.status.readers.set(Box::new(readers));
     }
 
     /// Its backup, for tests and checkers.
@@ -331,6 +337,10 @@ fn store_options(
             in_place: options.in_place,
             cleaners: cleaners(logs),
             huge_pages: options.huge_pages,
+            readers: options.mapped_reads.then(|| {
+                let clock = Arc::clone(&env.clock);
+                GraceClock::new(move || clock.now().0)
+            }),
             parts: memory_parts((0..logs).map(|core| env.tasks.memory_node(CoreId(core)))),
             ..LogOptions::new(options.memory)
         },
@@ -407,6 +417,7 @@ impl Starting {
         let whole = Arc::new(WholeStatus {
             source: Arc::clone(&status),
             ports: OnceLock::new(),
+            readers: OnceLock::new(),
         });
         let service = Arc::new(ServerService {
             membership: Arc::clone(&self.membership),

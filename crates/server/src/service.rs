@@ -11,10 +11,10 @@ use pluvio_env::{Frame, Handled, HeldReply, Peer, Service};
 use pluvio_master::Master;
 use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
-    BackupOp, ChangeServerList, Class, Cut, DataOp, DropTablets, EndMigration, FatalKind,
-    FreeReplica, GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, HasServerList,
-    Header, IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet,
-    Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, SplitTabletLocal,
+    BackupOp, ChangeServerList, Class, Cut, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica,
+    GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, HasServerList, Header,
+    IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet, Recover,
+    Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal,
     StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
@@ -182,6 +182,9 @@ impl ServerService {
                     frame,
                     |master, r| async move { master.cut(core, r).await },
                 )
+            }
+            MasterOp::ShareQuotas => {
+                self.master_now::<ShareQuotas>(frame, |master, r| Ok(master.share_quotas(&r)))
             }
             MasterOp::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {
                 master.replication().is_replica_needed(&r)

@@ -7,7 +7,7 @@ use pluvio_backup::Backup;
 use pluvio_env::{Env, Moment};
 use pluvio_redis::RedisService;
 use pluvio_units::{CoreId, TimeSpread};
-use pluvio_wire::ServerStatus;
+use pluvio_wire::{MappedReaders, ServerStatus};
 use std::sync::{Arc, OnceLock};
 
 /// Reads the status from the parts of a server.
@@ -24,7 +24,11 @@ pub(crate) struct StatusSource {
 pub(crate) struct WholeStatus {
     pub(crate) source: Arc<StatusSource>,
     pub(crate) ports: OnceLock<Vec<RedisService>>,
+    pub(crate) readers: OnceLock<ReadersFn>,
 }
+
+/// Tells which processes read the memory.
+type ReadersFn = Box<dyn Fn() -> MappedReaders + Send + Sync>;
 
 impl WholeStatus {
     pub(crate) fn read(&self) -> ServerStatus {
@@ -32,6 +36,11 @@ impl WholeStatus {
         let times = ports.fold(TimeSpread::default(), |sum, port| sum.plus(&port.spread()));
         ServerStatus {
             command_times: times,
+            mapped: self
+                .readers
+                .get()
+                .map(|readers| readers())
+                .unwrap_or_default(),
             ..self.source.read()
         }
     }
@@ -117,6 +126,9 @@ impl StatusSource {
         let (holds, held) = master.held();
         status.holds = holds;
         status.held_us = u64::try_from(held.as_micros()).unwrap_or(u64::MAX);
+        let (bytes, operations) = master.quota_refusals();
+        status.quota_refused_bytes = bytes;
+        status.quota_refused_operations = operations;
         status.requests = master.requests();
         status
     }

@@ -117,6 +117,7 @@ fn take(table: &Table, version: MetadataVersion) -> TakeTablets {
         hash: pluvio_units::HashKind::Seeded,
         range: HashRange::ALL,
         since: SegmentId(0),
+        quota: pluvio_wire::TableQuota::NONE,
     };
     let tablets = vec![tablet];
     TakeTablets { version, tablets }

@@ -239,6 +239,7 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
             hash: pluvio_units::HashKind::Seeded,
             range: HashRange::ALL,
             since: SegmentId(0),
+            quota: pluvio_wire::TableQuota::NONE,
         };
         let take = TakeTablets {
             version: MetadataVersion(9),
@@ -430,6 +431,7 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
                     hash: pluvio_units::HashKind::Seeded,
                     range: HashRange::ALL,
                     since: SegmentId(0),
+                    quota: pluvio_wire::TableQuota::NONE,
                 }],
                 segments: vec![RecoverySegment {
                     segment: SegmentId(1),

@@ -145,6 +145,7 @@ impl Scene {
             hash: pluvio_units::HashKind::Seeded,
             range: HashRange::ALL,
             since: SegmentId(0),
+            quota: pluvio_wire::TableQuota::NONE,
         }
     }
 

@@ -79,7 +79,7 @@ impl SpaceDefinition {
         self.id
     }
 
-    /// How often it was changed.
+    /// 1 when it was made, and one more with each change.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation

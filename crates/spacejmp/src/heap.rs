@@ -126,7 +126,8 @@ impl Head {
 
 /// The first page behind the bytes of the pages.
 fn first_page(reach_pages: u64) -> u64 {
-    (PAGES_AT + reach_pages).div_ceil(PAGE_BYTES)
+    // The number of a damaged head may be any.
+    PAGES_AT.saturating_add(reach_pages).div_ceil(PAGE_BYTES)
 }
 
 /// The first bytes of the data of an empty heap. All others are zero.
@@ -546,6 +547,23 @@ fn free_blocks(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_head_with_any_number_of_pages_is_refused_and_no_panic() {
+        let size = 4 * PAGE_BYTES;
+        let bytes = first_bytes(size, 1 << 30).expect("large enough");
+        let mut data = vec![0; size as usize];
+        data[..bytes.len()].copy_from_slice(&bytes);
+        let good = read_head(&data).expect("sound");
+        for reach_pages in [0, 1 << 40, u64::MAX] {
+            let mut head = Head {
+                reach_pages,
+                ..good
+            };
+            head.crc = head.checksum();
+            assert!(head.fault(size).is_some(), "{reach_pages}");
+        }
+    }
 
     #[test]
     fn classes_are_those_of_their_blocks() {

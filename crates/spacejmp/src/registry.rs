@@ -20,7 +20,7 @@ use crate::files::{self, RegistryLock};
 use crate::header::{self, Found};
 use crate::names;
 use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, Mode};
+use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,8 +70,7 @@ impl Registry {
         if let Some(run) = set("XDG_RUNTIME_DIR") {
             return Path::new(&run).join("pluvio-spaces");
         }
-        let user = rustix::process::getuid().as_raw();
-        format!("/dev/shm/pluvio-spaces-{user}").into()
+        shared_memory_root(rustix::process::getuid().as_raw())
     }
 
     /// Opens the registry in the directory `root`, and makes it, for this user alone, if there is
@@ -80,7 +79,8 @@ impl Registry {
     /// reserve room.
     ///
     /// # Errors
-    /// The directories cannot be made or looked at.
+    /// The directories cannot be made or looked at. The place in `/dev/shm` that this user gets
+    /// without asking belongs to another one.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
         let root = root.into();
         for folder in [
@@ -90,7 +90,7 @@ impl Registry {
         ] {
             match rustix::fs::mkdirat(CWD, &folder, Mode::RWXU) {
                 Ok(()) => files::step(),
-                Err(Errno::EXIST) => {}
+                Err(Errno::EXIST) => check_owner(&folder, rustix::process::getuid().as_raw())?,
                 Err(errno) => return Err(SpaceError::of("make", &folder, errno)),
             }
         }
@@ -211,6 +211,30 @@ impl Registry {
     }
 }
 
+/// Where a user without a directory of its own has spans. Everybody can make something of that
+/// name.
+fn shared_memory_root(user: u32) -> PathBuf {
+    format!("/dev/shm/pluvio-spaces-{user}").into()
+}
+
+/// Whether the place that a user gets without asking is a directory of that user. Another one may
+/// have made it before, with spans that say anything.
+///
+/// # Errors
+/// It is not.
+fn check_owner(folder: &Path, user: u32) -> Result<()> {
+    if folder != shared_memory_root(user) {
+        return Ok(());
+    }
+    let status = rustix::fs::lstat(folder);
+    let status = status.map_err(|errno| SpaceError::of("look at", folder, errno))?;
+    let is_directory = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
+    match is_directory && status.st_uid == user {
+        true => Ok(()),
+        false => Err(SpaceError::of("trust", folder, Errno::ACCESS)),
+    }
+}
+
 /// The names in a directory. Names that are no text are none of ours.
 fn entries(folder: &Path) -> Result<Vec<String>> {
     let failed = |source| SpaceError::System {
@@ -225,4 +249,25 @@ fn entries(folder: &Path) -> Result<Vec<String>> {
         }
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_that_nobody_chose_has_to_be_the_users_own() {
+        let mine = rustix::process::getuid().as_raw();
+        // No user of this machine has that number; removed at once.
+        let other = u32::MAX - 7 - std::process::id() % 1000;
+        let place = shared_memory_root(other);
+        if rustix::fs::mkdirat(CWD, &place, Mode::RWXU).is_err() {
+            return;
+        }
+        let refused = check_owner(&place, other);
+        let chosen = check_owner(&place, mine);
+        std::fs::remove_dir(&place).expect("an empty directory of ours");
+        assert!(matches!(refused, Err(SpaceError::Denied { .. })));
+        assert!(chosen.is_ok(), "somebody named it");
+    }
 }

@@ -170,14 +170,15 @@ impl Registry {
         files::set_mode(file, &path, mode & 0o777)
     }
 
-    /// Lets a span grow to `size` bytes of data. Programs that have it attached have to attach it
-    /// again. Spans do not shrink.
+    /// Lets a span grow to `size` bytes of data, rounded up to 64 KiB. Programs that have it
+    /// attached have to attach it again. Spans do not shrink.
     ///
     /// # Errors
     /// [`SpaceError::WouldBlock`]: somebody is inside; retryable. The size is less than it is, or
     /// more than the reach; no room; it is not there or may not be written.
     pub fn grow_span(&self, name: &str, size: u64) -> Result<()> {
         let path = self.path(What::Span, name)?;
+        let size = granules(size)?;
         let _held = self.lock()?;
         let (file, found) = self.open_span(name, true)?;
         let _inside = KernelLock::at_once(file.as_fd(), true, name)?;
@@ -328,15 +329,14 @@ impl SpanBuilder<'_> {
         if self.kind == Kind::Heap && lock == Lock::None {
             return Err(SpaceError::BadRange("a heap needs a lock".to_owned()));
         }
-        let too_large = || SpaceError::BadRange(format!("{:#x} bytes are too many", self.size));
-        let size = whole(self.size.max(1), GRANULE_BYTES).ok_or_else(too_large)?;
+        let size = granules(self.size.max(1))?;
         let reach = match self.reach {
-            Some(reach) => whole(reach, GRANULE_BYTES),
+            Some(reach) => granules(reach)?,
             None => size
                 .checked_add(HEADER_BYTES)
-                .and_then(|mapped| whole(mapped, AUTO_STEP)),
+                .and_then(|mapped| mapped.checked_next_multiple_of(AUTO_STEP))
+                .ok_or_else(|| too_many(size))?,
         };
-        let reach = reach.ok_or_else(too_large)?;
         let registry = self.registry;
         let held = registry.lock()?;
         registry.check_free(What::Span, &self.name)?;
@@ -408,8 +408,14 @@ fn copy_data(from: &OwnedFd, to: &OwnedFd, path: &Path, end: u64) -> Result<()> 
     Ok(())
 }
 
-fn whole(bytes: u64, unit: u64) -> Option<u64> {
-    bytes.checked_next_multiple_of(unit)
+/// Rounded up to what spans have.
+fn granules(bytes: u64) -> Result<u64> {
+    let whole = bytes.checked_next_multiple_of(GRANULE_BYTES);
+    whole.ok_or_else(|| too_many(bytes))
+}
+
+fn too_many(bytes: u64) -> SpaceError {
+    SpaceError::BadRange(format!("{bytes:#x} bytes are too many"))
 }
 
 /// The name of a span that has one of these addresses.

@@ -24,6 +24,7 @@ use crate::expiry::Expiry;
 use crate::indexes::Indexes;
 use crate::liveness::IndexLiveness;
 use crate::options::EngineOptions;
+use crate::quota::OverQuota;
 use crate::table::{EngineTable, Growth, KeyHasher};
 use core::time::Duration;
 use pluvio_format::{Entry, Object, TableStats};
@@ -82,6 +83,10 @@ pub enum EngineError {
     /// backups have space again.
     #[error("the replicas of the object's log have no space")]
     Stalled,
+    /// The table would grow beyond the share of its quota that is here. Retryable, unless the table
+    /// as a whole has nothing left.
+    #[error("table {} has its quota of {} bytes", .0.name, .0.bytes)]
+    Quota(Box<OverQuota>),
     /// The outcome holds a value, and there is no room to keep it for a retry (COMP-7). Retryable
     /// after the delay: clients acknowledge outcomes all the time.
     #[error("too many outcomes with values are kept for retries; try again in {retry_after:?}")]
@@ -209,7 +214,10 @@ impl Engine {
         let marks = space.pending_marks();
         Ok(Arc::new(Self {
             completions: Completions::new(Arc::clone(&space)),
-            expiry: Expiry::default(),
+            expiry: match space.for_readers() {
+                None => Expiry::default(),
+                Some(readable) => Expiry::judging_in(readable.gate.judged()),
+            },
             locks: Locks::default(),
             kind,
             marks: marks.expect("the space is new, and this engine owns the index over it"),
@@ -263,7 +271,7 @@ impl Engine {
             let mut tables = self.tables.write();
             let made = || {
                 let hasher = KeyHasher::Fixed(hash.into());
-                let indexes = Indexes::new(self.index_entries_max, hasher.kind());
+                let indexes = Indexes::new(self.index_entries_max, hasher.kind(), self.is_read());
                 Arc::new(EngineTable::new(id, hasher, indexes, self))
             };
             Arc::clone(tables.entry(id).or_insert_with(made))
@@ -278,7 +286,8 @@ impl Engine {
         id: TableId,
         hasher: KeyHasher,
     ) -> Result<Arc<EngineTable>, IndexError> {
-        let indexes = Indexes::with_whole(self.index_entries_max, self.huge_pages)?;
+        let (entries, huge_pages) = (self.index_entries_max, self.huge_pages);
+        let indexes = Indexes::with_whole(entries, huge_pages, self.is_read())?;
         let table = Arc::new(EngineTable::new(id, hasher, indexes, self));
         let before = self.tables.write().insert(id, Arc::clone(&table));
         assert!(before.is_none(), "ids of tables are given once");
@@ -386,7 +395,7 @@ impl Engine {
     ) {
         if let Some(object) = self.object_of(entry, view, guard) {
             let gone = Growth::by(counted_bytes(&object), view.total_len()).until(object.deadline);
-            table.count(LogId(0), Growth::default().without(gone));
+            table.count_foreign(Growth::default().without(gone));
             self.space.mark_dead(entry, view.total_len(), guard);
         }
     }

@@ -38,6 +38,8 @@ pub(crate) struct Indexes {
     changing: Mutex<()>,
     entries_max: u64,
     kind: HashKind,
+    /// Other processes may read them.
+    are_read: bool,
 }
 
 /// Sizes of some indexes.
@@ -106,8 +108,9 @@ fn first_not_before(parts: &[Part], hash: KeyHash) -> usize {
 }
 
 impl Indexes {
-    pub(crate) fn new(entries_max: u64, kind: HashKind) -> Self {
+    pub(crate) fn new(entries_max: u64, kind: HashKind, are_read: bool) -> Self {
         Self {
+            are_read,
             kind,
             whole: None,
             closed: AtomicBool::new(false),
@@ -118,17 +121,21 @@ impl Indexes {
     }
 
     /// One index for all hashes, which is found until it is closed.
-    pub(crate) fn with_whole(entries_max: u64, huge_pages: bool) -> Result<Self, IndexError> {
+    pub(crate) fn with_whole(
+        entries_max: u64,
+        huge_pages: bool,
+        are_read: bool,
+    ) -> Result<Self, IndexError> {
         let options = IndexOptions {
             entries_max,
             expected: HashRange::ALL,
             kind: HashKind::Seeded,
             huge_pages,
         };
-        let index = Arc::new(Index::new(options)?);
+        let index = made(options, are_read)?;
         Ok(Self {
             whole: Some(Whole { index }),
-            ..Self::new(entries_max, HashKind::Seeded)
+            ..Self::new(entries_max, HashKind::Seeded, are_read)
         })
     }
 
@@ -146,7 +153,7 @@ impl Indexes {
                 kind: self.kind,
                 huge_pages: false,
             };
-            let index = Arc::new(Index::new(options)?);
+            let index = made(options, self.are_read)?;
             parts.push(Part { range: gap, index });
         }
         parts.sort_by_key(|part| part.range.first);
@@ -304,6 +311,14 @@ impl Indexes {
     }
 }
 
+fn made(options: IndexOptions, is_read: bool) -> Result<Arc<Index>, IndexError> {
+    let index = match is_read {
+        true => Index::new_for_readers(options),
+        false => Index::new(options),
+    };
+    index.map(Arc::new)
+}
+
 /// What of `range` no part covers.
 fn gaps(parts: &[Part], range: HashRange) -> Vec<HashRange> {
     let mut gaps = Vec::new();
@@ -331,7 +346,7 @@ mod tests {
 
     #[test]
     fn every_hash_has_at_most_one_index_however_ranges_come_and_go() {
-        let indexes = Indexes::new(1000, HashKind::Seeded);
+        let indexes = Indexes::new(1000, HashKind::Seeded, false);
         for (first, last) in [(100, 199), (300, 399), (150, 349), (0, 99), (0, 499)] {
             indexes.cover(range(first, last)).unwrap();
         }
@@ -354,7 +369,7 @@ mod tests {
     // shows: TAB-3
     #[test]
     fn an_index_goes_with_the_last_tablet_that_uses_it() {
-        let indexes = Indexes::new(1000, HashKind::Seeded);
+        let indexes = Indexes::new(1000, HashKind::Seeded, false);
         indexes.cover(range(0, 199)).unwrap();
         indexes.cover(range(200, 299)).unwrap();
         // The tablet 0-199 was cut, and its upper part goes.
@@ -367,7 +382,7 @@ mod tests {
 
     #[test]
     fn only_closing_keeps_the_one_index_for_all_hashes_from_being_found() {
-        let indexes = Indexes::with_whole(1000, false).unwrap();
+        let indexes = Indexes::with_whole(1000, false, false).unwrap();
         indexes.uncover(HashRange::ALL);
         assert!(!indexes.is_closed() && indexes.of_all().is_some());
         indexes.close();
@@ -376,7 +391,7 @@ mod tests {
 
     #[test]
     fn the_whole_space_can_be_covered() {
-        let indexes = Indexes::new(1000, HashKind::Seeded);
+        let indexes = Indexes::new(1000, HashKind::Seeded, false);
         indexes.cover(HashRange::ALL).unwrap();
         indexes.cover(HashRange::ALL).unwrap();
         assert_eq!(indexes.within(HashRange::ALL).len(), 1);

@@ -42,6 +42,8 @@ mod indexes;
 mod leave;
 mod liveness;
 mod options;
+mod quota;
+mod readers;
 mod replay;
 mod scan;
 mod table;
@@ -52,8 +54,9 @@ pub use completions::{
 };
 pub use embedded::{
     Borrowed, BuildError, Cleaning, EpochKind, Experiments, HeadChoice, HugePages, IncrementError,
-    Iter, Kept, KeptObject, KeptSegment, KeyHashing, ReadBackError, Store, StoreBuilder,
-    StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, read_back,
+    Iter, Kept, KeptObject, KeptSegment, KeyHashing, PutOptions, ReadBackError, Store,
+    StoreBuilder, StoreError, StoreGuard, StoreStats, Table, Topology, UpdatePolicy, View,
+    read_back,
 };
 pub use engine::{
     Applied, Changed, Decided, Engine, EngineError, EngineStats, Expired, Item, Locked,
@@ -68,8 +71,11 @@ pub use pluvio_log::{
     BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
     SinkWrite, Tombstones,
 };
+pub use pluvio_memory::GatePage;
 pub use pluvio_mutation::{Lifetime, RejectRules, TouchIf};
 pub use pluvio_units::{Deadline, LogId, ObjectVersion as Version, SegmentId, Size, TableId};
+pub use quota::{OverQuota, Share, ShareUse};
+pub use readers::{ReadableMap, ReadableTable};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem, ScanOptions};
 pub use table::EngineTable;

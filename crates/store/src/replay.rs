@@ -454,7 +454,7 @@ impl Replay {
         if let Entry::Object(object) = view.entry() {
             let growth =
                 Growth::by(counted_bytes(&object), view.total_len()).until(object.deadline);
-            table.count(LogId(0), growth);
+            table.count_foreign(growth);
         }
         self.load.objects += 1;
     }

@@ -2,6 +2,7 @@
 
 use crate::engine::{Engine, StoreKind, in_place};
 use crate::indexes::Indexes;
+use crate::quota::Quota;
 use core::hash::{BuildHasher, Hasher};
 use pluvio_format::TableStat;
 use pluvio_index::Index;
@@ -23,6 +24,14 @@ impl KeyHasher {
     /// A keyed hasher with a key of its own.
     pub(crate) fn keyed() -> Self {
         Self::Keyed(RandomState::new())
+    }
+
+    /// How others hash the same keys, if they can.
+    pub(crate) fn told(&self) -> Option<TableHash> {
+        match self {
+            Self::Fixed(hash) => Some(*hash),
+            Self::Keyed(_) => None,
+        }
     }
 
     pub(crate) fn kind(&self) -> HashKind {
@@ -55,6 +64,8 @@ pub struct EngineTable {
     space: Arc<LogSpace>,
     kind: StoreKind,
     pub(crate) indexes: Indexes,
+    /// What operations may make of it.
+    pub(crate) quota: Quota,
     /// One for each log, and behind those one more for each: a core counts where no other core
     /// does. The second one changes only under the lock of the log's head, and so without locked
     /// instructions. Only the sums mean something.
@@ -125,6 +136,7 @@ impl EngineTable {
             space: Arc::clone(&engine.space),
             kind: engine.kind,
             indexes,
+            quota: Quota::default(),
             counts: (0..2 * engine.space.logs().count())
                 .map(|_| Counts::default())
                 .collect(),
@@ -132,14 +144,28 @@ impl EngineTable {
     }
 
     fn sum(&self, of: impl Fn(&Counts) -> &AtomicI64) -> u64 {
+        self.signed_sum(of).max(0).unsigned_abs()
+    }
+
+    fn signed_sum(&self, of: impl Fn(&Counts) -> &AtomicI64) -> i64 {
         let counts = self.counts.iter().map(|c| of(c).load(Ordering::Relaxed));
-        counts.sum::<i64>().max(0).unsigned_abs()
+        counts.sum()
+    }
+
+    /// [`EngineTable::object_bytes`], below 0 for a moment where a core has counted what another
+    /// one has not yet.
+    pub(crate) fn signed_bytes(&self) -> i64 {
+        self.signed_sum(|c| &c.object_bytes)
     }
 
     /// Its id.
     #[must_use]
     pub fn id(&self) -> TableId {
         self.id
+    }
+
+    pub(crate) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
     }
 
     /// The hash of a key in this table.
@@ -218,6 +244,13 @@ impl EngineTable {
         add(&counts.bounded, growth.bounded);
         add(&counts.object_bytes, growth.object_bytes);
         add(&counts.log_bytes, growth.log_bytes);
+    }
+
+    /// [`Self::count`] of what no operation has done: replay, or that a tablet has left.
+    pub(crate) fn count_foreign(&self, growth: Growth) {
+        // First: the table is never taken for having grown by it.
+        self.quota.foreign(growth.object_bytes);
+        self.count(LogId(0), growth);
     }
 
     /// [`Self::count`] for a thread that has the head of a log of this table's store.

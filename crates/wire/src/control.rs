@@ -7,6 +7,7 @@ use crate::drain::DrainStatus;
 use crate::give_up::Loss;
 use crate::migration::MigrationStatus;
 use crate::opcode::Opcode;
+use crate::quota::{QuotaState, QuotaWish, TableQuota};
 use crate::recovery::ReplayStats;
 use crate::recovery_stage::RecoveryStage;
 use crate::settings::{ClusterSettings, SettingsWish, Versions};
@@ -127,6 +128,9 @@ pub struct TabletSpec {
     /// and do not count (`docs/migration.md`).
     #[serde(default)]
     pub since: SegmentId,
+    /// The quota of the table. A new owner lets nothing grow until it has a share of it.
+    #[serde(default, skip_serializing_if = "TableQuota::is_none")]
+    pub quota: TableQuota,
 }
 
 impl TabletSpec {
@@ -363,6 +367,12 @@ pub struct TableInfo {
     /// How it hashes keys.
     #[serde(default)]
     pub hash: HashKind,
+    /// What it may have at most.
+    #[serde(default, skip_serializing_if = "TableQuota::is_none")]
+    pub quota: TableQuota,
+    /// How much of that it has, if it has a quota and its owners have said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_state: Option<QuotaState>,
     /// Its tablets, by ascending range; together they cover every hash.
     pub tablets: Vec<TabletInfo>,
     /// The addresses of the servers that own a tablet.
@@ -412,6 +422,9 @@ pub struct CreateTable {
     /// How it is to hash keys.
     #[serde(default)]
     pub hash: HashKind,
+    /// Its quota.
+    #[serde(default)]
+    pub quota: QuotaWish,
 }
 impl Fields for CreateTable {}
 request!(CreateTable => TableInfo);
@@ -427,6 +440,9 @@ pub struct DropTable {
     /// An existing table stays. A drop that was begun before is waited for, and the answer is
     /// `NoSuchTable`.
     pub only_wait: bool,
+    /// The next table of this name gets the quota of this one.
+    #[serde(default)]
+    pub keep_quota: bool,
 }
 
 impl DropTable {
@@ -436,6 +452,7 @@ impl DropTable {
         Self {
             table,
             only_wait: false,
+            keep_quota: false,
         }
     }
 }
@@ -590,8 +607,38 @@ pub struct ServerStatus {
     pub holds: u64,
     /// For how long altogether, in microseconds.
     pub held_us: u64,
+    /// Writes refused since the start because a table had its quota of bytes.
+    pub quota_refused_bytes: u64,
+    /// Operations refused since the start because a table had its quota of operations.
+    pub quota_refused_operations: u64,
+    /// Processes of its machine that read its memory.
+    pub mapped: MappedReaders,
 }
 impl Fields for ServerStatus {}
+
+/// Processes that read a server's memory without asking it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MappedReaders {
+    /// Those that read now.
+    pub readers: Vec<MappedReader>,
+    /// Processes that were let in since the start.
+    pub let_in: u64,
+    /// Processes that were refused since the start.
+    pub refused: u64,
+}
+
+/// A process that reads a server's memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MappedReader {
+    /// Its process id.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Milliseconds since it came.
+    pub since_ms: u64,
+}
 
 /// What the whole cluster has and does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -29,6 +29,7 @@ mod list_change;
 mod migration;
 mod objects;
 mod opcode;
+mod quota;
 mod recovery;
 mod recovery_stage;
 mod refusal;
@@ -64,6 +65,7 @@ pub use pluvio_mutation::{
     Mutation, Operation, Outcome, Output, PUT_VERSION_MAX, Payload, Projection, ProjectionKind,
     RejectRules, Span, TRANSACTION_STEPS_MAX, TouchIf, TransactionStep, Unfit,
 };
+pub use quota::*;
 pub use recovery::*;
 pub use recovery_stage::{RecoveryFailure, RecoveryFailures, RecoveryStage};
 pub use refusal::{FatalKind, Refusal, RetryReason};
@@ -73,7 +75,7 @@ pub use top_keys::*;
 
 /// The newest version of the protocol between processes that this program speaks, and of what they
 /// store. A cluster uses one version, which `pluvio finalize` raises: `docs/versions.md`.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 /// The oldest version that this program speaks: the one before, or the same.
 pub const PROTOCOL_OLDEST: u16 = 7;
 /// Most items of one read or mutation of objects; clients split larger batches.

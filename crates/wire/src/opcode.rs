@@ -170,6 +170,8 @@ opcodes! {
         JoinTabletsLocal = 49, Control, true;
         /// The next step of a backup towards one moment for all objects.
         Cut = 50, Control, true;
+        /// Say how quotas of tables are used, and take shares of them.
+        ShareQuotas = 51, Control, true;
     }
 
     /// Operations of a backup.
@@ -226,6 +228,8 @@ opcodes! {
         GetDrain = 74, Control, true;
         /// A server without tablets leaves the cluster.
         LeaveCluster = 75, Control, true;
+        /// Change the quota of a table.
+        SetTable = 76, Control, true;
         /// Change settings of the cluster.
         ChangeSettings = 80, Control, true;
         /// Let the cluster speak the newest version.

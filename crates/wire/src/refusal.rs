@@ -32,6 +32,11 @@ pub enum RetryReason {
     MetadataTrouble,
     /// A transaction of several servers has locked the key, and is not decided yet.
     Locked,
+    /// The server has used up its share of the bytes that the table may have. It gets more soon,
+    /// if the table has some left. Since version 8.
+    QuotaShare,
+    /// The table has had more operations than it may have in a second. Since version 8.
+    QuotaOperations,
 }
 
 impl fmt::Display for RetryReason {
@@ -48,6 +53,8 @@ impl fmt::Display for RetryReason {
             Self::NotLeader => "this coordinator does not lead",
             Self::MetadataTrouble => "the coordinator's metadata store takes no changes",
             Self::Locked => "a transaction of several servers has locked the key",
+            Self::QuotaShare => "the server's share of the table's quota of bytes is used up",
+            Self::QuotaOperations => "the table has its quota of operations a second",
         })
     }
 }
@@ -92,6 +99,9 @@ pub enum FatalKind {
     Stale,
     /// The operation was executed, but its result is no longer kept.
     ResultForgotten,
+    /// The table has as many bytes as its quota allows, and the change would make it larger. Since
+    /// version 8.
+    QuotaFull,
     /// Something else.
     Other,
 }

@@ -310,6 +310,8 @@ mod tests {
             name: format!("{n}{}", "<b>".repeat(100)),
             seed: 0,
             hash: HashKind::default(),
+            quota: pluvio_wire::TableQuota::NONE,
+            quota_state: None,
             tablets: (0..4096).map(tablet).collect(),
             addresses: Vec::new(),
         };

@@ -1,9 +1,12 @@
 //! The numbers of the whole cluster, which the coordinator that leads tells.
 
 use super::metrics::Metrics;
-use pluvio_client::ClusterStatus;
+use pluvio_client::{ClusterStatus, TableInfo};
 use pluvio_wire::{ServerState, TabletState};
 use std::collections::BTreeMap;
+
+/// Most tables whose quotas are told: more would make the page long.
+const QUOTAS_MAX: usize = 100;
 
 impl Metrics {
     /// The whole cluster, as its coordinator sees it.
@@ -118,6 +121,48 @@ impl Metrics {
             "cluster_server_list_version",
             "Version of the server list.",
             status.list.version.0,
+        );
+        self.quotas(status);
+    }
+
+    /// Quotas of tables, by the tables' ids: names of users would have no bound.
+    fn quotas(&mut self, status: &ClusterStatus) {
+        let with_quota = status.tables.iter().filter(|table| !table.quota.is_none());
+        let tables: Vec<&TableInfo> = with_quota.take(QUOTAS_MAX).collect();
+        let mut told = |name: &str, help: &str, of: fn(&TableInfo) -> Option<u64>| {
+            let samples = tables.iter().filter_map(|table| {
+                let label = vec![("table", table.id.to_string())];
+                Some((label, of(table)?))
+            });
+            self.gauges(name, help, samples.collect());
+        };
+        told(
+            "table_quota_bytes",
+            "Bytes that a table may have.",
+            |table| table.quota.bytes,
+        );
+        told(
+            "table_quota_used_bytes",
+            "Bytes that a table with a quota has.",
+            |table| Some(table.quota_state?.bytes),
+        );
+        told(
+            "table_quota_operations",
+            "Operations a second that a table may have.",
+            |table| table.quota.operations,
+        );
+        told(
+            "table_quota_used_operations",
+            "Operations a second that a table with a quota has.",
+            |table| Some(table.quota_state?.operations),
+        );
+        told(
+            "table_quota_refused",
+            "Writes and operations of a table that its owners have refused for its quota.",
+            |table| {
+                let state = table.quota_state?;
+                Some(state.refused_bytes + state.refused_operations)
+            },
         );
     }
 }

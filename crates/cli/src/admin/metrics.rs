@@ -255,6 +255,21 @@ impl Metrics {
             "Milliseconds for which one of them has been locked, at most.",
             s.keys_locked_ms_max,
         );
+        self.gauge(
+            "mapped_readers",
+            "Processes that read this server's memory.",
+            s.mapped.readers.len() as u64,
+        );
+        self.counter(
+            "mapped_readers_let_in",
+            "Processes that were let in to read this server's memory.",
+            s.mapped.let_in,
+        );
+        self.counter(
+            "mapped_readers_refused",
+            "Processes that were not.",
+            s.mapped.refused,
+        );
         self.gauge("tablets", "Tablets this server serves.", s.tablets);
         self.gauge("segments", "Segments in the log.", s.segments);
         self.gauge(
@@ -346,6 +361,16 @@ impl Metrics {
             "backup_hold_us",
             "Microseconds for which writes were held for archives of one moment.",
             s.held_us,
+        );
+        self.counter(
+            "quota_bytes_refused",
+            "Writes refused because a table had its quota of bytes.",
+            s.quota_refused_bytes,
+        );
+        self.counter(
+            "quota_operations_refused",
+            "Operations refused because a table had its quota of operations.",
+            s.quota_refused_operations,
         );
     }
 

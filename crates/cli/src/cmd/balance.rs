@@ -38,7 +38,7 @@ pub fn run(global: &Global, balance: &Balance) -> Result<ExitCode, Failure> {
         (Action::Status, false) => BalanceWish::Look,
         (Action::Status, true) => BalanceWish::Plan,
         (Action::On | Action::Off, true) => {
-            return Err(Failure::new(
+            return Err(Failure::usage(
                 "--dry-run goes with `pluvio balance` alone: it switches nothing",
             ));
         }

@@ -100,7 +100,7 @@ async fn until_empty(
         status = session.client.drain_status(server).await.map_err(|error| {
             match error.kind() {
                 ErrorKind::Refused => Failure::new(format!(
-                    "server {server} is gone before it was drained: {error}; what it had left is recovered, see `pluvio status`"
+                    "server {server} is gone: {error}; it left the cluster when it was empty, or it crashed, and `pluvio status` shows its recovery"
                 )),
                 _ => Failure::from(error),
             }

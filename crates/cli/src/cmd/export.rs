@@ -232,7 +232,13 @@ impl Target {
                 file.into_inner()
                     .map_err(io::IntoInnerError::into_error)?
                     .sync_all()?;
-                fs::rename(&partial.name, &partial.wanted)
+                fs::rename(&partial.name, &partial.wanted)?;
+                let folder = partial.wanted.parent();
+                let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+                // The name outlives a power loss, too, where the file system can promise that.
+                let _synced =
+                    File::open(folder.unwrap_or(Path::new("."))).map(|folder| folder.sync_all());
+                Ok(())
             }
         }
     }

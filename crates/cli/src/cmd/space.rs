@@ -168,9 +168,7 @@ fn act(root: &std::path::Path, action: &Action, json: bool) -> Result<(), Failur
             show_space(&registry, &copy, json)
         }
         Action::Grow { name, size } => {
-            registry
-                .grow_span(name, size.bytes().next_multiple_of(64 << 10))
-                .map_err(failure)?;
+            registry.grow_span(name, size.bytes()).map_err(failure)?;
             show_span(&registry.find_span(name).map_err(failure)?, json)
         }
         Action::Destroy(Named { name, span }) => {
@@ -244,10 +242,7 @@ fn list(registry: &Registry, json: bool) -> Result<(), Failure> {
     let mut table = new_table(&["space", "spans", "changed"], &[2]);
     for (name, found) in &spaces {
         let (members, changed) = match found {
-            Ok(definition) => (
-                members_text(definition),
-                (definition.generation() - 1).to_string(),
-            ),
+            Ok(definition) => (members_text(definition), changes(definition).to_string()),
             Err(error) => (error.to_string(), String::new()),
         };
         table.add_row([name.clone(), members, changed]);
@@ -255,6 +250,11 @@ fn list(registry: &Registry, json: bool) -> Result<(), Failure> {
     print_line(&table_text(&table))?;
     print_line("")?;
     print_line(&span_table(&spans))
+}
+
+/// How often it was changed. A file that somebody has written by hand may say anything.
+fn changes(definition: &SpaceDefinition) -> u64 {
+    definition.generation().saturating_sub(1)
 }
 
 fn members_text(definition: &SpaceDefinition) -> String {
@@ -346,7 +346,7 @@ fn show_space(
         "space {} has {}; changed {}",
         definition.name(),
         number_of(count, "span"),
-        number_of(definition.generation() - 1, "time"),
+        number_of(changes(definition), "time"),
     ))?;
     if count == 0 {
         return Ok(());
@@ -471,6 +471,11 @@ mod tests {
         })
         .expect("grown");
         assert_eq!(registry.find_span("towns").expect("there").size, 2 << 20);
+        let far = Action::Grow {
+            name: "towns".to_owned(),
+            size: Size(u64::MAX),
+        };
+        assert!(act(&far).is_err());
         act(&Action::Clone {
             from: named("atlas", false),
             to: "other".to_owned(),

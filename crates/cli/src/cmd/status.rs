@@ -145,6 +145,10 @@ fn as_text(status: &ClusterStatus) -> String {
     )];
     parts.push(whole_text(status));
     parts.push(servers_text(status));
+    let readers = readers_text(status);
+    if !readers.is_empty() {
+        parts.push(readers);
+    }
     if !status.tables.is_empty() {
         parts.push(tables_text(status));
     }
@@ -191,6 +195,22 @@ fn servers_text(status: &ClusterStatus) -> String {
         ]);
     }
     table_text(&text)
+}
+
+/// The processes that read a server's memory.
+fn readers_text(status: &ClusterStatus) -> String {
+    let of_server = |server: &ServerStatus| {
+        let id = server.id;
+        let readers = server.mapped.readers.iter();
+        let text = readers.map(move |reader| {
+            let since = time(Duration::from_millis(reader.since_ms));
+            let (pid, uid) = (reader.pid, reader.uid);
+            format!("process {pid} of user {uid} reads the memory of server {id}, for {since}")
+        });
+        text.collect::<Vec<_>>()
+    };
+    let lines: Vec<String> = status.servers.iter().flat_map(of_server).collect();
+    lines.join("\n")
 }
 
 fn tables_text(status: &ClusterStatus) -> String {

@@ -1,13 +1,15 @@
-//! `pluvio table`: create, drop, list and split tables, and move their tablets.
+//! `pluvio table`: create, set, show, drop, list and split tables, and move their tablets.
 
 use crate::cmd::migrate;
 use clap::{Args, Subcommand};
-use pluvio_client::{ErrorKind, TableInfo};
+use pluvio_client::{ErrorKind, QuotaWish, TableInfo};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
-use pluvio_console::output::{number_of, print_json, print_line, table as new_table, table_text};
+use pluvio_console::output::{
+    bytes, count, number_of, print_json, print_line, table as new_table, table_text,
+};
 use pluvio_console::session::{Session, with_session};
-use pluvio_units::KeyHash;
+use pluvio_units::{KeyHash, ParseSizeError, Size};
 use pluvio_wire::TabletState;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -29,6 +31,20 @@ enum What {
         /// Over how many servers to spread it [default: all]
         #[arg(long, value_name = "SERVERS")]
         span: Option<u32>,
+        #[command(flatten)]
+        quota: Quota,
+    },
+    /// Change the quota of a table
+    Set {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        quota: Quota,
+    },
+    /// Show a table: its tablets, its quota, and how much of that it uses
+    Show {
+        /// Its name
+        name: String,
     },
     /// Drop a table and all its objects
     Drop {
@@ -50,6 +66,47 @@ enum What {
     Migrate(migrate::Migrate),
 }
 
+/// The quota of a table.
+#[derive(Args, Clone, Debug)]
+struct Quota {
+    /// Bytes of keys and values that the table may have: 512MiB, 4GiB, or `none`
+    #[arg(long, value_name = "SIZE", value_parser = quota_bytes)]
+    quota_bytes: Option<u64>,
+    /// Operations on its objects that it may have in a second, or `none`
+    #[arg(long, value_name = "N", value_parser = quota_operations)]
+    quota_ops: Option<u64>,
+}
+
+impl Quota {
+    fn wish(&self) -> QuotaWish {
+        QuotaWish {
+            bytes: self.quota_bytes,
+            operations: self.quota_ops,
+        }
+    }
+}
+
+fn quota_bytes(text: &str) -> Result<u64, String> {
+    if text == "none" {
+        return Ok(0);
+    }
+    let size: Size = text
+        .parse()
+        .map_err(|error: ParseSizeError| error.to_string())?;
+    match size.bytes() {
+        0 => Err("0 bytes: give a size, or `none`".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+fn quota_operations(text: &str) -> Result<u64, String> {
+    if text == "none" {
+        return Ok(0);
+    }
+    let operations = text.parse().ok().filter(|operations| *operations > 0);
+    operations.ok_or_else(|| "not a number of operations: give 1 or more, or `none`".to_owned())
+}
+
 pub fn key_hash(text: &str) -> Result<KeyHash, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     u64::from_str_radix(digits, 16)
@@ -69,7 +126,7 @@ pub fn run(global: &Global, table: &Table) -> Result<ExitCode, Failure> {
 async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
     let client = &session.client;
     match what {
-        What::Create { name, span } => {
+        What::Create { name, span, quota } => {
             if span == Some(0) {
                 return Err(Failure::usage(
                     "--span 0: a table needs at least one server",
@@ -80,7 +137,13 @@ async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
                 Err(error) if error.kind() == ErrorKind::NoSuchTable => true,
                 found => found.map(|_| false)?,
             };
-            let table = client.create_table(&name, span).await?;
+            let wish = quota.wish();
+            if !is_new && !wish.is_empty() {
+                return Err(Failure::usage(format!(
+                    "table {name} was there already, and keeps its quota: change it with `pluvio table set {name}`"
+                )));
+            }
+            let table = client.create_table_with_quota(&name, span, wish).await?;
             let info = client.table_info(&table).await?;
             if json {
                 let mut shown = as_json(&info);
@@ -93,6 +156,28 @@ async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
                 "was there already"
             };
             show(&info, what, json)
+        }
+        What::Set { name, quota } => {
+            let wish = quota.wish();
+            if wish.is_empty() {
+                return Err(Failure::usage(
+                    "nothing to set: give --quota-bytes or --quota-ops",
+                ));
+            }
+            let info = client.set_quota(&name, wish).await?;
+            if json {
+                return print_json(&as_json(&info));
+            }
+            print_line(&format!("table {name} has now the quota: {}", info.quota))
+        }
+        What::Show { name } => {
+            let table = client.table(&name).await?;
+            let info = client.table_info(&table).await?;
+            show(&info, "has", json)?;
+            match json {
+                true => Ok(()),
+                false => print_line(&format!("quota: {}", quota_text(&info))),
+            }
         }
         What::Drop { name } => {
             client.drop_table(&name).await?;
@@ -122,13 +207,38 @@ fn show(info: &TableInfo, what: &str, json: bool) -> Result<(), Failure> {
     ))
 }
 
+/// The quota, and how much of it is used where that is known.
+fn quota_text(info: &TableInfo) -> String {
+    let quota = &info.quota;
+    if quota.is_none() {
+        return "none".to_owned();
+    }
+    let mut parts = Vec::new();
+    if let Some(most) = quota.bytes {
+        let used = info.quota_state.map(|state| bytes(state.bytes));
+        let used = used.map_or(String::new(), |used| format!("{used} of "));
+        parts.push(format!("{used}{}", bytes(most)));
+    }
+    if let Some(most) = quota.operations {
+        let used = info.quota_state.map(|state| count(state.operations));
+        let used = used.map_or(String::new(), |used| format!("{used} of "));
+        parts.push(format!("{used}{}/s", count(most)));
+    }
+    let refused = info.quota_state.unwrap_or_default();
+    let refused = refused.refused_bytes + refused.refused_operations;
+    if refused > 0 {
+        parts.push(format!("{} refused", count(refused)));
+    }
+    parts.join(", ")
+}
+
 fn list(tables: &[TableInfo], json: bool) -> Result<(), Failure> {
     if json {
         let all: Vec<_> = tables.iter().map(as_json).collect();
         return print_json(&json!({ "tables": all }));
     }
     let mut text = new_table(
-        &["table", "id", "tablets", "servers", "not served"],
+        &["table", "id", "tablets", "servers", "not served", "quota"],
         &[1, 2, 3, 4],
     );
     for info in tables {
@@ -142,6 +252,7 @@ fn list(tables: &[TableInfo], json: bool) -> Result<(), Failure> {
             info.tablets.len().to_string(),
             owners(info).to_string(),
             waiting.count().to_string(),
+            quota_text(info),
         ]);
     }
     print_line(&table_text(&text))
@@ -166,5 +277,10 @@ pub fn as_json(info: &TableInfo) -> Value {
             })
         })
         .collect();
-    json!({ "id": info.id, "name": info.name, "tablets": tablets })
+    let mut shown = json!({ "id": info.id, "name": info.name, "tablets": tablets });
+    if !info.quota.is_none() {
+        shown["quota"] = json!(info.quota);
+        shown["quota_state"] = json!(info.quota_state);
+    }
+    shown
 }

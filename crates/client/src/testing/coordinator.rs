@@ -136,6 +136,8 @@ impl State {
             name: table.name.clone(),
             seed: table.hash.seed,
             hash: table.hash.kind,
+            quota: pluvio_wire::TableQuota::NONE,
+            quota_state: None,
             tablets: table.tablets.clone(),
             addresses: owners
                 .into_iter()

@@ -368,6 +368,7 @@ mod tests {
             cuts: Vec::new(),
             kept: BTreeSet::new(),
             moves: Vec::new(),
+            quota: None,
         };
         state.tables.insert(TableId(1), Arc::new(table));
         let new = enlist(&mut state, request(2, Some(old.0)));

@@ -23,8 +23,8 @@ use pluvio_units::{
     ClusterId, MetadataVersion, MigrationId, RecoveryId, ServerId, ServerListVersion, TableId,
 };
 use pluvio_wire::{
-    Refusal, ServerInfo, ServerList, ServerState, TableInfo, TableRef, TabletInfo, TabletState,
-    Versions,
+    Refusal, ServerInfo, ServerList, ServerState, TableInfo, TableQuota, TableRef, TabletInfo,
+    TabletState, Versions,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -70,6 +70,7 @@ impl State {
                 active: Versions::OWN.newest,
                 balance_off: false,
                 losses: Vec::new(),
+                kept_quotas: BTreeMap::new(),
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),
@@ -135,6 +136,8 @@ impl State {
             name: table.name.clone(),
             seed: table.seed,
             hash: table.hash,
+            quota: table.quota.unwrap_or(TableQuota::NONE),
+            quota_state: None,
             tablets: table
                 .tablets
                 .iter()
@@ -185,11 +188,13 @@ impl State {
 
     /// Raises the version of the server list if `before` has another one, and notes growth.
     pub(crate) fn settle_list(&mut self, before: &Self) {
-        let infos = |state: &Self| -> Vec<ServerInfo> {
-            state.servers.values().map(|s| s.info.clone()).collect()
-        };
         let of_all = |state: &Self| (state.globals.settings, state.globals.active);
-        if infos(self) != infos(before) || of_all(self) != of_all(before) {
+        let mut pairs = self.servers.values().zip(before.servers.values());
+        let is_same = |(new, old): (&Arc<ServerRecord>, &Arc<ServerRecord>)| {
+            Arc::ptr_eq(new, old) || new.info == old.info
+        };
+        let same_servers = self.servers.len() == before.servers.len() && pairs.all(is_same);
+        if !same_servers || of_all(self) != of_all(before) {
             self.globals.list_version = before.globals.list_version.next();
             self.globals.grown |= self.up().count() > 1;
         }

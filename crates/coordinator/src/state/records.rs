@@ -4,7 +4,9 @@ use pluvio_units::{
     ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, RecoveryId,
     ReplicationEpoch, SegmentId, ServerId, ServerListVersion, TableId,
 };
-use pluvio_wire::{ClusterSettings, Loss, ServerInfo, TabletSpec, TabletState, Versions};
+use pluvio_wire::{
+    ClusterSettings, Loss, ServerInfo, TableQuota, TabletSpec, TabletState, Versions,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +42,9 @@ pub(crate) struct Globals {
     /// What was given up of logs, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) losses: Vec<Loss>,
+    /// Quotas of tables that were emptied, by name: the next table of that name has it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) kept_quotas: BTreeMap<String, TableQuota>,
 }
 
 /// One server in the list.
@@ -134,6 +139,9 @@ pub(crate) struct TableRecord {
     /// Migrations that have not ended for everybody.
     #[serde(default)]
     pub(crate) moves: Vec<MoveRecord>,
+    /// What it may have at most. `None`: it never had a quota, and no owner has to be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) quota: Option<TableQuota>,
 }
 
 /// One tablet.
@@ -219,6 +227,7 @@ impl TableRecord {
             hash: self.hash,
             range: tablet.range,
             since: tablet.since,
+            quota: self.quota.unwrap_or(TableQuota::NONE),
         }
     }
 

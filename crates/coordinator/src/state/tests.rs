@@ -29,6 +29,7 @@ fn stored() -> BTreeMap<String, Bytes> {
         cuts: Vec::new(),
         kept: BTreeSet::new(),
         moves: Vec::new(),
+        quota: None,
     };
     state.tables.insert(TableId(1), Arc::new(table));
     state.check();

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most tables. Lists of them travel whole, and every change looks at all of them.
-const TABLES_MAX: usize = 4096;
+pub(super) const TABLES_MAX: usize = 4096;
 /// The pause after an owner could not take its tablets.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -54,6 +54,9 @@ impl State {
             let after = Duration::from_millis(200);
             return Err(Refusal::retry(after, RetryReason::NotServing));
         }
+        let kept = self.globals.kept_quotas.get(&request.name).copied();
+        let quota = self.changed_quota(kept, &request.quota)?;
+        self.globals.kept_quotas.remove(&request.name);
         let id = self.globals.last_table.next();
         self.globals.last_table = id;
         if request.hash == HashKind::Slots {
@@ -76,6 +79,7 @@ impl State {
             cuts: Vec::new(),
             kept: BTreeSet::new(),
             moves: Vec::new(),
+            quota,
         };
         self.tables.insert(id, Arc::new(record));
         Ok(id)

@@ -4,6 +4,7 @@
 //! 2. This work asks each owner to forget the table, until it has.
 //! 3. The tablets of an owner that has forgotten them are removed; with the last one, the table.
 
+use super::assign::TABLES_MAX;
 use crate::context::Context;
 use crate::refusals::{COME_AGAIN, FOLLOW_MAX, no_such_table};
 use crate::state::{State, TableRecord};
@@ -22,8 +23,20 @@ const RETRY: Duration = Duration::from_millis(100);
 
 impl State {
     /// Takes a table's name away; its tablets stay listed until their owners have forgotten them.
-    pub(super) fn drop_table(&mut self, table: &TableRef) -> Result<TableId, Refusal> {
-        let id = self.find(table)?.id;
+    /// With `keep_quota` the next table of the name has the quota of this one.
+    pub(super) fn drop_table(
+        &mut self,
+        table: &TableRef,
+        keep_quota: bool,
+    ) -> Result<TableId, Refusal> {
+        let found = self.find(table)?;
+        let (id, name, quota) = (found.id, found.name.clone(), found.quota);
+        let quota = quota.filter(|quota| keep_quota && !quota.is_none());
+        if let Some(quota) = quota
+            && self.globals.kept_quotas.len() < TABLES_MAX
+        {
+            self.globals.kept_quotas.insert(name, quota);
+        }
         let record = self.table_mut(id).expect("it was just found");
         record.dropping = true;
         record.cuts.clear();
@@ -65,7 +78,8 @@ impl Drops {
         let dropped = if request.only_wait {
             Err(no_such_table(&table))
         } else {
-            let drop = move |state: &mut State| state.drop_table(&request.table);
+            let drop =
+                move |state: &mut State| state.drop_table(&request.table, request.keep_quota);
             self.context.ledger.change_for_caller(drop).await
         };
         match &dropped {

@@ -55,7 +55,8 @@ impl TableRecord {
             && free(upper)
     }
 
-    /// Makes one tablet of these, if they are still as they were. Says whether it did.
+    /// Makes one tablet of these, if they are still as they were and may still be one. Says whether
+    /// it did. Somebody may have asked for a cut between two of them while their owner was asked.
     fn join(&mut self, run: &[TabletRecord]) -> bool {
         let [first, .., last] = run else {
             return false;
@@ -64,7 +65,7 @@ impl TableRecord {
         let Some(at) = (0..self.tablets.len()).find(is_there) else {
             return false;
         };
-        if self.moves_within(HashRange::new(first.range.first, last.range.last)) {
+        if !run.windows(2).all(|pair| self.may_join(&pair[0], &pair[1])) {
             return false;
         }
         let mut joined = *first;
@@ -193,6 +194,7 @@ mod tests {
             cuts: Vec::new(),
             kept: BTreeSet::new(),
             moves: Vec::new(),
+            quota: None,
         }
     }
 
@@ -223,6 +225,14 @@ mod tests {
         let mut changed = table.clone();
         changed.tablets[0].recovered_by = Some((RecoveryId(4), 0));
         assert!(!changed.join(&run));
+        // Somebody asked for the cut meanwhile, or a part moves.
+        let border = run[1].range.first;
+        let mut kept = table.clone();
+        kept.kept.insert(border);
+        assert!(!kept.join(&run));
+        let mut cut = table.clone();
+        cut.cuts.push(border);
+        assert!(!cut.join(&run));
         assert!(table.join(&run) && !table.join(&run));
         assert_eq!(table.tablets.len(), 2);
         assert_eq!(table.tablets[0].range.first, KeyHash(0));

@@ -8,7 +8,9 @@ mod drop;
 mod join;
 mod migrate;
 mod push;
+mod quotas;
 mod recover;
+mod sizes;
 mod split;
 mod supervise;
 

@@ -154,8 +154,9 @@ impl Pushes {
                         Has::List(_) | Has::Any => Has::List(theirs),
                     });
                 }
+                // Once: a process that takes whole lists no more than differences is none of ours.
                 Some(Err(RpcError::Refused(refusal)))
-                    if refusal.fatal_kind() == Some(FatalKind::Unsupported) =>
+                    if knows_changes && refusal.fatal_kind() == Some(FatalKind::Unsupported) =>
                 {
                     knows_changes = false;
                 }

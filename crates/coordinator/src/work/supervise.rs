@@ -10,6 +10,7 @@ use super::drop::Drops;
 use super::join::Joins;
 use super::migrate::Migrations;
 use super::push::Pushes;
+use super::quotas::Quotas;
 use super::recover::Recoveries;
 use super::split::Splits;
 use crate::context::Context;
@@ -41,6 +42,8 @@ pub(crate) enum Work {
     Join(TableId),
     /// Move tablets from full or busy servers to others.
     Balance,
+    /// Share the quotas of tables among their owners.
+    Quotas,
 }
 
 impl Work {
@@ -55,6 +58,7 @@ impl Work {
             Self::Drain(_) => "drain",
             Self::Join(_) => "join",
             Self::Balance => "balance",
+            Self::Quotas => "quotas",
         }
     }
 }
@@ -64,6 +68,9 @@ fn wanted(state: &State) -> BTreeSet<Work> {
     let mut work = BTreeSet::new();
     if state.wants_balance() {
         work.insert(Work::Balance);
+    }
+    if state.wants_quotas() {
+        work.insert(Work::Quotas);
     }
     for (id, server) in &state.servers {
         work.insert(match server.info.state {
@@ -104,6 +111,7 @@ pub(crate) struct Works {
     pub(crate) drains: Drains,
     joins: Joins,
     pub(crate) balances: Balances,
+    pub(crate) quotas: Quotas,
 }
 
 impl Works {
@@ -115,6 +123,7 @@ impl Works {
             balances: Balances::new(context.clone(), migrations.clone(), counters),
             drains: Drains::new(context.clone(), migrations.clone()),
             pushes: Pushes::new(context.clone()),
+            quotas: Quotas::new(context.clone()),
             recoveries: Recoveries::new(context.clone()),
             assignments: Assignments::new(context.clone()),
             drops: Drops::new(context.clone()),
@@ -135,6 +144,7 @@ impl Works {
             Work::Drain(server) => self.drains.drain(server).await,
             Work::Join(table) => self.joins.join(table).await,
             Work::Balance => self.balances.balance().await,
+            Work::Quotas => self.quotas.share().await,
         }
     }
 }

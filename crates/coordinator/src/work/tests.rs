@@ -4,7 +4,8 @@ use crate::state::{State, TABLETS_MAX, TableRecord};
 use crate::testing::{self, NoChoice};
 use pluvio_units::{ClusterId, HashKind, KeyHash, ServerId, TableId};
 use pluvio_wire::{
-    CreateTable, Enlist, FatalKind, PROTOCOL_VERSION, Refusal, SplitTablet, TableRef, TabletState,
+    CreateTable, Enlist, FatalKind, PROTOCOL_VERSION, QUOTAS_SINCE, QuotaWish, Refusal, SetTable,
+    SplitTablet, TableRef, TabletState,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ fn create(state: &mut State, name: &str, span: Option<u32>) -> Result<TableId, R
             name,
             span,
             hash: HashKind::Seeded,
+            quota: pluvio_wire::QuotaWish::default(),
         },
         1,
         &NoChoice,
@@ -59,12 +61,59 @@ fn a_name_has_one_table() {
     let mut state = cluster(1);
     let id = create(&mut state, "t", None).unwrap();
     assert_eq!(create(&mut state, "t", None), Ok(id));
-    state.drop_table(&TableRef::Name("t".into())).unwrap();
-    let gone = state.drop_table(&TableRef::Name("t".into()));
+    state
+        .drop_table(&TableRef::Name("t".into()), false)
+        .unwrap();
+    let gone = state.drop_table(&TableRef::Name("t".into()), false);
     assert_eq!(gone.unwrap_err().fatal_kind(), Some(FatalKind::NoSuchTable));
     assert_ne!(create(&mut state, "t", None), Ok(id));
     assert!(create(&mut state, "", None).is_err());
     assert!(create(&mut state, "u", Some(0)).is_err());
+}
+
+fn set_bytes(state: &mut State, bytes: u64) -> Result<TableId, Refusal> {
+    state.set_table(&SetTable {
+        table: TableRef::Name("t".into()),
+        quota: QuotaWish {
+            bytes: Some(bytes),
+            operations: None,
+        },
+    })
+}
+
+#[test]
+fn a_quota_stays_with_its_table_and_with_its_name_when_that_is_emptied() {
+    let mut state = cluster(1);
+    let id = create(&mut state, "t", None).unwrap();
+    assert!(!state.wants_quotas());
+    set_bytes(&mut state, 77).unwrap();
+    let quota = |state: &State, id| state.tables[&id].quota.and_then(|quota| quota.bytes);
+    assert_eq!(quota(&state, id), Some(77));
+    let record = &state.tables[&id];
+    assert_eq!(record.spec(&record.tablets[0]).quota.bytes, Some(77));
+    let named = TableRef::Name("t".into());
+    state.drop_table(&named, true).unwrap();
+    let id = create(&mut state, "t", None).unwrap();
+    assert_eq!(quota(&state, id), Some(77));
+    assert!(state.globals.kept_quotas.is_empty());
+    // Lifted, and its owners are still to hear of it.
+    set_bytes(&mut state, 0).unwrap();
+    assert!(quota(&state, id).is_none() && state.wants_quotas());
+    set_bytes(&mut state, 78).unwrap();
+    state.drop_table(&named, false).unwrap();
+    let id = create(&mut state, "t", None).unwrap();
+    assert_eq!(state.tables[&id].quota, None);
+    assert!(set_bytes(&mut state, u64::MAX).is_err());
+}
+
+#[test]
+fn a_cluster_of_the_version_before_has_no_quotas() {
+    let mut state = cluster(1);
+    create(&mut state, "t", None).unwrap();
+    state.globals.active = QUOTAS_SINCE - 1;
+    let refused = set_bytes(&mut state, 1).unwrap_err();
+    assert_eq!(refused.fatal_kind(), Some(FatalKind::WrongVersion));
+    assert!(refused.to_string().contains("finalize") && !state.wants_quotas());
 }
 
 #[test]

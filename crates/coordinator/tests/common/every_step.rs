@@ -144,6 +144,7 @@ fn create() -> CreateTable {
         name: "new".into(),
         span: None,
         hash: HashKind::Slots,
+        quota: pluvio_wire::QuotaWish::default(),
     }
 }
 

@@ -370,6 +370,7 @@ impl Cluster {
             name,
             span: None,
             hash: HashKind::Seeded,
+            quota: pluvio_wire::QuotaWish::default(),
         };
         self.ask(request).expect("the table is not refused")
     }

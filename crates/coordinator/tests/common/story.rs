@@ -15,6 +15,7 @@ pub fn create(cluster: &Cluster, name: &str) -> bool {
         name: name.into(),
         span: None,
         hash: HashKind::Slots,
+        quota: pluvio_wire::QuotaWish::default(),
     };
     cluster.try_ask(request).is_some()
 }

@@ -30,12 +30,26 @@ impl LogBytes {
         parts: &[u32],
     ) -> Result<Self, RegionError> {
         let len = (seglets as u64 + 1) * SEGLET_BYTES as u64;
-        let region = Region::anonymous(len, options.huge_pages)?;
+        let region = match &options.readers {
+            None => Region::anonymous(len, options.huge_pages)?,
+            Some(_) => Region::for_readers("pluvio-log", len, options.huge_pages)?,
+        };
         Ok(Self {
             binding: bind(&region, options, parts),
             region,
             copy: options.copy,
         })
+    }
+
+    /// The memory.
+    pub(super) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Whether the pages of seglets can go back to the system: not where others have them mapped
+    /// ([`Region::for_readers`]).
+    pub(crate) fn gives_pages_back(&self) -> bool {
+        self.region.memfd().is_none()
     }
 
     /// Bytes of the region.

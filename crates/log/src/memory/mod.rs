@@ -11,6 +11,7 @@ mod live_counts;
 #[allow(unsafe_code)] // all access to the bytes of log memory goes through here
 mod log_bytes;
 mod packing;
+mod reader;
 mod seglet_table;
 #[allow(unsafe_code)] // reads entries in log memory
 mod view;
@@ -20,6 +21,7 @@ pub use in_place::{MutableObject, Overwritable, ScatteredObject, VALUE_HEAD_BYTE
 pub(crate) use live_counts::LiveCounts;
 pub(crate) use log_bytes::LogBytes;
 pub(crate) use packing::Packing;
+pub use reader::{LogReader, ReadEntry};
 pub(crate) use seglet_table::{Place, SegletTable};
 pub use view::{CutObject, EntryView};
 pub(crate) use view::{Entries, Identity};
@@ -28,8 +30,20 @@ use crate::durable::Durability;
 use crate::geometry::Geometry;
 use crate::options::LogOptions;
 use pluvio_format::Check;
-use pluvio_memory::{EpochGuard, RacingBytes, ReclaimEpochs, RegionError};
+use pluvio_memory::{EpochGuard, GatePage, RacingBytes, ReclaimEpochs, Region, RegionError};
 use pluvio_units::{EntryRef, LogPosition, SEGLET_BYTES};
+use rustix::fd::BorrowedFd;
+
+/// The memory of a log that other processes may map: each file with its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadableLog<'a> {
+    /// The page that says what counts.
+    pub gate: &'a GatePage,
+    /// The seglets.
+    pub bytes: (BorrowedFd<'a>, u64),
+    /// Their table.
+    pub table: (BorrowedFd<'a>, u64),
+}
 
 /// See the module.
 pub(crate) struct LogMemory {
@@ -38,6 +52,8 @@ pub(crate) struct LogMemory {
     dead: DeadBits,
     live: LiveCounts,
     epochs: ReclaimEpochs,
+    /// Where other processes read.
+    gate: Option<GatePage>,
     /// Whether entries have checksums: without replicas there is nothing to compare them for.
     check: Check,
     /// Whether values may be overwritten.
@@ -53,11 +69,21 @@ impl LogMemory {
         parts: &[u32],
     ) -> Result<Self, RegionError> {
         let raw = LogBytes::new(geometry.seglets, options, parts)?;
+        let slots = options.epoch_slots;
+        let (gate, epochs) = match &options.readers {
+            None => (None, ReclaimEpochs::with_clock(slots, options.epoch_clock)?),
+            Some(clock) => {
+                let gate = GatePage::new(slots)?;
+                let epochs = ReclaimEpochs::in_gate(&gate, slots, clock.clone());
+                (Some(gate), epochs)
+            }
+        };
         Ok(Self {
             dead: DeadBits::new(raw.len(), options.huge_pages)?,
             raw,
-            table: SegletTable::new(geometry.seglets)?,
-            epochs: ReclaimEpochs::with_clock(options.epoch_slots, options.epoch_clock)?,
+            table: SegletTable::new(geometry.seglets, options.readers.is_some())?,
+            epochs,
+            gate,
             live: LiveCounts::new(options.logs, geometry.slots.all),
             check: match options.durability {
                 Durability::Volatile => Check::Structure,
@@ -65,6 +91,16 @@ impl LogMemory {
             },
             in_place: options.in_place,
             packing: Packing::new(options.in_place),
+        })
+    }
+
+    /// What other processes map, if they may.
+    pub(crate) fn for_readers(&self) -> Option<ReadableLog<'_>> {
+        let file_of = |region| Some((Region::memfd(region)?, Region::len(region)));
+        Some(ReadableLog {
+            gate: self.gate.as_ref()?,
+            bytes: file_of(self.raw.region())?,
+            table: file_of(self.table.region())?,
         })
     }
 

@@ -6,14 +6,14 @@
 //! ```
 
 use super::LogMemory;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use pluvio_memory::{Region, RegionError};
 use pluvio_units::{EntryRef, LogId, LogPosition, SEGLET_BYTES, SegmentId};
 
-const WORDS_PER_SEGLET: u64 = 4;
+pub(super) const WORDS_PER_SEGLET: u64 = 4;
 const SEGMENT_WORD: u64 = 0;
 const PLACE_WORD: u64 = 1;
-const NEXT_WORD: u64 = 2;
+pub(super) const NEXT_WORD: u64 = 2;
 /// Where the slot begins in the second word.
 const PLACE_SLOT_SHIFT: u32 = 32;
 
@@ -31,9 +31,19 @@ pub(crate) struct Place {
 pub(crate) struct SegletTable(Region);
 
 impl SegletTable {
-    pub(crate) fn new(seglets: usize) -> Result<Self, RegionError> {
-        let region = Region::anonymous(seglets as u64 * WORDS_PER_SEGLET * 8, false)?;
+    /// `is_read`: other processes may read it.
+    pub(crate) fn new(seglets: usize, is_read: bool) -> Result<Self, RegionError> {
+        let bytes = seglets as u64 * WORDS_PER_SEGLET * 8;
+        let region = match is_read {
+            true => Region::for_readers("pluvio-seglets", bytes, false)?,
+            false => Region::anonymous(bytes, false)?,
+        };
         Ok(Self(region))
+    }
+
+    /// The memory.
+    pub(super) fn region(&self) -> &Region {
+        &self.0
     }
 
     /// Bytes it takes.
@@ -53,6 +63,9 @@ impl SegletTable {
         let packed = u64::from(place.slot) << PLACE_SLOT_SHIFT
             | u64::from(place.log.0) << 16
             | u64::from(place.index);
+        // Readers of other processes were told that the seglet is used again. What is stored into
+        // it, and here, comes after that for them (M4).
+        fence(Ordering::Release);
         // Relaxed: a reader comes here with an EntryRef that was published after these stores. Its
         // thread published it by a lock or a release store.
         self.word(seglet, SEGMENT_WORD)

@@ -138,11 +138,17 @@ impl Seglets {
 
     /// Gives the pages of up to `count` free seglets back to the system; returns of how many.
     pub(crate) fn give_pages_back(&self, count: usize, memory: &LogMemory) -> usize {
+        if !memory.raw().gives_pages_back() {
+            return 0;
+        }
         self.discard(self.pool.take_with_pages(count), memory)
     }
 
     /// The same for seglets of the cleaners' reserve.
     pub(crate) fn give_reserve_pages_back(&self, count: usize, memory: &LogMemory) -> usize {
+        if !memory.raw().gives_pages_back() {
+            return 0;
+        }
         self.discard(self.pool.take_reserve_with_pages(count), memory)
     }
 

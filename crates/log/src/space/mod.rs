@@ -16,13 +16,13 @@ use crate::append::{AppendClass, EntryRefs, Heads, Hook, OpenHead, TableStatsSou
 use crate::cleaner::CleanerCounters;
 use crate::durable::{Appended, Durability};
 use crate::error::{AppendError, CorruptionHook, OpenError};
-use crate::memory::LogMemory;
+use crate::memory::{LogMemory, ReadableLog};
 use crate::options::LogOptions;
 use crate::segments::{SegletGate, Storage};
 use crate::stats::{CleanerStats, LogStats};
 use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_format::{Entry, Object};
-use pluvio_memory::{EpochGuard, RegionError};
+use pluvio_memory::{EpochGuard, RegionError, SharedGuard};
 use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, UnixMs};
 use std::sync::{Arc, OnceLock};
 
@@ -78,6 +78,23 @@ impl LogSpace {
     #[inline(always)]
     pub fn pin(&self) -> EpochGuard<'_> {
         self.memory().epochs().pin()
+    }
+
+    /// [`Self::pin`] for what outlives an operation, or goes to another thread. It takes a mutex.
+    #[must_use]
+    pub fn pin_shared(&self) -> SharedGuard {
+        self.memory().epochs().pin_shared()
+    }
+
+    /// What other processes map to read it, if the options allow that.
+    #[must_use]
+    pub fn for_readers(&self) -> Option<ReadableLog<'_>> {
+        self.memory().for_readers()
+    }
+
+    /// Whether other processes read: retired memory then rests for some milliseconds.
+    pub fn foreign_readers(&self, are_there: bool) {
+        self.memory().epochs().foreign_readers(are_there);
     }
 
     /// Whether what is found in this space stays readable under that guard.

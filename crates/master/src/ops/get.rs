@@ -55,7 +55,12 @@ impl Master {
                     replies.refused(Refusal::retry(REST_OF_BATCH, RetryReason::Busy));
                     continue;
                 }
-                match self.serving(&snapshot, get.table, get.hash) {
+                let served = self.serving(&snapshot, get.table, get.hash);
+                let served = served.and_then(|served| {
+                    self.take_operation(served.table, false)?;
+                    Ok(served)
+                });
+                match served {
                     Err(refusal) => replies.refused(refusal),
                     Ok(Served { table, hash, .. }) => match self.store().get(table, hash, get) {
                         Ok(outcome) => {
@@ -85,10 +90,12 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
+        self.take_operation(table, false)?;
         let shown = self.store().show(table, hash, get.key, show);
         // Otherwise it is read, and sampled, by another function.
-        if shown.is_some() {
-            self.sample((table, hash), (get.key, Use::Read), None);
+        match shown.is_some() {
+            true => self.sample((table, hash), (get.key, Use::Read), None),
+            false => table.give_back_operation(),
         }
         Ok(shown)
     }
@@ -101,6 +108,7 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
+        self.take_operation(table, false)?;
         let outcome = self.store().get(table, hash, get);
         if let Ok(outcome) = &outcome {
             let moved = outcome.pending().output().bulk_len();

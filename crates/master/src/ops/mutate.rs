@@ -9,11 +9,12 @@ use super::Replies;
 use super::get::{GROUP, REST_OF_BATCH};
 use crate::cut::Noting;
 use crate::master::{BACKUPS_RETRY, Master, Served};
+use crate::quotas::over_quota;
 use crate::tablets::Snapshot;
 use crate::top_keys::Use;
 use core::ops::ControlFlow;
 use pluvio_log::Awaited;
-use pluvio_mutation::{Mutation, Outcome};
+use pluvio_mutation::{Change, Mutation, Outcome};
 use pluvio_store::{Admission, Applied, EngineError, EngineTable, Item, Site};
 use pluvio_units::{KeyHash, LogId, LogPosition, OperationId, TableId};
 use pluvio_wire::{
@@ -211,6 +212,7 @@ impl Master {
             Some(other) => return Err(not_executed(&other)),
         };
         self.writes_possible()?;
+        self.take_operation(table, matches!(mutation.change, Change::Delete))?;
         let moved = mutation.change.bulk_len();
         self.sample((table, hash), (mutation.key, Use::Write), Some(moved));
         self.notice(table.id(), hash, mutation);
@@ -408,6 +410,7 @@ pub(crate) fn refusal_of(error: &EngineError) -> Refusal {
             Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress)
         }
         EngineError::Locked => Refusal::retry(LOCKED_RETRY, RetryReason::Locked),
+        EngineError::Quota(over) => over_quota(over),
         EngineError::NoLocks => Refusal::fatal(FatalKind::Unsupported, error.to_string()),
         EngineError::Stalled => Refusal::retry(BACKUPS_RETRY, RetryReason::NoSpace),
         EngineError::NotHere => Refusal::Refresh,

@@ -121,6 +121,7 @@ impl Master {
         if whole.is_some() || steps.iter().any(changes) {
             self.writes_possible()?;
         }
+        self.take_operations_of(&steps, &placed)?;
         for (step, (table, hash)) in steps.iter().zip(&placed) {
             match step.operation.mutation() {
                 Some(mutation) => {

@@ -3,7 +3,7 @@
 //! Owns a table in a region (rule B): one line with the epoch counter, then one line per thread.
 //!
 //! ```text
-//! line 0       | counter | high water | claimed |          ...            |
+//! line 0       | counter | high water | claimed | reused below | ...        |
 //! line 1 + i   | active since (0 = idle) | claimed | nested | owner | ... |   one thread each
 //! ```
 //!
@@ -24,6 +24,7 @@
 
 mod clock;
 mod fence;
+mod foreign;
 #[cfg(test)]
 mod model;
 pub mod protocol;
@@ -33,11 +34,14 @@ mod tests;
 mod thread_slots;
 
 pub use clock::EpochClock;
+pub use foreign::{GRACE, GraceClock};
 
+use crate::gate::GatePage;
 use crate::region::{CACHE_LINE_BYTES, Region, RegionError};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
 use fence::ReaderFence;
+use foreign::Foreign;
 use protocol::IDLE;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,6 +74,8 @@ pub struct ReclaimEpochs {
     /// Unique within the process, so that a thread's memory of a dead table matches no other table.
     id: u64,
     table: Arc<Table>,
+    /// Where other processes read.
+    foreign: Option<Foreign>,
 }
 
 /// Protects everything it could reach when it was made: as long as it lives, things unlinked later
@@ -91,6 +97,21 @@ enum Place<'a> {
     Overflow(u64),
 }
 
+/// Protects as an [`EpochGuard`] does, but belongs to no thread and borrows nothing: any thread may
+/// drop it. Making and dropping one takes a mutex. No memory is reclaimed while it lives.
+#[derive(Debug)]
+pub struct SharedGuard {
+    table: Arc<Table>,
+    /// Where it is counted in the table's list.
+    epoch: u64,
+}
+
+impl Drop for SharedGuard {
+    fn drop(&mut self) {
+        self.table.end_overflow(self.epoch);
+    }
+}
+
 /// The line of one thread.
 type Slot = [AtomicU64; 8];
 
@@ -100,13 +121,13 @@ type Counter = AtomicU64;
 /// The part of a `ReclaimEpochs` that lives until its threads let go of it.
 #[derive(Debug)]
 struct Table {
-    region: Region,
+    region: Arc<Region>,
     /// Where the table begins in `region`.
     offset: u64,
     slots: u32,
-    /// Guards of threads without a slot: epoch to their number.
+    /// Guards of threads without a slot, and shared ones: epoch to their number.
     overflow: Mutex<BTreeMap<u64, u32>>,
-    /// How many of these guards were made.
+    /// How many guards of threads without a slot were made.
     overflow_pins: AtomicU64,
 }
 
@@ -130,12 +151,34 @@ impl ReclaimEpochs {
     pub fn with_clock(slots: u32, clock: EpochClock) -> Result<Self, RegionError> {
         assert!(clock.is_available(), "no {clock:?} for epochs");
         let region = Region::anonymous(Self::bytes(slots), false)?;
-        let epochs = Self::in_region(region, 0, slots);
+        let epochs = Self::in_region(Arc::new(region), 0, slots);
         Ok(Self {
             clock,
             usual: epochs.usual && clock == EpochClock::Counter,
             ..epochs
         })
+    }
+
+    /// A table for `slots` threads in the page by which readers of other processes know whether
+    /// what they copied counts. `clock` says how long retired memory has rested.
+    ///
+    /// # Panics
+    /// When the page was made for fewer slots, or has a table already.
+    #[must_use]
+    pub fn in_gate(gate: &GatePage, slots: u32, clock: GraceClock) -> Self {
+        let (region, offset) = gate.epochs();
+        Self {
+            foreign: Some(Foreign::new(clock)),
+            ..Self::in_region(region, offset, slots)
+        }
+    }
+
+    /// Whether other processes read: retired memory then rests for [`GRACE`] before it is used
+    /// again. Their reads are right in any case; without this, slow ones begin anew more often.
+    pub fn foreign_readers(&self, are_there: bool) {
+        if let Some(foreign) = &self.foreign {
+            foreign.are_there(are_there);
+        }
     }
 
     /// A table for `slots` threads in `region` from `offset` on, for regions that another process
@@ -145,7 +188,7 @@ impl ReclaimEpochs {
     /// When the region's [`Self::bytes`] from `offset` on do not exist, are not zero (the counter
     /// is checked) or do not begin with a cache line.
     #[must_use]
-    pub fn in_region(region: Region, offset: u64, slots: u32) -> Self {
+    pub fn in_region(region: Arc<Region>, offset: u64, slots: u32) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let fits = region.len().checked_sub(offset);
         assert!(
@@ -169,6 +212,7 @@ impl ReclaimEpochs {
             usual: fence == ReaderFence::FromOutside,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             table: Arc::new(table),
+            foreign: None,
         }
     }
 
@@ -212,12 +256,24 @@ impl ReclaimEpochs {
                 }
                 Place::Slot(slot)
             }
-            None => Place::Overflow(self.table.begin_overflow(self.clock)),
+            None => {
+                self.table.overflow_pins.fetch_add(1, Ordering::Relaxed);
+                Place::Overflow(self.table.begin_overflow(self.clock))
+            }
         };
         EpochGuard {
             epochs: self,
             place,
             thread: PhantomData,
+        }
+    }
+
+    /// [`Self::pin`] for what outlives the call, or goes to another thread.
+    #[must_use = "the protection ends when the guard is dropped"]
+    pub fn pin_shared(&self) -> SharedGuard {
+        SharedGuard {
+            epoch: self.table.begin_overflow(self.clock),
+            table: Arc::clone(&self.table),
         }
     }
 
@@ -255,7 +311,17 @@ impl ReclaimEpochs {
         // Looked at after the fence in `frontier`; the mutex orders us with each overflow guard.
         let shared = table.lock_overflow().keys().next().copied();
         let frontier = shared.map_or(own, |shared| shared.min(own));
-        ReclaimFrontier(self.clock.surely(frontier))
+        let frontier = self.clock.surely(frontier);
+        match &self.foreign {
+            None => ReclaimFrontier(frontier),
+            Some(foreign) => {
+                let frontier = frontier.min(foreign.rested_below(bound));
+                let reused_below = table.reused_below();
+                protocol::reuse_below(reused_below, frontier);
+                // What an earlier look covered stays covered.
+                ReclaimFrontier(reused_below.load(Ordering::Acquire))
+            }
+        }
     }
 }
 
@@ -308,6 +374,11 @@ impl Table {
         self.region.word(self.offset + 16)
     }
 
+    /// What readers of other processes are told (`protocol::reuse_below`).
+    fn reused_below(&self) -> &AtomicU64 {
+        self.region.word(self.offset + protocol::REUSED_BELOW_AT)
+    }
+
     fn slot(&self, slot: u32) -> &Slot {
         debug_assert!(slot < self.slots, "M1: slot {slot} of {}", self.slots);
         self.region
@@ -344,7 +415,6 @@ impl Table {
         let mut guards = self.lock_overflow();
         let epoch = clock.stamp(self.counter());
         *guards.entry(epoch).or_insert(0) += 1;
-        self.overflow_pins.fetch_add(1, Ordering::Relaxed);
         epoch
     }
 

@@ -2,7 +2,7 @@
 //! reorderings the C11 memory model allows. The data is a loom cell, which reports an access that
 //! is not ordered with the reclaimer's overwriting it.
 
-use super::protocol::{self, IDLE, Word};
+use super::protocol::{self, ForeignWord, IDLE, Word};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -50,6 +50,20 @@ impl<const FENCED: bool> Word for ModelWord<FENCED> {
 
     fn raise(&self, to: u64) {
         self.0.fetch_max(to, Ordering::AcqRel);
+    }
+}
+
+impl<const FENCED: bool> ForeignWord for ModelWord<FENCED> {
+    fn load_relaxed(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn acquire_fence() {
+        fence(Ordering::Acquire);
+    }
+
+    fn release_fence() {
+        fence(Ordering::Release);
     }
 }
 
@@ -223,4 +237,162 @@ fn without_the_fence_the_model_finds_the_overtaking() {
         shared.unlink_and_reuse();
         reader.join().unwrap();
     });
+}
+
+/// A mistake that is seeded into the protocol of readers of other processes, which the model must
+/// find.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// Memory is used again before readers are told.
+    ToldLate,
+    /// The reclaimer passes no release fence before it writes.
+    NoReleaseFence,
+    /// The reader passes no acquire fence before it looks.
+    NoAcquireFence,
+    /// The reader looks before it copies.
+    LooksFirst,
+    /// The reader takes its epoch after it has found the link.
+    BeginsLate,
+    /// Memory is used again under a stamp that readers are not told of.
+    ToldTooLow,
+    /// The reader takes an epoch for valid whose own memory is used again.
+    CountsEqual,
+}
+
+/// Two places for a value of two words; `link` says which one is current. The places are atomics:
+/// a copy may race with the new content, and must not count then.
+struct Copied {
+    counter: ModelWord<true>,
+    reused_below: ModelWord<true>,
+    link: AtomicU64,
+    places: [[AtomicU64; 2]; 2],
+}
+
+impl Copied {
+    fn new() -> Arc<Self> {
+        let place = |value| [AtomicU64::new(value), AtomicU64::new(value)];
+        Arc::new(Self {
+            counter: ModelWord::new(IDLE + 1),
+            reused_below: ModelWord::new(0),
+            link: AtomicU64::new(0),
+            places: [place(1), place(0)],
+        })
+    }
+
+    /// Reads by a copy; what counts is a value that was linked, and whole.
+    fn read(&self, mistake: Mistake) {
+        let mut epoch = protocol::begin_foreign(&self.counter);
+        let at = usize::try_from(self.link.load(Ordering::Acquire)).unwrap();
+        if mistake == Mistake::BeginsLate {
+            epoch = protocol::begin_foreign(&self.counter);
+        }
+        let looked = self.reused_below.load_relaxed();
+        let copy = self.places[at]
+            .each_ref()
+            .map(|w| w.load(Ordering::Relaxed));
+        let counts = match mistake {
+            Mistake::LooksFirst => protocol::is_above(epoch, looked),
+            Mistake::NoAcquireFence => protocol::is_above(epoch, self.reused_below.load_relaxed()),
+            Mistake::CountsEqual => protocol::counts(epoch.wrapping_add(1), &self.reused_below),
+            Mistake::None
+            | Mistake::ToldLate
+            | Mistake::NoReleaseFence
+            | Mistake::BeginsLate
+            | Mistake::ToldTooLow => protocol::counts(epoch, &self.reused_below),
+        };
+        let expected = u64::try_from(at).unwrap() + 1;
+        assert!(
+            !counts || copy == [expected; 2],
+            "a copy counts that is not what was linked"
+        );
+    }
+
+    fn write(&self, place: usize, value: u64) {
+        for word in &self.places[place] {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts a value into place 1, links it, and then puts rubbish into place 0. No slot is looked
+    /// at: the reader has none.
+    fn replace_and_reuse(&self, mistake: Mistake) {
+        self.write(1, 2);
+        self.link.store(1, Ordering::Release);
+        let stamp = protocol::advance(&self.counter);
+        let frontier = match mistake {
+            Mistake::ToldTooLow => stamp,
+            _ => stamp + 1,
+        };
+        match mistake {
+            Mistake::ToldLate => self.write(0, 9),
+            Mistake::NoReleaseFence => self.reused_below.raise(frontier),
+            _ => protocol::reuse_below(&self.reused_below, frontier),
+        }
+        self.write(0, 9);
+        if mistake == Mistake::ToldLate {
+            protocol::reuse_below(&self.reused_below, frontier);
+        }
+    }
+}
+
+fn explore_copies(mistake: Mistake) {
+    explore(move || {
+        let shared = Copied::new();
+        let reader = Arc::clone(&shared);
+        let reader = thread::spawn(move || reader.read(mistake));
+        shared.replace_and_reuse(mistake);
+        reader.join().unwrap();
+    });
+}
+
+// shows: M4
+#[test]
+fn what_another_process_has_copied_counts_only_if_it_was_linked() {
+    explore_copies(Mistake::None);
+}
+
+/// The memory is taken and written by another thread than the one that looked.
+#[test]
+fn another_thread_may_use_the_memory_again() {
+    explore(|| {
+        let shared = Copied::new();
+        let reader = Arc::clone(&shared);
+        let reader = thread::spawn(move || reader.read(Mistake::None));
+        shared.write(1, 2);
+        shared.link.store(1, Ordering::Release);
+        let stamp = protocol::advance(&shared.counter);
+        protocol::reuse_below(&shared.reused_below, stamp + 1);
+        let pool = Arc::new(loom::sync::Mutex::new(()));
+        let taken = Arc::clone(&pool);
+        drop(pool.lock().unwrap());
+        let user = Arc::clone(&shared);
+        let user = thread::spawn(move || {
+            drop(taken.lock().unwrap());
+            ModelWord::<true>::release_fence();
+            user.write(0, 9);
+        });
+        reader.join().unwrap();
+        user.join().unwrap();
+    });
+}
+
+macro_rules! finds {
+    ($($name:ident: $mistake:ident;)*) => { $(
+        #[test]
+        #[should_panic(expected = "a copy counts that is not what was linked")]
+        fn $name() {
+            explore_copies(Mistake::$mistake);
+        }
+    )* };
+}
+
+finds! {
+    the_model_finds_memory_used_again_before_readers_are_told: ToldLate;
+    the_model_finds_a_missing_release_fence: NoReleaseFence;
+    the_model_finds_a_missing_acquire_fence: NoAcquireFence;
+    the_model_finds_a_reader_that_looks_before_it_copies: LooksFirst;
+    the_model_finds_a_reader_that_begins_after_the_link: BeginsLate;
+    the_model_finds_a_stamp_that_readers_are_not_told_of: ToldTooLow;
+    the_model_finds_a_reader_that_counts_its_own_epoch: CountsEqual;
 }

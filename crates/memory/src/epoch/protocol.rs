@@ -17,11 +17,29 @@
 //!     access, and read with acquire. So the access happened before the memory is used again.
 //!
 //! A reader that read the counter long ago publishes an epoch that is too old: that only delays.
+//!
+//! Readers of other processes publish nothing. The reclaimer tells them instead, in a word that
+//! only rises, below which stamp memory is used again ([`reuse_below`]), before it is. Such a
+//! reader takes the counter as its epoch `e` ([`begin_foreign`]), copies, and then looks at that
+//! word: what it has copied counts only if the word is not above `e` ([`counts`]). Take memory with
+//! stamp `s`:
+//! 1. `e` above `s`: as above, the unlinking comes before all that the reader reads. It comes to
+//!    that memory by a new link only, behind the new content.
+//! 2. `e` is not above `s`. If a copied byte belongs to the new content, the word was above `s`
+//!    before that byte was stored. The fences of the two put the look behind that store: the word
+//!    is above `s`, and so above `e`. The copy does not count. If no byte does, it is the content
+//!    that was linked.
+//!
+//! Whoever writes the new content passes a release fence before ([`reuse_below`] has one; another
+//! thread that takes the memory passes its own).
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The value of a slot whose thread holds no guard. The counter starts above it.
 pub const IDLE: u64 = 0;
+
+/// Where the word that [`reuse_below`] raises lies, in bytes from the counter on.
+pub(crate) const REUSED_BELOW_AT: u64 = 24;
 
 /// An atomic 64-bit word.
 pub trait Word {
@@ -39,6 +57,16 @@ pub trait Word {
     fn take(&self) -> bool;
     /// Raises the word to at least `to`, with release.
     fn raise(&self, to: u64);
+}
+
+/// A word that readers of other processes look at.
+pub trait ForeignWord: Word {
+    /// Loads without order.
+    fn load_relaxed(&self) -> u64;
+    /// An acquire fence.
+    fn acquire_fence();
+    /// A release fence.
+    fn release_fence();
 }
 
 impl Word for AtomicU64 {
@@ -85,6 +113,23 @@ impl Word for AtomicU64 {
 
     fn raise(&self, to: u64) {
         self.fetch_max(to, Ordering::AcqRel);
+    }
+}
+
+impl ForeignWord for AtomicU64 {
+    #[inline]
+    fn load_relaxed(&self) -> u64 {
+        self.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn acquire_fence() {
+        core::sync::atomic::fence(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn release_fence() {
+        core::sync::atomic::fence(Ordering::Release);
     }
 }
 
@@ -144,4 +189,28 @@ where
         .map(Word::load_acquire)
         .filter(|&since| since != IDLE)
         .fold(bound, u64::min)
+}
+
+/// The reclaimer, before memory with stamps below `frontier` is used again, where other processes
+/// read.
+pub fn reuse_below<W: ForeignWord>(reused_below: &W, frontier: u64) {
+    reused_below.raise(frontier);
+    W::release_fence();
+}
+
+/// A reader of another process, before its first access: its epoch.
+pub fn begin_foreign<W: Word>(counter: &W) -> u64 {
+    counter.load_acquire()
+}
+
+/// The same reader, after its last access: whether what it has copied counts.
+pub fn counts<W: ForeignWord>(epoch: u64, reused_below: &W) -> bool {
+    W::acquire_fence();
+    is_above(epoch, reused_below.load_relaxed())
+}
+
+/// Whether memory that is used again below that stamp was unlinked before the epoch began.
+#[inline(always)]
+pub(crate) fn is_above(epoch: u64, reused_below: u64) -> bool {
+    epoch >= reused_below
 }

@@ -215,6 +215,33 @@ fn scrub_behind_readers(epochs: &ReclaimEpochs, rounds: u64) {
     });
 }
 
+// shows: M3
+#[test]
+fn a_shared_guard_holds_back_from_whatever_thread_and_ends_in_another() {
+    let epochs = ReclaimEpochs::new(1).unwrap();
+    let guard = epochs.pin_shared();
+    let stamp = epochs.retire_epoch();
+    assert!(!epochs.is_quiesced(stamp));
+    thread::scope(|scope| {
+        scope.spawn(|| assert!(!epochs.is_quiesced(stamp)));
+        scope.spawn(move || drop(guard)).join().unwrap();
+    });
+    assert!(epochs.is_quiesced(stamp));
+    assert_eq!(
+        epochs.pins_without_slot(),
+        0,
+        "it is no sign of too few slots"
+    );
+}
+
+#[test]
+fn a_shared_guard_may_outlive_the_epochs() {
+    let epochs = ReclaimEpochs::new(1).unwrap();
+    let guard = epochs.pin_shared();
+    drop(epochs);
+    drop(guard);
+}
+
 /// Time stamps that go at one pace and never stop; not every processor has them.
 mod needs_invariant_tsc {
     use super::*;

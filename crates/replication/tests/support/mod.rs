@@ -379,6 +379,7 @@ impl Cluster {
             hash: pluvio_units::HashKind::Seeded,
             range: HashRange::ALL,
             since: SegmentId(0),
+            quota: pluvio_wire::TableQuota::NONE,
         };
         let partitions = SetPartitions {
             recovery: RecoveryId(1),

@@ -287,8 +287,13 @@ fn a_grown_span_is_attached_again() {
     assert!(matches!(space.enter(), Err(SpaceError::Stale(_))));
     let less = registry.grow_span("board", 1 << 20);
     assert!(matches!(less, Err(SpaceError::BadRange(_))));
-    let more = registry.grow_span("board", 2 << 30);
-    assert!(matches!(more, Err(SpaceError::BadRange(_))));
+    for more in [2 << 30, u64::MAX] {
+        let more = registry.grow_span("board", more);
+        assert!(matches!(more, Err(SpaceError::BadRange(_))));
+    }
+    registry.grow_span("board", (4 << 20) + 1).expect("grown");
+    let size = registry.find_span("board").expect("there").size;
+    assert_eq!(size, (4 << 20) + (64 << 10));
     drop(space);
     let space = attach(&registry, "board");
     space

@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::options::EngineOptions;
 use pluvio_env::host::{Host, Nodes, ThisMachine};
 use pluvio_log::{Durability, LogOptions, ReplicaSink, VALUE_HEAD_BYTES};
+use pluvio_memory::GraceClock;
 use pluvio_units::{KEY_MAX, ObjectVersion, SEGLET_BYTES, Size, VALUE_MAX};
 use std::sync::Arc;
 
@@ -71,6 +72,7 @@ pub struct StoreBuilder {
     hashing: KeyHashing,
     huge_pages: HugePages,
     populate: bool,
+    shared: bool,
     host: Arc<dyn Host>,
     experiments: Experiments,
 }
@@ -92,6 +94,7 @@ impl Default for StoreBuilder {
             hashing: KeyHashing::default(),
             huge_pages: HugePages::default(),
             populate: false,
+            shared: false,
             host: Arc::new(ThisMachine),
             experiments: Experiments::default(),
         }
@@ -225,6 +228,15 @@ impl StoreBuilder {
         self
     }
 
+    /// Whether other processes of this machine may map the store's memory, to read it without a
+    /// system call. Crate `pluvio-door` lets them in, and they use crate `pluvio-mapped`. Default:
+    /// no. Such a store appends ([`UpdatePolicy::Append`]) and hashes fast ([`KeyHashing::Fast`]).
+    /// What it has touched of its memory is not given back to the system before it is dropped.
+    pub fn shared(mut self, shared: bool) -> Self {
+        self.shared = shared;
+        self
+    }
+
     /// The machine, for tests and for programs with threads of their own kind.
     pub fn host(mut self, host: Arc<dyn Host>) -> Self {
         self.host = host;
@@ -316,6 +328,10 @@ impl StoreBuilder {
             epoch_slots: self.threads_max as u32,
             epoch_clock: self.experiments.epochs.clock(),
             copy: self.experiments.copy,
+            readers: self.shared.then(|| {
+                let host = Arc::clone(&self.host);
+                GraceClock::new(move || host.monotonic())
+            }),
             ..LogOptions::new(self.memory)
         }
     }

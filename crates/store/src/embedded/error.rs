@@ -137,6 +137,7 @@ impl StoreError {
             EngineError::Locked | EngineError::NoLocks => {
                 unreachable!("an embedded store has no transactions of several owners")
             }
+            EngineError::Quota(_) => unreachable!("an embedded store has no quotas"),
             EngineError::NoDeadlines => Self::NoDeadlines,
             EngineError::KeyTooLong(len) => Self::KeyTooLong(len, KEY_MAX),
             EngineError::ValueTooLong(len, max) => Self::ValueTooLong(len, max),

@@ -38,6 +38,7 @@
 
 mod builder;
 mod cleaning;
+mod conditions;
 mod error;
 mod experiments;
 mod expiry;
@@ -50,11 +51,14 @@ mod read_back;
 mod sink;
 mod store;
 mod table;
+mod view;
 
 pub use builder::{HugePages, KeyHashing, StoreBuilder, UpdatePolicy};
+pub use conditions::PutOptions;
 pub use error::{BuildError, IncrementError, StoreError};
 pub use experiments::{Cleaning, EpochKind, Experiments, HeadChoice, Topology};
 pub use iter::Iter;
 pub use read_back::{Kept, KeptObject, KeptSegment, ReadBackError, read_back};
 pub use store::{Store, StoreGuard, StoreStats};
 pub use table::{Borrowed, Table};
+pub use view::View;

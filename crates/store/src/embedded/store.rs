@@ -8,11 +8,12 @@ use crate::embedded::heads::Heads;
 use crate::embedded::sink::{Deletions, Sink};
 use crate::embedded::table::Table;
 use crate::engine::Engine;
+use crate::readers::{ReadableMap, ReadableTable};
 use crate::table::{EngineTable, KeyHasher};
 use pluvio_env::host::{Host, Worker};
 use pluvio_log::{Cleaner, CleanerStats, MemoryBinding, ReplicaSink, SinkError};
-use pluvio_memory::EpochGuard;
-use pluvio_units::{SEGLET_BYTES, TableId};
+use pluvio_memory::{EpochGuard, GatePage};
+use pluvio_units::{HashRange, SEGLET_BYTES, TableId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -187,6 +188,7 @@ impl Store {
         let engine_table = self.shared.engine.create_whole_table(id, hasher)?;
         names.last_id = id.0;
         names.tables.insert(name.into(), Arc::clone(&engine_table));
+        self.shared.map_changes();
         Ok(Table::new(&self.shared, engine_table, name))
     }
 
@@ -210,12 +212,41 @@ impl Store {
     /// find nothing any more, and their writes are refused. The memory comes back as the cleaner
     /// passes.
     pub fn drop_table(&self, name: &str) -> bool {
-        let dropped = self.shared.names().tables.remove(name);
+        let dropped = {
+            let mut names = self.shared.names();
+            let dropped = names.tables.remove(name);
+            // Before anything of it goes (GATE-1).
+            self.shared.map_changes();
+            dropped
+        };
         let was_there = dropped.is_some();
         if let Some(table) = dropped {
             self.shared.engine.drop_table(table.id());
         }
         was_there
+    }
+
+    /// The engine, for crate `pluvio-door`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.shared.engine
+    }
+
+    /// What other processes may read, for crate `pluvio-door`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn readable(&self) -> ReadableMap {
+        // The lock keeps the version as it is.
+        let names = self.shared.names();
+        let tables = names.tables.iter();
+        let whole = || vec![HashRange::ALL];
+        ReadableMap {
+            version: self.shared.engine.gate().map_or(0, GatePage::version),
+            tables: tables
+                .filter_map(|(name, table)| ReadableTable::of(table, name, whole()))
+                .collect(),
+        }
     }
 
     /// What is borrowed under the guard stays as it is until the guard is dropped.
@@ -298,6 +329,13 @@ impl Shared {
     fn names(&self) -> MutexGuard<'_, Names> {
         // Every change is one insert or remove: nothing is half done after a panic.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What other processes may read is about to change; the caller has the names.
+    fn map_changes(&self) {
+        if let Some(gate) = self.engine.gate() {
+            gate.raise_version();
+        }
     }
 
     /// An append was refused for want of memory: the cleaner should look now.

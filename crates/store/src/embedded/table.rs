@@ -1,5 +1,6 @@
 //! A table of an embedded store: reads, writes, batches.
 
+use crate::embedded::conditions::PutOptions;
 use crate::embedded::error::{IncrementError, StoreError};
 use crate::embedded::iter::Iter;
 use crate::embedded::put::NewValue;
@@ -263,20 +264,7 @@ impl Table {
         value: &[u8],
         rules: RejectRules,
     ) -> Result<ObjectVersion, StoreError> {
-        self.check(key, value)?;
-        let put = Mutation {
-            rules,
-            ..Mutation::new(self.table.id(), key, Change::Put(value.into()))
-        };
-        let applied = self.apply(self.table.hash(key), &put)?;
-        match applied.pending().outcome() {
-            Outcome::Written { version, .. } => Ok(*version),
-            Outcome::Rejected { version, .. } => {
-                let found = (*version > ObjectVersion(0)).then_some(*version);
-                Err(StoreError::Condition { found })
-            }
-            other => unreachable!("a put writes or is rejected: {other:?}"),
-        }
+        self.put_with(key, value, PutOptions::from(rules))
     }
 
     /// Stores a value, whatever was there, that expires; gives its version. From its deadline on
@@ -304,17 +292,7 @@ impl Table {
         value: &[u8],
         lifetime: Lifetime,
     ) -> Result<ObjectVersion, StoreError> {
-        self.check(key, value)?;
-        self.check_lifetime(lifetime)?;
-        let put = Mutation {
-            lifetime,
-            ..Mutation::new(self.table.id(), key, Change::Put(value.into()))
-        };
-        let applied = self.apply(self.table.hash(key), &put)?;
-        match applied.pending().outcome() {
-            Outcome::Written { version, .. } => Ok(*version),
-            other => unreachable!("a put without rules writes: {other:?}"),
-        }
+        self.put_with(key, value, PutOptions::from(lifetime))
     }
 
     /// Gives an object another lifetime, if its deadline fulfils the condition; says whether it
@@ -392,7 +370,7 @@ impl Table {
     }
 
     /// Keeps a deletion until the sink has its tombstone.
-    fn keep_deletion(&self, applied: Awaited<Applied>) {
+    pub(super) fn keep_deletion(&self, applied: Awaited<Applied>) {
         if let (Awaited::Later(appended), Some(sink)) = (applied, &self.shared.sink) {
             sink.deleted(&self.table, appended);
         }
@@ -497,7 +475,7 @@ impl Table {
         Iter::new(self.clone())
     }
 
-    fn check(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn check(&self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         let limits = &self.shared.limits;
         if key.len() > limits.key_max {
             return Err(StoreError::KeyTooLong(key.len(), limits.key_max));
@@ -509,14 +487,14 @@ impl Table {
     }
 
     /// Values that are overwritten have no room for a deadline, whether it is past or not.
-    fn check_lifetime(&self, lifetime: Lifetime) -> Result<(), StoreError> {
+    pub(super) fn check_lifetime(&self, lifetime: Lifetime) -> Result<(), StoreError> {
         match self.shared.engine.kind {
             StoreKind::InPlace if lifetime.is_bounded() => Err(StoreError::NoDeadlines),
             StoreKind::InPlace | StoreKind::Replicated | StoreKind::Volatile => Ok(()),
         }
     }
 
-    fn apply(
+    pub(super) fn apply(
         &self,
         hash: KeyHash,
         mutation: &Mutation<'_>,

@@ -200,6 +200,19 @@ impl<'b> Write<'_, 'b> {
     }
 }
 
+/// By how many bytes a value of this length makes its table larger.
+#[inline]
+pub(super) fn growth_of(write: &Target<'_>, value_len: usize) -> i64 {
+    let old = write.replaced().map_or(0, |old| old.object_bytes);
+    bytes_of(write.key.len() + value_len) - bytes_of(old)
+}
+
+/// A number of bytes that may be subtracted.
+#[inline]
+pub(super) fn bytes_of(len: usize) -> i64 {
+    i64::try_from(len).unwrap_or(i64::MAX)
+}
+
 /// Lets the slot of `old`, or the room there is for one, refer to `entry`.
 pub(super) fn swing<'b>(
     bucket: &mut BucketGuard<'b>,
@@ -292,6 +305,8 @@ impl Engine {
             }
             Verdict::Put(value, deadline, output) => {
                 self.check_put(value.len(), deadline)?;
+                let grows = growth_of(&write, value.len());
+                table.may_grow(grows).map_err(EngineError::Quota)?;
                 write.deadline = deadline;
                 reserve(&mut execution, &output)?;
                 self.put(&mut write, &value, output, execution)?

@@ -16,7 +16,7 @@
 //!
 //! A group that finds no room is applied one by one, so that each has its own error.
 
-use super::apply::{Applied, Old, Site, Target, Write};
+use super::apply::{Applied, Old, Site, Target, Write, bytes_of, growth_of};
 use super::read::Seen;
 use super::replicated::Kept;
 use super::{Engine, EngineError, StoreKind};
@@ -142,6 +142,11 @@ impl Engine {
             let Some(one) = self.stage((site, mutation), &indexes, waits, &guard) else {
                 break;
             };
+            // The others of the group are not counted yet.
+            let grows = growth_of(&one.write, one.value.len());
+            if grows > 0 && first.table.may_grow(grows + bytes_of(bytes)).is_err() {
+                break;
+            }
             bytes += one.write.key.len() + one.value.len();
             staged.push(one);
         }

@@ -19,6 +19,7 @@
 //! [`prepared`](super::prepared).
 
 mod buckets;
+mod growth;
 
 use buckets::{Locks, Rooms, Tables, lock_all};
 
@@ -342,6 +343,7 @@ impl<'t> Transaction<'t> {
         );
         let (changes, told) = match is_committed {
             true => {
+                growth::may_grow(&drafts, &targets)?;
                 let changes = self.changes(&drafts, (&objects, now), &mut targets)?;
                 (changes, self.told(&drafts))
             }

@@ -4,8 +4,10 @@
 //! wall clock at 1 %, whichever way that is: one that jumps by an hour moves it by 36 seconds an
 //! hour. A time that another owner may have judged by moves it forward at once.
 
+use core::ops::Deref;
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use core::time::Duration;
+use pluvio_memory::GateWord;
 use pluvio_units::UnixMs;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -29,7 +31,30 @@ pub(super) struct DeadlineClock {
     /// When [`Self::follow`] was called last, by the monotonic clock.
     followed: Mutex<i64>,
     /// The latest time that was judged by.
-    judged: AtomicU64,
+    judged: Judged,
+}
+
+/// A word, which other processes may read.
+enum Judged {
+    Own(AtomicU64),
+    Shown(GateWord),
+}
+
+impl Default for Judged {
+    fn default() -> Self {
+        Self::Own(AtomicU64::new(0))
+    }
+}
+
+impl Deref for Judged {
+    type Target = AtomicU64;
+
+    fn deref(&self) -> &AtomicU64 {
+        match self {
+            Self::Own(word) => word,
+            Self::Shown(word) => word,
+        }
+    }
 }
 
 fn ms(time: Duration) -> i64 {
@@ -37,6 +62,14 @@ fn ms(time: Duration) -> i64 {
 }
 
 impl DeadlineClock {
+    /// One that keeps [`Self::judged`] where other processes see it.
+    pub(super) fn judging_in(judged: GateWord) -> Self {
+        Self {
+            judged: Judged::Shown(judged),
+            ..Self::default()
+        }
+    }
+
     /// Starts it; only the first call counts.
     pub(super) fn start(&self, time: Box<dyn DeadlineTime>) {
         let (monotonic, wall) = (ms(time.monotonic()), ms(time.wall()));

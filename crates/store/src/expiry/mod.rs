@@ -32,6 +32,7 @@ use clock::DeadlineClock;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use notes::Notes;
 use pluvio_log::Appended;
+use pluvio_memory::GateWord;
 use pluvio_units::{Deadline, HashRange, KeyHash, Rank, TableId, UnixMs};
 use std::sync::{Mutex, PoisonError, RwLock};
 
@@ -125,6 +126,14 @@ impl Expiry {
     pub(crate) fn earliest_standing(&self) -> Option<UnixMs> {
         let standing = self.standing.read().unwrap_or_else(PoisonError::into_inner);
         standing.iter().map(|one| one.horizon).min()
+    }
+
+    /// One that keeps the latest time that was judged by where other processes see it.
+    pub(crate) fn judging_in(judged: GateWord) -> Self {
+        Self {
+            clock: DeadlineClock::judging_in(judged),
+            ..Self::default()
+        }
     }
 
     /// With room for fewer notes.

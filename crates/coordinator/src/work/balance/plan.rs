@@ -9,7 +9,8 @@
 //!    of a neighbour, and is joined with that.
 
 use crate::options::BalanceOptions;
-use pluvio_units::{HashRange, KeyHash, ServerId, TableId};
+use crate::work::sizes::{End, part_of};
+use pluvio_units::{HashRange, ServerId, TableId};
 use std::collections::BTreeMap;
 
 /// A table may have this many tablets for each server, and some more, before they are gathered.
@@ -196,11 +197,17 @@ pub(super) fn choose(tablets: &[Tablet], loads: &Loads, want: &Want) -> Option<S
     let step = match (whole, large) {
         (Some(whole), None) => whole_of(whole),
         (Some(whole), Some(_)) if whole.bytes >= most / 4 => whole_of(whole),
-        (_, Some(large)) if most > 0 => Step {
-            table: large.table,
-            range: part(large.range, most, large.bytes, large.upper == Some(want.to)),
-            bytes: most,
-        },
+        (_, Some(large)) if most > 0 => {
+            let end = match large.upper == Some(want.to) {
+                true => End::Upper,
+                false => End::Lower,
+            };
+            Step {
+                table: large.table,
+                range: part_of(large.range, most, large.bytes, end),
+                bytes: most,
+            }
+        }
         (Some(whole), Some(_)) => whole_of(whole),
         (None, _) => return None,
     };
@@ -212,17 +219,6 @@ fn whole_of(tablet: &Tablet) -> Step {
         table: tablet.table,
         range: tablet.range,
         bytes: tablet.bytes,
-    }
-}
-
-/// The lower or upper `part` of `whole` of a range.
-fn part(range: HashRange, part: u64, whole: u64, upper: bool) -> HashRange {
-    let width = range.last.0 - range.first.0;
-    let kept = u128::from(width) * u128::from(part) / u128::from(whole.max(1));
-    let kept = u64::try_from(kept).unwrap_or(width).min(width);
-    match upper {
-        false => HashRange::new(range.first, KeyHash(range.first.0 + kept)),
-        true => HashRange::new(KeyHash(range.last.0 - kept), range.last),
     }
 }
 
@@ -276,6 +272,7 @@ pub(super) fn may_gather(loads: &Loads, want: &Want, bytes: u64, options: &Balan
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pluvio_units::KeyHash;
 
     const MIB: u64 = 1 << 20;
 

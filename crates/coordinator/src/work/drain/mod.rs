@@ -14,9 +14,10 @@
 mod plan;
 
 use super::migrate::Migrations;
+use super::sizes::{free, log_bytes, share_of};
 use crate::context::Context;
 use crate::refusals::{COME_AGAIN, not_a_member};
-use crate::state::{State, TABLETS_MAX, TableRecord, TabletRecord, Width};
+use crate::state::{State, TABLETS_MAX, TabletRecord};
 use core::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use plan::{Cut, Deal, Plan, Receiver};
@@ -24,7 +25,7 @@ use pluvio_env::timeout;
 use pluvio_units::{HashRange, KeyHash, MigrationId, ServerId, TableId};
 use pluvio_wire::{
     CountObjects, DrainServer, DrainStatus, DrainWish, FatalKind, GetServerStatus, LeaveCluster,
-    MigrateTablet, Refusal, RetryReason, ServerInfo, ServerState, ServerStatus, TableRef,
+    MigrateTablet, MigrateTabletReply, Refusal, RetryReason, ServerInfo, ServerState, TableRef,
     WhichTablet,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,8 +44,6 @@ const LIMIT: Duration = Duration::from_millis(500);
 const CALLS_MAX: usize = 64;
 /// Tables with as many tablets or more are cut for want of room alone.
 const TABLETS_EVEN_MAX: usize = TABLETS_MAX / 2;
-/// Header and padding of an object's entry, about: counts of objects do not include them.
-pub(in crate::work) const ENTRY_BYTES: u64 = 64;
 
 impl State {
     /// Whether a server may be given tablets of others: it is to stay, and keeps replicas.
@@ -146,8 +145,25 @@ impl State {
         Ok(())
     }
 
+    /// Stores that a tablet of a server shall move, if that is still drained. Its drain may have
+    /// been taken back while others were asked for room.
+    ///
+    /// # Errors
+    /// See [`State::begin_move`]. The server is not drained any more.
+    fn begin_drain_move(
+        &mut self,
+        server: ServerId,
+        request: &MigrateTablet,
+    ) -> Result<MigrateTabletReply, Refusal> {
+        if !self.is_draining(server) {
+            let message = format!("the drain of server {server} is over");
+            return Err(Refusal::fatal(FatalKind::Other, message));
+        }
+        self.begin_move(request)
+    }
+
     /// Tablets of a server that can be moved now.
-    pub(in crate::work) fn movable(&self, server: ServerId) -> Vec<(TableId, TabletRecord)> {
+    fn movable(&self, server: ServerId) -> Vec<(TableId, TabletRecord)> {
         let mut found = Vec::new();
         for table in self.tables.values().filter(|t| !t.dropping) {
             let movable = |t: &&TabletRecord| {
@@ -164,27 +180,6 @@ impl State {
         let is_unsettled = |t: &&TabletRecord| t.owner == server && !t.is_settled();
         let found = tablets.filter(is_unsettled).count();
         (found > 0).then(|| format!("{found} of its tablets are being assigned or recovered"))
-    }
-}
-
-/// The part of what a server has of a table that lies in one of its tablets there.
-pub(in crate::work) fn share_of(
-    table: &TableRecord,
-    server: ServerId,
-    range: HashRange,
-    bytes: u64,
-) -> u64 {
-    let own = table.tablets.iter().filter(|t| t.owner == server);
-    let all: u64 = own.map(|t| Width::of(t.range).0).sum();
-    let part = u128::from(bytes) * u128::from(Width::of(range).0) / u128::from(all.max(1));
-    u64::try_from(part).unwrap_or(u64::MAX)
-}
-
-/// Live bytes that a server takes at most. Some do not say.
-pub(in crate::work) fn live_max(status: &ServerStatus) -> u64 {
-    match status.memory_live_max {
-        0 => status.memory_total / 2,
-        live_max => live_max,
     }
 }
 
@@ -378,8 +373,7 @@ impl Drains {
         let calls = &self.context.calls;
         let answers = stream::iter(others).map(|info| async move {
             let status = calls.call(&info, &GetServerStatus {}, LIMIT).await.ok()?;
-            let free = live_max(&status).saturating_sub(status.memory_live);
-            Some((info.id, free))
+            Some((info.id, free(&status)))
         });
         let answers = answers.buffer_unordered(CALLS_MAX);
         let rooms: BTreeMap<ServerId, u64> =
@@ -420,7 +414,7 @@ impl Drains {
     async fn bytes_of(&self, owner: &ServerInfo, table: TableId) -> u64 {
         let count = CountObjects { table };
         match self.context.calls.call(owner, &count, LIMIT).await {
-            Ok(count) => count.bytes + count.objects * ENTRY_BYTES,
+            Ok(count) => log_bytes(&count),
             // The receiver finds out.
             Err(_) => 0,
         }
@@ -504,7 +498,7 @@ impl Drains {
             match progress.deal(&mut plan, &waiting, may_cut(record.tablets.len())) {
                 Ok(deal) => {
                     may_begin -= 1;
-                    if let Err(refusal) = self.begin(table, &deal, progress).await {
+                    if let Err(refusal) = self.begin(server, table, &deal, progress).await {
                         why = Some(refusal.to_string());
                     }
                 }
@@ -528,6 +522,7 @@ impl Drains {
 
     async fn begin(
         &self,
+        server: ServerId,
         table: TableId,
         deal: &Deal,
         progress: &mut Progress,
@@ -537,7 +532,8 @@ impl Drains {
             tablet: WhichTablet::Range(deal.range),
             to: deal.to,
         };
-        let reply = self.migrations.migrate_tablet(request).await?;
+        let begin = move |state: &mut State| state.begin_drain_move(server, &request);
+        let reply = self.migrations.begin(deal.to, begin).await?;
         if let Some(id) = reply.migration {
             progress.given = progress.given.saturating_add(deal.bytes);
             progress.begun.push(Begun {

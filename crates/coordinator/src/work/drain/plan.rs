@@ -4,7 +4,8 @@
 //! hand that on. So a tablet is cut where a whole one leaves its receiver much less free memory
 //! than an even distribution would.
 
-use pluvio_units::{HashRange, KeyHash, ServerId};
+use crate::work::sizes::{End, part_of};
+use pluvio_units::{HashRange, ServerId};
 
 /// A tablet is cut into parts of this size or more. Each is one more tablet of its
 /// table, and the number of those is limited.
@@ -108,7 +109,7 @@ impl Plan {
         };
         let range = match bytes_now == bytes {
             true => range,
-            false => lower_part(range, bytes_now, bytes),
+            false => part_of(range, bytes_now, bytes, End::Lower),
         };
         best.free = best.free.saturating_sub(bytes_now);
         best.tablets += 1;
@@ -122,17 +123,10 @@ impl Plan {
     }
 }
 
-/// The lower `part` of `whole` of a range.
-fn lower_part(range: HashRange, part: u64, whole: u64) -> HashRange {
-    let width = range.last.0 - range.first.0;
-    let kept = u128::from(width) * u128::from(part) / u128::from(whole.max(1));
-    let kept = u64::try_from(kept).unwrap_or(width).min(width);
-    HashRange::new(range.first, KeyHash(range.first.0 + kept))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pluvio_units::KeyHash;
 
     /// Receivers with so many free MiB, for a server that has `left` to give.
     fn plan(free: &[u64], left: u64) -> Plan {

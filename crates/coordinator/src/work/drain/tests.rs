@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::{self, NoChoice};
+use crate::work::sizes::share_of;
 use pluvio_units::{ClusterId, HashKind};
 use pluvio_wire::{CreateTable, Enlist, PROTOCOL_VERSION, TabletState};
 
@@ -38,6 +39,7 @@ fn create(state: &mut State, name: &str, span: Option<u32>) -> TableId {
         name: name.into(),
         span,
         hash: HashKind::Seeded,
+        quota: pluvio_wire::QuotaWish::default(),
     };
     let table = state.create_table(create, 1, &NoChoice).unwrap();
     for tablet in &mut state.table_mut(table).unwrap().tablets {
@@ -260,4 +262,21 @@ fn when_all_have_given_a_tablet_up_the_last_reason_is_told() {
     progress.failed.insert(key);
     let told = progress.deal(&mut Plan::new(vec![receiver], 1), &tablet, Cut::Never);
     assert_eq!(told.map(|deal| deal.to), Err("it was given up".to_owned()));
+}
+
+#[test]
+fn what_was_planned_before_a_drain_was_taken_back_does_not_move() {
+    let (mut state, table) = state(2);
+    let tablets = &state.tables[&table].tablets;
+    let range = tablets.iter().find(|t| t.owner == ServerId(1));
+    let request = MigrateTablet {
+        table: TableRef::Id(table),
+        tablet: WhichTablet::Range(range.unwrap().range),
+        to: ServerId(2),
+    };
+    drain(&mut state, 1).unwrap();
+    cancel(&mut state, 1).unwrap();
+    assert!(state.begin_drain_move(ServerId(1), &request).is_err());
+    drain(&mut state, 1).unwrap();
+    assert!(state.begin_drain_move(ServerId(1), &request).is_ok());
 }

@@ -96,6 +96,7 @@ impl History {
         now: Moment,
     ) -> Option<MigrationStatus> {
         let entry = self.find(id)?;
+        let moved = moved || entry.status.moved;
         entry.status.done = true;
         entry.status.moved = moved;
         entry.status.duration_ms = milliseconds(entry.since, now);

@@ -12,7 +12,7 @@
 
 mod history;
 
-use super::drain::{ENTRY_BYTES, live_max, share_of};
+use super::sizes::{free, live_max, log_bytes, share_of};
 use crate::context::Context;
 use crate::refusals::COME_AGAIN;
 use crate::state::{MoveRecord, MoveStage, State, TABLETS_MAX, TableRecord};
@@ -40,7 +40,14 @@ const MOVES_MAX: usize = 64;
 
 impl State {
     /// Stores that a tablet shall move, cutting it out of a larger one if need be.
-    fn begin_move(&mut self, request: &MigrateTablet) -> Result<MigrateTabletReply, Refusal> {
+    ///
+    /// # Errors
+    /// The range lies in no tablet, or the receiver can have none: fatal. The tablet is being cut,
+    /// recovered or moved, or too many move: come again.
+    pub(super) fn begin_move(
+        &mut self,
+        request: &MigrateTablet,
+    ) -> Result<MigrateTabletReply, Refusal> {
         let table = self.find(&request.table)?;
         let (id, to) = (table.id, request.to);
         let first = match request.tablet {
@@ -209,17 +216,21 @@ impl Migrations {
         self.history().list(self.context.now())
     }
 
-    /// As [`Self::migrate_tablet`], for somebody who did not look whether there is room.
+    /// Answers when it is stored that a tablet shall move, on behalf of a caller that did not look
+    /// whether there is room.
     ///
     /// # Errors
-    /// Also fatal when the receiver has no room; nothing has happened then. A receiver that fills
-    /// up while it copies keeps its own clients waiting until it gives up.
+    /// See [`State::begin_move`]. Also fatal when the receiver has no room; nothing has happened
+    /// then. A receiver that fills up while it copies keeps its own clients waiting until it gives
+    /// up.
     pub(crate) async fn migrate_for_caller(
         &self,
         request: MigrateTablet,
     ) -> Result<MigrateTabletReply, Refusal> {
         self.check_room(&request).await?;
-        self.migrate_tablet(request).await
+        let to = request.to;
+        let begin = move |state: &mut State| state.begin_move(&request);
+        self.begin(to, begin).await
     }
 
     /// Says nothing when one of them does not answer, or the request is wrong in another way.
@@ -258,9 +269,8 @@ impl Migrations {
         let (Ok(count), Ok(room)) = asked.await else {
             return Ok(());
         };
-        let all = count.bytes + count.objects * ENTRY_BYTES;
-        let bytes = share_of(table, tablet.owner, range, all);
-        let free = live_max(&room).saturating_sub(room.memory_live);
+        let bytes = share_of(table, tablet.owner, range, log_bytes(&count));
+        let free = free(&room);
         if bytes <= free || live_max(&room) == 0 {
             return Ok(());
         }
@@ -273,13 +283,16 @@ impl Migrations {
         Err(Refusal::fatal(FatalKind::Other, message))
     }
 
-    /// Answers when it is stored that the tablet shall move.
-    pub(crate) async fn migrate_tablet(
+    /// Answers when `begin` has stored that a tablet shall move to this server. A work that looks
+    /// at the cluster for a while judges in `begin` whether it still wants the move.
+    ///
+    /// # Errors
+    /// Those of `begin`, and of a store that takes nothing.
+    pub(super) async fn begin(
         &self,
-        request: MigrateTablet,
+        to: ServerId,
+        begin: impl FnOnce(&mut State) -> Result<MigrateTabletReply, Refusal> + Send + 'static,
     ) -> Result<MigrateTabletReply, Refusal> {
-        let to = request.to;
-        let begin = move |state: &mut State| state.begin_move(&request);
         let reply = self.context.ledger.change_for_caller(begin).await?;
         if let Some(migration) = reply.migration {
             tracing::info!(%migration, range = %reply.range, %to, "migration requested");
@@ -454,6 +467,11 @@ impl Migrations {
             .ledger
             .change(move |state| state.settle_move(&report))
             .await?;
+        if accepted {
+            // Here, too: the former owner may crash before the work looks, and that ends the
+            // record.
+            self.history().moved(id);
+        }
         Ok(TabletReceivedReply { accepted })
     }
 }

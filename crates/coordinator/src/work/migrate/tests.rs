@@ -33,6 +33,7 @@ fn state() -> (State, TableId) {
         name: "t".into(),
         span: Some(1),
         hash: HashKind::Seeded,
+        quota: pluvio_wire::QuotaWish::default(),
     };
     let table = state.create_table(create, 1, &NoChoice).unwrap();
     state.table_mut(table).unwrap().tablets[0].state = TabletState::Normal;
@@ -277,4 +278,21 @@ fn at_most_64_migrations_are_under_way() {
     assert_eq!(again.migration, Some(MigrationId(1)));
     state.table_mut(table).unwrap().moves.remove(0);
     assert!(ask(&mut state, part(64), 2).is_ok());
+}
+
+#[test]
+fn a_move_whose_former_owner_crashed_behind_it_is_shown_as_moved() {
+    let (mut state, table) = state();
+    ask(&mut state, anywhere(), 2).unwrap();
+    let record = state.move_of(table, MigrationId(1)).unwrap();
+    let mut history = History::default();
+    let now = Moment(Duration::ZERO);
+    history.begin(&state.tables[&table], &record, now);
+    assert!(settle(&mut state, &report(1, 2, true)));
+    history.moved(record.id);
+    // The work finds no record any more.
+    state.mark_crashed(ServerId(1));
+    assert_eq!(stage(&state, table, 1), None);
+    let status = history.finish(record.id, false, now).unwrap();
+    assert!(status.moved && status.phase == "done", "{status:?}");
 }

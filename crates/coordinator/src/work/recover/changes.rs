@@ -154,7 +154,7 @@ impl State {
         });
         if given {
             pluvio_units::mark("recovery-serves-early");
-            self.globals.format = FORMAT_EARLY;
+            self.globals.format = self.globals.format.max(FORMAT_EARLY);
             self.bind_ends(crashed);
         }
         Ok(given)

@@ -446,6 +446,7 @@ mod tests {
             hash: HashKind::Seeded,
             range,
             since: SegmentId(0),
+            quota: pluvio_wire::TableQuota::NONE,
         }
     }
 

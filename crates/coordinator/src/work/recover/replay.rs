@@ -65,9 +65,10 @@ impl Replay<'_> {
                 Some(Err(why)) => why,
                 None => "no report".to_owned(),
             };
-            let tried = partition.tried;
-            let failure = Failure { tried, why };
-            attempted.failed.insert(partition.master, failure);
+            // A master may have failed at a first part and at the rest.
+            let failure = attempted.failed.entry(partition.master);
+            let failure = failure.or_insert_with(|| Failure { tried: false, why });
+            failure.tried |= partition.tried;
         }
         attempted
     }

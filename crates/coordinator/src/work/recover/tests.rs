@@ -43,6 +43,7 @@ fn state() -> State {
             cuts: Vec::new(),
             kept: BTreeSet::new(),
             moves: Vec::new(),
+            quota: None,
         };
         state.tables.insert(TableId(id), Arc::new(record));
     }

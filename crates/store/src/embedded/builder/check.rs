@@ -1,7 +1,7 @@
 //! What the options of an embedded store may be, also together: the bounds of each, how many heads
 //! the memory has room for, and how a refusal is told by the name that the caller knows.
 
-use crate::embedded::builder::{StoreBuilder, UpdatePolicy};
+use crate::embedded::builder::{KeyHashing, StoreBuilder, UpdatePolicy};
 use crate::embedded::error::BuildError;
 use crate::embedded::experiments::EpochKind;
 use pluvio_env::host::Nodes;
@@ -67,6 +67,20 @@ impl StoreBuilder {
                 value: format!("{:?}", self.update),
                 limit: "a store with a sink appends, because the sink keeps what was written"
                     .into(),
+            });
+        }
+        if self.shared && self.update == UpdatePolicy::InPlace {
+            return Err(BuildError::OutOfRange {
+                option: "update",
+                value: format!("{:?}", self.update),
+                limit: "a shared store appends, because others read what it has written".into(),
+            });
+        }
+        if self.shared && self.hashing == KeyHashing::Keyed {
+            return Err(BuildError::OutOfRange {
+                option: "hashing",
+                value: format!("{:?}", self.hashing),
+                limit: "the readers of a shared store hash keys as well".into(),
             });
         }
         if self.sink.is_none() && self.experiments.tombstones == Tombstones::Every {
@@ -160,6 +174,7 @@ fn option_of(of_log: &'static str) -> &'static str {
         "in_place" => "update",
         "segment_seglets" => "segment_size",
         "parts" => "topology",
+        "readers" => "shared",
         other => other,
     }
 }

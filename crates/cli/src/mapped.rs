@@ -1,0 +1,54 @@
+//! The server's memory behind a door: joins crate `door` with the server.
+
+use pluvio_door::{Door, DoorError, DoorOptions, Engine, FRESH, Owner, ReadableMap};
+use pluvio_server::Master;
+use pluvio_units::ServerId;
+use pluvio_wire::{MappedReader, MappedReaders};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+struct Memory(Arc<Master>);
+
+impl Owner for Memory {
+    fn engine(&self) -> &Engine {
+        self.0.store()
+    }
+
+    fn server(&self) -> ServerId {
+        self.0.id()
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    fn map(&self) -> ReadableMap {
+        self.0.readable()
+    }
+
+    fn fresh_until(&self, now: Duration) -> Duration {
+        // `now` was read first: the sum is no later than the end of the lease.
+        now + self.0.serves_for().min(FRESH)
+    }
+}
+
+/// Opens a door to the memory of a master.
+pub fn open(path: &Path, master: Arc<Master>, options: DoorOptions) -> Result<Door, DoorError> {
+    Door::open(path, Arc::new(Memory(master)), options)
+}
+
+/// The processes that read, for the status.
+pub fn told(door: &Door) -> MappedReaders {
+    let stats = door.stats();
+    let reader = |info: &pluvio_door::ReaderInfo| MappedReader {
+        pid: info.pid,
+        uid: info.uid,
+        since_ms: u64::try_from(info.since.as_millis()).unwrap_or(u64::MAX),
+    };
+    MappedReaders {
+        readers: stats.readers.iter().map(reader).collect(),
+        let_in: stats.let_in,
+        refused: stats.refused,
+    }
+}
