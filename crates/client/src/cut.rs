@@ -5,12 +5,12 @@
 //!    read.
 //! 2. Changed objects are asked for, again and again, until few are left.
 //! 3. All owners *hold*: they refuse changes. When all have answered, they *resume*.
-//! 4. What was changed last is fetched as it was during the hold.
+//! 4. The last changes are fetched, with objects as they were during the hold.
 //!
 //! - MOMENT-1: the moment lies behind the last answer to *hold* and before the first request to
-//!   *resume*. It counts only if each hash of each table was read from an owner that had tracked it
-//!   since before it was read, that held it, and that said after the moment that nothing had
-//!   changed (CUT-3). So there was a moment at which no server changed any of it.
+//!   *resume*. It counts only if each hash of each table was read from an owner that tracked it
+//!   before. That owner must have held it, and have said after the moment that nothing had changed
+//!   (CUT-3). So there was a moment at which no server changed any of it.
 //! - MOMENT-2: a table that was made before the moment is among the tables, where all are wanted: they
 //!   are listed behind the moment.
 //! - MOMENT-3: an object that is given later stands for an earlier one of its key. A part that was

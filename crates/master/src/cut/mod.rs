@@ -21,8 +21,8 @@
 //!   owners either all of these keys are as it left them, or none is.
 //! - CUT-5: a hold ends by itself ([`HOLD_MAX`]), and a session does ([`LEASE`]): a backup that is
 //!   gone stops nobody.
-//! - CUT-6: copies are given when all that the logs had at the hold is durable. So is then what
-//!   was told of changes before.
+//! - CUT-6: copies are given when all that the logs had at the hold is durable. Then all changes
+//!   that were told before are durable, too.
 //! - CUT-7: notes are bounded. At the bound the session is lost, and no change waits for it.
 //!
 //! One session at a time. Threads: as [`Master`]; the lock is held for single steps.
