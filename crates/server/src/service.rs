@@ -11,11 +11,11 @@ use pluvio_env::{Frame, Handled, HeldReply, Peer, Service};
 use pluvio_master::Master;
 use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
-    BackupOp, ChangeServerList, Class, Cut, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica,
-    GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, HasServerList, Header,
-    IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet, Recover,
-    Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal,
-    StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
+    BackupOp, ChangeServerList, Class, Cut, DataOp, DropTablets, EndMigration, FatalKind,
+    FreeReplica, GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, HasServerList,
+    Header, IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet,
+    Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, ShareQuotas,
+    SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;

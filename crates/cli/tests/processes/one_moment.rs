@@ -166,7 +166,10 @@ fn an_archive_is_of_one_moment_while_money_moves() {
     }
     let prune = ["backup", "prune", name, "--keep", "1", "--json"];
     let pruned = cluster.run(prune).json();
-    assert_eq!(pruned["archives"].as_array().unwrap().len(), archives.len() + 2);
+    assert_eq!(
+        pruned["archives"].as_array().unwrap().len(),
+        archives.len() + 2
+    );
     cluster.run(["backup", "verify", name]).ok();
 }
 
