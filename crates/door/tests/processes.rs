@@ -1,5 +1,7 @@
 //! Readers in processes of their own: killed, stopped, strangers, and such as speak rubbish.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use core::sync::atomic::{AtomicBool, Ordering};

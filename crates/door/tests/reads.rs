@@ -1,6 +1,8 @@
 //! Reads through mapped memory in one process: against a model, beside writers and the cleaner, and
 //! at the end of things.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
