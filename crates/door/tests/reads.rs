@@ -43,7 +43,7 @@ fn every_read_gives_what_the_store_has() {
     for _step in 0..6_000 {
         let key = random(&mut state) % 400;
         let name = key.to_string();
-        if random(&mut state) % 4 == 0 {
+        if random(&mut state).is_multiple_of(4) {
             table.delete(name.as_bytes()).unwrap();
             model.remove(&key);
         } else {
