@@ -297,7 +297,11 @@ impl Rig {
 
     /// The server that serves a key, by its own word.
     pub fn owner(&self, table: &Table, key: &[u8]) -> Option<usize> {
-        let hash: KeyHash = table.hash(key);
+        self.owner_of(table, table.hash(key))
+    }
+
+    /// The server that serves a hash.
+    fn owner_of(&self, table: &Table, hash: KeyHash) -> Option<usize> {
         (0..self.servers.len()).find(|i| {
             let master = self.server(*i).and_then(|s| s.master());
             let served = master.map(|m| m.tablets().served()).unwrap_or_default();
@@ -406,7 +410,7 @@ impl Rig {
             .collect()
     }
 
-    /// Lets the only tablet of a table begin to move.
+    /// Lets the first tablet of a table begin to move.
     pub fn begin_migration(&self, table: &Table, to: usize) {
         let (client, table) = (self.connect(&self.client), table.clone());
         let id = self.server(to).expect("it has started").id();
@@ -417,10 +421,10 @@ impl Rig {
         });
     }
 
-    /// Moves the only tablet of a table.
+    /// Moves the first tablet of a table.
     pub fn migrate(&self, table: &Table, to: usize) {
         self.begin_migration(table, to);
-        let is_there = || self.owner(table, b"any key") == Some(to);
+        let is_there = || self.owner_of(table, KeyHash(0)) == Some(to);
         self.sim
             .run_until(is_there, LONG)
             .unwrap_or_else(|stuck| panic!("{stuck}"));
