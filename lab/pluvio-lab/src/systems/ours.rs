@@ -8,6 +8,7 @@ use pluvio_console::session::Session;
 use pluvio_env::Env;
 use pluvio_local::{Announcement, Durability, LocalCluster, LocalOptions, Program};
 use pluvio_units::Size;
+use pluvio_wire::BalanceWish;
 use std::path::Path;
 use std::time::Duration;
 
@@ -89,6 +90,7 @@ impl Ours {
     }
 
     /// Starts one with these options, each server on one core; `durability` tells of it in tables.
+    /// Tablets stay where they are: an experiment says which server it measures.
     ///
     /// # Errors
     /// It does not start.
@@ -106,8 +108,10 @@ impl Ours {
         };
         let program = Program::beside_own()?;
         let cluster = LocalCluster::start(env.clone(), program, options).await?;
+        let session = cluster.session(PATIENCE);
+        session.client.balance(BalanceWish::Off).await?;
         Ok(Self {
-            session: cluster.session(PATIENCE),
+            session,
             cluster,
             durability,
         })
