@@ -45,7 +45,7 @@ impl Allowed {
 /// How a door is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DoorOptions {
-    /// Who may read.
+    /// The users that may read.
     pub allowed: Allowed,
     /// Most readers at a time, 1 to 1024. Default 64.
     pub readers_max: usize,

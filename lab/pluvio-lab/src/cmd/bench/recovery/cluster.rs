@@ -20,7 +20,7 @@ use pluvio_env::{Env, Moment};
 use pluvio_load::{Progress, Target, Workload, key, load};
 use pluvio_local::{LocalCluster, LocalOptions, Program, temporary};
 use pluvio_units::{CoreId, ServerId, Size};
-use pluvio_wire::{RecoveryStatus, ReplayStats, ServerState, TabletInfo, TabletState};
+use pluvio_wire::{BalanceWish, RecoveryStatus, ReplayStats, ServerState, TabletInfo, TabletState};
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,7 +155,8 @@ async fn play(env: Env, options: LocalOptions, scene: &Scene) -> Result<Seen, Fa
 
 async fn disaster(env: &Env, cluster: &mut LocalCluster, scene: &Scene) -> Result<Seen, Failure> {
     let session = cluster.session(PATIENCE);
-    // All on one server: its crash loses exactly this.
+    // All on one server, and it stays there: its crash loses exactly this.
+    session.client.balance(BalanceWish::Off).await?;
     let table = session.client.create_table("lost", Some(1)).await?;
     fill(&session, &table, scene).await?;
     env.clock.sleep(CALM).await;
