@@ -36,7 +36,7 @@ mod prune;
 
 pub use error::ArchiveError;
 pub use manifest::{
-    ARCHIVE_FORMAT, ArchivedHash, ArchivedTable, Consistency, Manifest, PackRef, archive_id,
+    ArchivedHash, ArchivedTable, Consistency, MANIFEST_FORMAT, Manifest, PackRef, archive_id,
 };
 pub use pack::{ArchivedObject, PACK_BYTES_MAX, PackBuilder, Records, records};
 pub use place::{Place, WrittenPack};

@@ -11,8 +11,9 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::Path;
 
-/// The format of manifests and packs that this program writes. It reads all from 1 on.
-pub const ARCHIVE_FORMAT: u32 = 1;
+/// The latest format of manifests that this program reads; it reads all from 1 on. It writes 1
+/// where that can say all.
+pub const MANIFEST_FORMAT: u32 = 2;
 
 /// How the objects of an archive belong together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -21,6 +22,18 @@ pub enum Consistency {
     /// Each object is as it was at some moment between the beginning and the end. So the archive
     /// has everything that was acknowledged before the beginning and not changed since.
     EachObject,
+    /// All objects are as they were at one moment between the beginning and the end.
+    OneMoment,
+}
+
+impl Consistency {
+    /// The first format of manifests that knows it.
+    fn format(self) -> u32 {
+        match self {
+            Self::EachObject => 1,
+            Self::OneMoment => 2,
+        }
+    }
 }
 
 /// How a table hashes its keys.
@@ -94,6 +107,9 @@ pub struct Manifest {
     pub ended_ms: u64,
     /// How the objects belong together.
     pub consistency: Consistency,
+    /// For how long writes stood still for that, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_us: Option<u64>,
     /// Whether it has all tables that the cluster had when it began.
     pub all_tables: bool,
     /// The tables, by name.
@@ -137,7 +153,7 @@ impl Manifest {
         let sha256 = sha256(text.as_bytes());
         let manifest = RawValue::from_string(text).expect("it is JSON");
         let file = File {
-            pluvio_archive: ARCHIVE_FORMAT,
+            pluvio_archive: self.consistency.format(),
             sha256,
             manifest: &manifest,
         };
@@ -158,12 +174,12 @@ impl Manifest {
         let damaged = |error: serde_json::Error| ArchiveError::damaged(path, error.to_string());
         match front.pluvio_archive {
             0 => return Err(ArchiveError::damaged(path, "it has no format")),
-            1..=ARCHIVE_FORMAT => {}
+            1..=MANIFEST_FORMAT => {}
             found => {
                 return Err(ArchiveError::Future {
                     path: path.to_owned(),
                     found,
-                    known: ARCHIVE_FORMAT,
+                    known: MANIFEST_FORMAT,
                 });
             }
         }

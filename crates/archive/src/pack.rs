@@ -12,10 +12,11 @@
 //! packs in the next archive, also when others before them did.
 
 use crate::error::ArchiveError;
-use crate::manifest::ARCHIVE_FORMAT;
 use pluvio_units::{Deadline, KEY_MAX, KeyHash, ObjectVersion, VALUE_MAX};
 use std::path::Path;
 
+/// The format of packs that this program writes. It reads all from 1 on.
+const PACK_FORMAT: u32 = 1;
 const MAGIC: &[u8; 8] = b"PLUVIOPK";
 const HEADER_BYTES: usize = 16;
 const RECORD_BYTES: usize = 25;
@@ -98,7 +99,7 @@ impl PackBuilder {
             mut bytes, objects, ..
         } = core::mem::take(self);
         bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&ARCHIVE_FORMAT.to_le_bytes());
+        bytes[8..12].copy_from_slice(&PACK_FORMAT.to_le_bytes());
         bytes[12..16].copy_from_slice(&objects.to_le_bytes());
         bytes
     }
@@ -126,14 +127,14 @@ pub fn records<'a>(path: &'a Path, bytes: &'a [u8]) -> Result<Records<'a>, Archi
     }
     match number(8) {
         0 => Err(ArchiveError::damaged(path, "it has no format")),
-        1..=ARCHIVE_FORMAT => {
+        1..=PACK_FORMAT => {
             let left = number(12);
             Ok(Records { path, rest, left })
         }
         found => Err(ArchiveError::Future {
             path: path.to_owned(),
             found,
-            known: ARCHIVE_FORMAT,
+            known: PACK_FORMAT,
         }),
     }
 }

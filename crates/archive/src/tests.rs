@@ -33,6 +33,7 @@ fn manifest(packs: Vec<PackRef>) -> Manifest {
         began_ms: 1000,
         ended_ms: 2000,
         consistency: Consistency::EachObject,
+        held_us: None,
         all_tables: true,
         tables: vec![ArchivedTable {
             name: "t".to_owned(),
@@ -125,7 +126,7 @@ fn a_prune_that_cannot_read_what_stays_removes_nothing() {
     age_packs(directory.path());
     let path = directory.path().join(format!("archives/{}.json", new.id));
     for (bytes, is_future) in [
-        (&b"{\"pluvio_archive\":2,\"else\":[]}"[..], true),
+        (&b"{\"pluvio_archive\":3,\"else\":[]}"[..], true),
         (b"{\"pluvio_archive\":1", false),
     ] {
         fs::write(&path, bytes).unwrap();
@@ -283,9 +284,25 @@ fn a_flipped_bit_of_a_manifest_is_found() {
     }
     let foreign = Manifest::from_bytes(path(), b"{\"name\":\"x\"}").unwrap_err();
     assert!(matches!(foreign, ArchiveError::Foreign(_)));
-    let future = b"{\"pluvio_archive\":2,\"else\":[]}";
+    let future = b"{\"pluvio_archive\":3,\"else\":[]}";
     let future = Manifest::from_bytes(path(), future).unwrap_err();
-    assert!(matches!(future, ArchiveError::Future { found: 2, .. }));
+    assert!(matches!(future, ArchiveError::Future { found: 3, .. }));
+}
+
+#[test]
+fn a_manifest_says_whether_it_is_of_one_moment_and_earlier_ones_are_read() {
+    let each = manifest(Vec::new());
+    let bytes = each.to_bytes();
+    assert!(bytes.starts_with(b"{\"pluvio_archive\":1,"));
+    assert!(!String::from_utf8_lossy(&bytes).contains("held_us"));
+    let one = Manifest {
+        consistency: Consistency::OneMoment,
+        held_us: Some(1500),
+        ..each
+    };
+    let bytes = one.to_bytes();
+    assert!(bytes.starts_with(b"{\"pluvio_archive\":2,"));
+    assert_eq!(Manifest::from_bytes(path(), &bytes).unwrap(), one);
 }
 
 // shows: ARCHIVE-1, ARCHIVE-2

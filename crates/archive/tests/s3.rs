@@ -67,6 +67,7 @@ fn manifest(began_ms: u64, packs: Vec<PackRef>) -> Manifest {
         began_ms,
         ended_ms: began_ms + 1000,
         consistency: Consistency::EachObject,
+        held_us: None,
         all_tables: true,
         tables: vec![ArchivedTable {
             name: "t".to_owned(),

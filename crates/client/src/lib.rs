@@ -56,6 +56,7 @@ mod batch;
 pub mod blocking;
 mod client;
 mod control;
+mod cut;
 mod drain;
 mod early;
 mod enumerate;
@@ -81,6 +82,7 @@ mod window;
 pub use at_once::{AtOnce, Held, HeldWait};
 pub use batch::Key;
 pub use client::Client;
+pub use cut::{OneMoment, Part};
 pub use enumerate::{Cursor, Enumeration};
 pub use error::{ClientError, ErrorKind};
 pub use local::LocalMaster;
@@ -95,10 +97,10 @@ pub use transaction::{Commit, Transacted, Transaction};
 pub use pluvio_units::Deadline;
 pub use pluvio_wire::{
     Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind,
-    ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get,
-    GetTopKeys, Lifetime, MULTI_BYTES_MAX, MigrateTabletReply, MigrationStatus, Mutation, Opcode,
-    Operation, Outcome, Output, PUT_VERSION_MAX, Payload, Projection, ProjectionKind, QuotaState,
-    QuotaWish, RejectRules, RetryReason, ServerInfo, ServerList, ServerStatus, Span, TOP_KEYS_MAX,
-    TRANSACTION_STEPS_MAX, TableInfo, TableQuota, TopKeys, TouchIf, TransactionStep, Unfit,
-    WhichTablet,
+    ChangedObject, ChangedTo, ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX,
+    EnumeratedObject, FatalKind, Get, GetTopKeys, Lifetime, MULTI_BYTES_MAX, MigrateTabletReply,
+    MigrationStatus, Mutation, Opcode, Operation, Outcome, Output, PUT_VERSION_MAX, Payload,
+    Projection, ProjectionKind, QuotaState, QuotaWish, RejectRules, RetryReason, ServerInfo,
+    ServerList, ServerStatus, Span, TOP_KEYS_MAX, TRANSACTION_STEPS_MAX, TableInfo, TableQuota,
+    TopKeys, TouchIf, TransactionStep, Unfit, WhichTablet,
 };

@@ -334,7 +334,7 @@ impl Client {
         for error in votes.into_iter().flatten().filter_map(Result::err) {
             match (error.fatal_kind(), error.retry_reason()) {
                 (Some(FatalKind::SeveralOwners), _) => moved = true,
-                (None, Some(RetryReason::Locked)) => {}
+                (None, Some(RetryReason::Locked | RetryReason::NotReady)) => {}
                 _ => return Ok(Votes::Failed(certain(error))),
             }
         }

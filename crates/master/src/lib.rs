@@ -39,6 +39,7 @@
 //! Not here: membership (crate server), the places of tablets (coordinator).
 
 mod cancel;
+mod cut;
 mod master;
 mod migrate;
 mod ops;
@@ -57,5 +58,5 @@ pub use master::{Master, MasterParts};
 pub use ops::Replies;
 pub use pluvio_mutation::Current;
 pub use recover::{AddressBook, RecoveryOptions};
-pub use tablets::{LocalTable, Snapshot, Tablet, TabletMap, TabletPhase};
+pub use tablets::{LocalTable, Snapshot, Tablet, TabletMap, TabletPhase, Tracked};
 pub use top_keys::{TableTraffic, Traffic};

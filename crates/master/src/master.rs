@@ -1,5 +1,6 @@
 //! The state of a master, and what all operations share.
 
+use crate::cut::Cuts;
 use crate::migrate::{Arrivals, Leavings};
 use crate::ops::HeldBack;
 use crate::orders::Orders;
@@ -7,7 +8,7 @@ use crate::quotas::QuotaRounds;
 use crate::recover::{AddressBook, RecoveryOptions};
 use crate::recovery_attempts::Attempts;
 use crate::settlements::Settlements;
-use crate::tablets::{OLD_MAPS_PAUSE, Snapshot, Tablet, TabletMap, TabletPhase};
+use crate::tablets::{OLD_MAPS_PAUSE, Snapshot, Tablet, TabletMap, TabletPhase, Tracked};
 use crate::top_keys::Samples;
 use pluvio_env::{Clock, Env, Moment, timeout};
 use pluvio_log::{Appended, Awaited, Durability, Durable};
@@ -35,7 +36,7 @@ pub(crate) const BACKUPS_RETRY: Duration = Duration::from_millis(50);
 
 /// When clients should ask again while this master does not know whether it is still a member. They
 /// ask the coordinator too, and may find another owner.
-const DOUBT_RETRY: Duration = Duration::from_millis(10);
+pub(crate) const DOUBT_RETRY: Duration = Duration::from_millis(10);
 /// How long a request waits for the first heads to be durably open.
 const OPEN_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -111,6 +112,7 @@ pub(crate) struct Served<'s> {
     pub(crate) table: &'s Arc<EngineTable>,
     pub(crate) hash: KeyHash,
     pub(crate) phase: TabletPhase,
+    pub(crate) tracked: Option<Tracked>,
 }
 
 /// See the crate's text.
@@ -126,6 +128,7 @@ pub struct Master {
     pub(crate) recovery_options: RecoveryOptions,
     pub(crate) attempts: Attempts,
     pub(crate) leaving: Leavings,
+    pub(crate) cuts: Arc<Cuts>,
     /// Changes that wait for a transaction.
     pub(crate) held_back: HeldBack,
     pub(crate) arriving: Arrivals,
@@ -169,6 +172,7 @@ impl Master {
             recovery_options: parts.recovery,
             attempts: Attempts::default(),
             leaving: Leavings::default(),
+            cuts: Arc::default(),
             held_back: HeldBack::default(),
             arriving: Arrivals::default(),
             orders: Mutex::default(),
@@ -377,6 +381,7 @@ impl Master {
         let tablet = Tablet {
             range: spec.range,
             phase,
+            tracked: None,
         };
         if !self.tablets.snapshot().contains_key(&spec.table) {
             let of = (spec.quota.bytes.is_some(), spec.quota.operations.is_some());
@@ -461,10 +466,14 @@ impl Master {
     ) -> Result<Served<'s>, Refusal> {
         let local = snapshot.get(&table).ok_or(Refusal::Refresh)?;
         let hash = hash.ok_or(Refusal::Refresh)?;
-        let phase = local.tablet_of(hash).ok_or(Refusal::Refresh)?.phase;
-        Self::must_serve(phase)?;
-        let table = &local.table;
-        Ok(Served { table, hash, phase })
+        let tablet = local.tablet_of(hash).ok_or(Refusal::Refresh)?;
+        Self::must_serve(tablet.phase)?;
+        Ok(Served {
+            table: &local.table,
+            hash,
+            phase: tablet.phase,
+            tracked: tablet.tracked,
+        })
     }
 
     /// The refusal of a change of a tablet in this phase, unless it takes changes (REC-7).
@@ -518,6 +527,7 @@ impl Master {
     /// Each call looks at a part of them.
     pub fn forget_clients(&self) {
         self.keep_locked();
+        self.tend_cuts();
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         self.store
             .completions()

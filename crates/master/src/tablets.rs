@@ -12,10 +12,12 @@
 //! - TAB-3: every tablet has indexes for all its hashes, and an index goes with the last tablet
 //!   that uses it. Both come and go under one lock.
 
+use crate::master::Master;
 use arc_swap::ArcSwap;
 use pluvio_store::EngineTable;
 use pluvio_store::GatePage;
 use pluvio_units::{HashRange, KeyHash, TableId};
+use pluvio_wire::Refusal;
 use std::collections::BTreeMap;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -73,6 +75,17 @@ pub struct Tablet {
     pub range: HashRange,
     /// What may be done with it.
     pub phase: TabletPhase,
+    /// Whether its changes are noted for a cut (CUT-2).
+    pub tracked: Option<Tracked>,
+}
+
+/// Changes are noted for a cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tracked {
+    /// Since when: each stay of a tablet has another number.
+    pub number: u64,
+    /// Whether changes are refused while a hold lasts.
+    pub is_held: bool,
 }
 
 /// A table of which this master has at least one tablet.
@@ -324,6 +337,7 @@ impl TabletMap {
             };
             let mut next = Some(range.first);
             let mut joined: Option<HashRange> = None;
+            let mut tracks = Vec::new();
             for tablet in local.tablets.iter().filter(|t| t.range.overlaps(&range)) {
                 let follows = next.is_some_and(|next| tablet.range.contains(next));
                 if !follows || tablet.phase != TabletPhase::Serving {
@@ -331,6 +345,7 @@ impl TabletMap {
                 }
                 let first = joined.map_or(tablet.range.first, |range| range.first);
                 joined = Some(HashRange::new(first, tablet.range.last));
+                tracks.push(tablet.tracked);
                 next = tablet.range.last.0.checked_add(1).map(KeyHash);
             }
             let Some(joined) = joined.filter(|joined| range.last <= joined.last) else {
@@ -342,9 +357,62 @@ impl TabletMap {
                 .partition_point(|t| t.range.first < joined.first);
             let phase = TabletPhase::Serving;
             let range = joined;
-            local.tablets.insert(at, Tablet { range, phase });
+            let first = tracks.first().copied().flatten();
+            let joined = Tablet {
+                range,
+                phase,
+                tracked: first.filter(|_| tracks.iter().all(|track| *track == first)),
+            };
+            local.tablets.insert(at, joined);
             true
         })
+    }
+
+    /// Lets changes of the tablet with this hash be noted from now on: for the session, if they are
+    /// not yet, under `number`. All operations that do not note them began under the maps that this
+    /// gives.
+    pub(crate) fn track(
+        &self,
+        table: TableId,
+        hash: KeyHash,
+        (session, number): (u64, u64),
+    ) -> (Result<(HashRange, u64), Refusal>, OldMaps) {
+        self.exchange(|map| {
+            let local = map.get_mut(&table).ok_or(Refusal::Refresh)?;
+            let mut tablets = local.tablets.iter_mut();
+            let tablet = tablets.find(|tablet| tablet.range.contains(hash));
+            let tablet = tablet.ok_or(Refusal::Refresh)?;
+            Master::must_take_changes(tablet.phase)?;
+            let known = tablet.tracked.filter(|known| known.number > session);
+            let is_held = false;
+            let tracked = known.unwrap_or(Tracked { number, is_held });
+            tablet.tracked = Some(tracked);
+            Ok((tablet.range, tracked.number))
+        })
+    }
+
+    /// Changes something of every tablet.
+    pub(crate) fn edit_all(&self, edit: impl Fn(&mut Tablet)) -> OldMaps {
+        let edit_each = |map: &mut Snapshot| {
+            let tablets = map.values_mut().flat_map(|local| &mut local.tablets);
+            tablets.for_each(edit);
+        };
+        self.exchange(edit_each).1
+    }
+
+    /// Whether changes of a tablet are noted for a cut.
+    pub(crate) fn is_any_tracked(&self) -> bool {
+        self.is_any(|tablet| tablet.tracked.is_some())
+    }
+
+    /// Whether the map says of a tablet that its changes are refused.
+    pub(crate) fn is_any_held(&self) -> bool {
+        self.is_any(|tablet| tablet.tracked.is_some_and(|tracked| tracked.is_held))
+    }
+
+    fn is_any(&self, of: impl Fn(&Tablet) -> bool) -> bool {
+        let map = self.snapshot();
+        map.values().flat_map(|local| &local.tablets).any(of)
     }
 
     /// Takes everything away.
@@ -381,13 +449,54 @@ mod tests {
     use pluvio_store::{Engine, EngineOptions};
     use pluvio_units::Size;
 
+    fn tablet(range: HashRange, phase: TabletPhase) -> Tablet {
+        let tracked = None;
+        Tablet {
+            range,
+            phase,
+            tracked,
+        }
+    }
+
+    // shows: CUT-2
+    #[test]
+    fn a_tablet_is_tracked_as_long_as_it_stays() {
+        let map = map_of(TabletPhase::Serving);
+        let table = Arc::clone(&map.snapshot()[&TableId(1)].table);
+        let track = |hash, number| map.track(TableId(1), KeyHash(hash), (1, number)).0;
+        assert!(map.split(TableId(1), KeyHash(100)));
+        let (lower, number) = track(7, 5).unwrap();
+        assert_eq!((lower.last, number), (KeyHash(99), 5));
+        assert_eq!(track(8, 6).unwrap().1, 5, "asked again");
+        assert_eq!(map.track(TableId(1), KeyHash(7), (6, 7)).0.unwrap().1, 7);
+        let tracked = || -> Vec<Option<u64>> {
+            let map = map.snapshot();
+            let tablets = map[&TableId(1)].tablets.iter();
+            tablets.map(|t| t.tracked.map(|t| t.number)).collect()
+        };
+        assert!(map.split(TableId(1), KeyHash(50)));
+        assert_eq!(tracked(), [Some(7), Some(7), None]);
+        let to = |last| HashRange::new(KeyHash(0), KeyHash(last));
+        assert!(map.join(TableId(1), to(99)));
+        assert_eq!(tracked(), [Some(7), None]);
+        map.remove_within(TableId(1), to(99));
+        let back = tablet(to(99), TabletPhase::Frozen);
+        map.add(table, back).unwrap();
+        assert_eq!(tracked(), [None, None]);
+        assert!(track(7, 8).is_err(), "it takes no changes");
+        assert!(track(100, 9).is_ok() && map.is_any_tracked() && !map.is_any_held());
+        assert!(map.set_within(TableId(1), to(99), TabletPhase::Serving));
+        assert!(map.join(TableId(1), HashRange::ALL));
+        assert_eq!(tracked(), [None]);
+    }
+
     fn map_of(phase: TabletPhase) -> TabletMap {
         let log = LogOptions::new(Size::mib(32));
         let store = Engine::open(EngineOptions { log }).unwrap();
         let table = store.table(TableId(1), 7, HashRange::ALL).unwrap();
         let map = TabletMap::default();
         let range = HashRange::ALL;
-        map.add(table, Tablet { range, phase }).unwrap();
+        map.add(table, tablet(range, phase)).unwrap();
         map
     }
 
@@ -452,12 +561,9 @@ mod tests {
             .map(|(first, last)| HashRange::new(KeyHash(first), KeyHash(last)));
         let add = |range| {
             let phase = TabletPhase::Serving;
-            map.add(Arc::clone(&table), Tablet { range, phase })
+            map.add(Arc::clone(&table), tablet(range, phase))
         };
-        let there = Tablet {
-            range: HashRange::ALL,
-            phase: TabletPhase::Recovering,
-        };
+        let there = tablet(HashRange::ALL, TabletPhase::Recovering);
         assert_eq!(add(HashRange::ALL), Err(there));
         assert_eq!(add(lower), Err(there));
         assert!(map.remove(TableId(1), HashRange::ALL).is_some());

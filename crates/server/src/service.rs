@@ -11,11 +11,11 @@ use pluvio_env::{Frame, Handled, HeldReply, Peer, Service};
 use pluvio_master::Master;
 use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
-    BackupOp, ChangeServerList, Class, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica,
-    GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, HasServerList, Header,
-    IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet, Recover,
-    Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal,
-    StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
+    BackupOp, ChangeServerList, Class, Cut, DataOp, DropTablets, EndMigration, FatalKind,
+    FreeReplica, GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, HasServerList,
+    Header, IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet,
+    Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, ShareQuotas,
+    SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,6 +176,12 @@ impl ServerService {
             }
             MasterOp::JoinTabletsLocal => {
                 self.master_now::<JoinTabletsLocal>(frame, |master, r| master.join_tablets(&r))
+            }
+            MasterOp::Cut => {
+                self.master_later::<Cut, _>(
+                    frame,
+                    |master, r| async move { master.cut(core, r).await },
+                )
             }
             MasterOp::ShareQuotas => {
                 self.master_now::<ShareQuotas>(frame, |master, r| Ok(master.share_quotas(&r)))

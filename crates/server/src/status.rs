@@ -123,6 +123,9 @@ impl StatusSource {
         status.replicas_lost = replication.replicas_lost;
         status.replica_write_failures = replication.write_failures;
         status.moved_here = master.moved_here();
+        let (holds, held) = master.held();
+        status.holds = holds;
+        status.held_us = u64::try_from(held.as_micros()).unwrap_or(u64::MAX);
         let (bytes, operations) = master.quota_refusals();
         status.quota_refused_bytes = bytes;
         status.quota_refused_operations = operations;

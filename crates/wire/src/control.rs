@@ -603,6 +603,10 @@ pub struct ServerStatus {
     pub cleaner_passes: u64,
     /// Bytes of entries that came with tablets from other servers since the start.
     pub moved_here: u64,
+    /// How often changes were held for an archive of one moment since the start.
+    pub holds: u64,
+    /// For how long altogether, in microseconds.
+    pub held_us: u64,
     /// Writes refused since the start because a table had its quota of bytes.
     pub quota_refused_bytes: u64,
     /// Operations refused since the start because a table had its quota of operations.

@@ -248,7 +248,7 @@ fn length(value: &Bytes) -> u32 {
     u32::try_from(value.len()).expect("values are at most VALUE_MAX long")
 }
 
-fn join<'a>(values: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
+pub(crate) fn join<'a>(values: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
     let mut all = Vec::with_capacity(values.clone().map(Bytes::len).sum());
     for value in values {
         all.extend_from_slice(value);
@@ -256,7 +256,7 @@ fn join<'a>(values: impl Iterator<Item = &'a Bytes> + Clone) -> Bytes {
     all.into()
 }
 
-fn cut(payload: &mut Bytes, length: u32) -> Result<Bytes, Refusal> {
+pub(crate) fn cut(payload: &mut Bytes, length: u32) -> Result<Bytes, Refusal> {
     if (length as usize) > payload.len() {
         return Err(Refusal::malformed(
             "the payload is shorter than its lengths say",
@@ -265,7 +265,7 @@ fn cut(payload: &mut Bytes, length: u32) -> Result<Bytes, Refusal> {
     Ok(payload.split_to(length as usize))
 }
 
-fn nothing_left(payload: &Bytes) -> Result<(), Refusal> {
+pub(crate) fn nothing_left(payload: &Bytes) -> Result<(), Refusal> {
     if payload.is_empty() {
         Ok(())
     } else {

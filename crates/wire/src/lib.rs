@@ -19,6 +19,7 @@ mod balance;
 mod codec;
 mod control;
 mod coordinators;
+mod cut;
 mod data;
 mod drain;
 mod give_up;
@@ -42,6 +43,7 @@ pub use codec::{
 };
 pub use control::*;
 pub use coordinators::Coordinators;
+pub use cut::*;
 pub use data::*;
 pub use drain::*;
 pub use give_up::*;

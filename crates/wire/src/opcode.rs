@@ -168,6 +168,8 @@ opcodes! {
         SplitTabletLocal = 44, Control, true;
         /// Serve neighbouring tablets as one.
         JoinTabletsLocal = 49, Control, true;
+        /// The next step of a backup towards one moment for all objects.
+        Cut = 50, Control, true;
         /// Say how quotas of tables are used, and take shares of them.
         ShareQuotas = 51, Control, true;
     }

@@ -23,7 +23,7 @@ pub enum RetryReason {
     Busy,
     /// The backup has no room on its disk or in its buffers.
     NoSpace,
-    /// The data is not ready yet.
+    /// The data is not ready yet, or changes stand still for a moment.
     NotReady,
     /// This coordinator does not lead, or not for sure: another one may.
     NotLeader,

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use pluvio_env::Frame;
 use pluvio_units::{
-    ClientId, ClusterId, Deadline, KeyHash, LogId, ObjectVersion, OperationId, Rank,
-    ReplicationEpoch, SegmentId, SequenceNumber, ServerId,
+    ClientId, ClusterId, Deadline, HashRange, KeyHash, LogId, ObjectVersion, OperationId, Rank,
+    ReplicationEpoch, SegmentId, SequenceNumber, ServerId, TableId,
 };
 use pluvio_wire::*;
 use proptest::prelude::*;
@@ -135,6 +135,57 @@ fn keys_of_top_lists_are_any_bytes() {
 }
 
 #[test]
+fn changed_objects_keep_their_keys_and_values_apart() {
+    let object = |key: &'static [u8], now| ChangedObject {
+        table: TableId(3),
+        key: Bytes::from_static(key),
+        now,
+    };
+    let to = |value: &'static [u8], ms| ChangedTo {
+        version: ObjectVersion(7),
+        deadline: Deadline::new(ms),
+        value: Bytes::from_static(value),
+    };
+    let objects = vec![
+        object(b"gone", None),
+        object(b"", Some(to(b"value", 0))),
+        object(b"key", Some(to(b"", 99))),
+    ];
+    let reply = CutReply::to(5).with(objects);
+    let mut meta = Vec::new();
+    let payload = reply.encode(&mut meta);
+    assert_eq!(CutReply::decode(&meta, payload.clone()), Ok(reply));
+    let short = payload.slice(1..);
+    assert!(CutReply::decode(&meta, short).is_err());
+}
+
+#[test]
+fn a_range_that_was_cut_is_tracked_and_one_that_has_gaps_is_not() {
+    let of = |first, last, track| TrackedRange {
+        table: TableId(1),
+        range: HashRange::new(KeyHash(first), KeyHash(last)),
+        track,
+    };
+    let held = [
+        of(0, 9, 4),
+        of(10, 49, 4),
+        of(60, u64::MAX, 4),
+        of(60, 70, 5),
+    ];
+    for (wanted, is_within) in [
+        (of(0, 49, 4), true),
+        (of(5, 20, 4), true),
+        (of(60, u64::MAX, 4), true),
+        (of(0, 60, 4), false),
+        (of(0, 9, 5), false),
+        (of(60, 70, 5), true),
+        (of(60, 71, 5), false),
+    ] {
+        assert_eq!(wanted.is_within(&held), is_within, "{wanted:?}");
+    }
+}
+
+#[test]
 fn a_payload_that_does_not_fit_its_lengths_is_refused() {
     let mut meta = Vec::new();
     objects().encode(&mut meta);
@@ -162,6 +213,8 @@ proptest! {
         let _ = decode::<WriteReplica>(&frame);
         let _ = decode::<Recover>(&frame);
         let _ = decode::<GetTopKeys>(&frame);
+        let _ = decode::<Cut>(&frame);
+        let _ = CutReply::decode(&frame.meta, frame.payload.clone());
         let _ = TopKeys::decode(&frame.meta, frame.payload.clone());
     }
 

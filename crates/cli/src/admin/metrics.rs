@@ -353,6 +353,16 @@ impl Metrics {
             s.moved_here,
         );
         self.counter(
+            "backup_holds",
+            "Times that writes were held for an archive of one moment.",
+            s.holds,
+        );
+        self.counter(
+            "backup_hold_us",
+            "Microseconds for which writes were held for archives of one moment.",
+            s.held_us,
+        );
+        self.counter(
             "quota_bytes_refused",
             "Writes refused because a table had its quota of bytes.",
             s.quota_refused_bytes,

@@ -1,16 +1,19 @@
 //! `pluvio backup`: an archive of a cluster that runs, and a look at archives.
 //!
-//! Tables are read one after the other, each in the order of ranks. The manifest is written last
+//! Tables are read one after the other, each in the order of ranks, and what changes meanwhile
+//! again, so that all of it is as it was at one moment ([`one_moment`]). The manifest is written last
 //! (ARCHIVE-1), so a command that fails leaves no archive. The packs that it wrote are used by the
 //! next one (ARCHIVE-2). Nobody removes packs while it is written (ARCHIVE-5).
+
+mod one_moment;
 
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use pluvio_archive::{
-    ArchiveError, ArchivedObject, ArchivedTable, Consistency, Manifest, PackBuilder, Place,
-    archive_id, records,
+    ArchiveError, ArchivedObject, ArchivedTable, Consistency, Manifest, PackBuilder, PackRef,
+    Place, archive_id, records,
 };
-use pluvio_client::{ClientError, ErrorKind, TableInfo};
+use pluvio_client::{ClientError, ErrorKind, FatalKind, TableInfo};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::{
@@ -47,6 +50,10 @@ pub struct Backup {
     /// How many bytes of objects to read in a second, at most [default: no limit]
     #[arg(long, value_name = "SIZE")]
     rate: Option<Size>,
+    /// Do without one moment for all objects: each is as it was at some moment while the command
+    /// ran. No write is delayed then
+    #[arg(long)]
+    each_object: bool,
     /// A look at archives, or an end of some.
     #[command(subcommand)]
     what: Option<What>,
@@ -156,8 +163,74 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
         },
         progress: spinner("archiving"),
     };
+    let read = match backup.each_object {
+        true => each_object(&mut archiver, backup, &infos)
+            .await
+            .map(|tables| (tables, None)),
+        false => at_one_moment(&mut archiver, backup, &infos).await,
+    };
+    archiver.progress.finish_and_clear();
+    let none = |failure: Failure| Failure::new(format!("{failure}; there is no new archive"));
+    let (tables, held) = read.map_err(none)?;
+    let manifest = Manifest {
+        id: archive_id(cluster, began_ms),
+        cluster,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        began_ms,
+        ended_ms: unix_ms(session),
+        consistency: match backup.each_object {
+            true => Consistency::EachObject,
+            false => Consistency::OneMoment,
+        },
+        held_us: held.map(|held| u64::try_from(held.as_micros()).unwrap_or(u64::MAX)),
+        all_tables: backup.table.is_empty(),
+        tables,
+    };
+    put_manifest(session, &archiver.place, &manifest).await?;
+    let took = session.env.clock.now().since(began);
+    show(&manifest, "is made", Some((&archiver.written, took)), json)
+}
+
+/// The tables as they are at one moment, and how long writes stood still for it.
+async fn at_one_moment(
+    archiver: &mut Archiver<'_>,
+    backup: &Backup,
+    infos: &[TableInfo],
+) -> Result<(Vec<ArchivedTable>, Option<Duration>), Failure> {
+    let client = archiver.session.client.clone();
+    let all = backup.table.is_empty();
     let mut tables = Vec::new();
-    for info in &infos {
+    for info in infos {
+        match client.table_by_id(info.id).await {
+            Ok(table) => tables.push(table),
+            // A command that drops a table does not want it.
+            Err(error) if all && error.kind() == ErrorKind::NoSuchTable => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut read = one_moment::read(archiver, tables, all).await?;
+    read.tables.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok((read.tables, Some(read.held)))
+}
+
+/// The failure of reading at one moment, with what may help.
+fn each_object_helps(error: ClientError) -> Failure {
+    let help = match (error.fatal_kind(), error.is_retryable()) {
+        (Some(FatalKind::Unsupported), _) => "Upgrade all servers, or use --each-object".to_owned(),
+        (_, true) => "Run the command again, or with --each-object".to_owned(),
+        (_, false) => return error.into(),
+    };
+    Failure::new(format!("{error}. {help}"))
+}
+
+/// The tables, each object as it was at some moment.
+async fn each_object(
+    archiver: &mut Archiver<'_>,
+    backup: &Backup,
+    infos: &[TableInfo],
+) -> Result<Vec<ArchivedTable>, Failure> {
+    let mut tables = Vec::new();
+    for info in infos {
         match archiver.table(info).await {
             Ok(table) => tables.push(table),
             // Whoever drops a table while it is read does not want it.
@@ -168,31 +241,13 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
                 ));
             }
             Err(NotArchived::Dropped) => {
-                return Err(Failure::new(format!(
-                    "table {:?} was dropped meanwhile; there is no new archive",
-                    info.name
-                )));
+                let why = format!("table {:?} was dropped meanwhile", info.name);
+                return Err(Failure::new(why));
             }
-            Err(NotArchived::Failed(failure)) => {
-                archiver.progress.finish_and_clear();
-                return Err(Failure::new(format!("{failure}; there is no new archive")));
-            }
+            Err(NotArchived::Failed(failure)) => return Err(failure),
         }
     }
-    archiver.progress.finish_and_clear();
-    let manifest = Manifest {
-        id: archive_id(cluster, began_ms),
-        cluster,
-        program: env!("CARGO_PKG_VERSION").to_owned(),
-        began_ms,
-        ended_ms: unix_ms(session),
-        consistency: Consistency::EachObject,
-        all_tables: backup.table.is_empty(),
-        tables,
-    };
-    put_manifest(session, &archiver.place, &manifest).await?;
-    let took = session.env.clock.now().since(began);
-    show(&manifest, "is made", Some((&archiver.written, took)), json)
+    Ok(tables)
 }
 
 /// Writes the manifest, once nobody removes packs.
@@ -352,16 +407,21 @@ impl Archiver<'_> {
         pack: &mut PackBuilder,
         archived: &mut ArchivedTable,
     ) -> Result<(), NotArchived> {
+        let written = self.write(pack).await.map_err(NotArchived::Failed)?;
+        archived.packs.push(written);
+        Ok(())
+    }
+
+    /// Writes a pack; a new one begins.
+    async fn write(&mut self, pack: &mut PackBuilder) -> Result<PackRef, Failure> {
         let (objects, bytes) = (u64::from(pack.objects()), pack.take());
         let (place, len) = (self.place.clone(), bytes.len() as u64);
-        let written = on_disk(&self.session.env, move || place.put_pack(&bytes, objects)).await;
-        let written = written.map_err(NotArchived::Failed)?;
+        let written = on_disk(&self.session.env, move || place.put_pack(&bytes, objects)).await?;
         match written.is_new {
             true => self.written.new_bytes += len,
             false => self.written.known_bytes += len,
         }
-        archived.packs.push(written.pack);
-        Ok(())
+        Ok(written.pack)
     }
 }
 
@@ -440,7 +500,14 @@ fn list(place: &Place, json: bool) -> Result<(), Failure> {
         return print_json(&json!({ "archives": archives.collect::<Vec<_>>() }));
     }
     let mut text = new_table(
-        &["archive", "tables", "objects", "took", "all tables"],
+        &[
+            "archive",
+            "tables",
+            "objects",
+            "took",
+            "all tables",
+            "moment",
+        ],
         &[1, 2],
     );
     for (manifest, id) in read {
@@ -451,6 +518,11 @@ fn list(place: &Place, json: bool) -> Result<(), Failure> {
                 manifest.objects().to_string(),
                 time(took(&manifest)),
                 if manifest.all_tables { "yes" } else { "no" }.to_owned(),
+                match manifest.consistency {
+                    Consistency::OneMoment => "one",
+                    Consistency::EachObject => "each object's own",
+                }
+                .to_owned(),
             ],
             Err(error) => vec![id, error],
         });
@@ -469,6 +541,7 @@ fn as_json(manifest: &Manifest) -> serde_json::Value {
         "began_ms": manifest.began_ms,
         "ended_ms": manifest.ended_ms,
         "consistency": manifest.consistency,
+        "held_us": manifest.held_us,
         "all_tables": manifest.all_tables,
         "objects": manifest.objects(),
         "tables": manifest.tables.iter().map(|table| json!({
@@ -502,6 +575,7 @@ fn show(
         number_of(manifest.objects(), "object"),
         number_of(manifest.tables.len() as u64, "table"),
     );
+    text += &format!(", {}", moment_of(manifest));
     if let Some((written, took)) = written {
         text += &format!(
             ", {} written, {} were there, in {}",
@@ -509,6 +583,18 @@ fn show(
             bytes(written.known_bytes),
             time(took)
         );
+        if let Some(held) = manifest.held_us {
+            let held = time(Duration::from_micros(held));
+            text += &format!("; writes stood still for {held}");
+        }
     }
     print_line(&text)
+}
+
+/// How the objects of an archive belong together.
+pub fn moment_of(manifest: &Manifest) -> &'static str {
+    match manifest.consistency {
+        Consistency::OneMoment => "all as they were at one moment",
+        Consistency::EachObject => "each as it was at a moment of its own",
+    }
 }

@@ -10,7 +10,7 @@
 //!
 //! A restore that was cut off left objects behind; with `--overwrite` it is done again.
 
-use crate::cmd::backup::{unusable, verify};
+use crate::cmd::backup::{moment_of, unusable, verify};
 use crate::ingest::records::{BadRecord, Record};
 use crate::ingest::write::{Options, write_all};
 use bytes::Bytes;
@@ -68,6 +68,7 @@ pub fn run(global: &Global, restore: &Restore) -> Result<ExitCode, Failure> {
         if json {
             print_json(&json!({
                 "archive": manifest.id,
+                "consistency": manifest.consistency,
                 "tables": manifest.tables.len(),
                 "objects": done.objects,
                 "expired": done.expired,
@@ -76,10 +77,11 @@ pub fn run(global: &Global, restore: &Restore) -> Result<ExitCode, Failure> {
             }))?;
         } else {
             print_line(&format!(
-                "archive {} is restored: {} in {}, {} had expired, {} got higher versions, in {}",
+                "archive {} is restored: {} in {}, {}, {} had expired, {} got higher versions, in {}",
                 manifest.id,
                 number_of(done.objects, "object"),
                 number_of(manifest.tables.len() as u64, "table"),
+                moment_of(&manifest),
                 done.expired,
                 done.raised,
                 time(took)

@@ -35,6 +35,7 @@ mod metadata_trouble;
 mod migrate;
 mod network_bench;
 mod older_formats;
+mod one_moment;
 mod quotas;
 mod replication;
 mod rings;

@@ -18,14 +18,14 @@ fn account(number: u64) -> String {
 }
 
 /// Clients that move amounts between accounts, and read all of them now and then.
-struct Bank {
+pub(super) struct Bank {
     done: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
     clients: Vec<JoinHandle<()>>,
 }
 
 impl Bank {
-    fn open(cluster: &Cluster, seed: u64) -> Self {
+    pub(super) fn open(cluster: &Cluster, seed: u64) -> Self {
         let (done, is_over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let clients = (0..CLIENTS).map(|number| {
             let (done, is_over) = (Arc::clone(&done), Arc::clone(&is_over));
@@ -62,7 +62,7 @@ impl Bank {
     }
 
     #[track_caller]
-    fn wait_for(&self, more: u64) {
+    pub(super) fn wait_for(&self, more: u64) {
         let wanted = self.done.load(Ordering::Relaxed) + more;
         wait_for("transactions", || {
             let missing = wanted.saturating_sub(self.done.load(Ordering::Relaxed));
@@ -74,7 +74,7 @@ impl Bank {
     }
 
     #[track_caller]
-    fn close(self) {
+    pub(super) fn close(self) {
         self.is_over.store(true, Ordering::Relaxed);
         for client in self.clients {
             client.join().unwrap();
@@ -99,7 +99,7 @@ fn move_amount(redis: &mut Resp, random: &mut Random) -> Option<()> {
 }
 
 /// The sum of all accounts, which are read at one moment.
-fn sum(redis: &mut Resp) -> Option<i64> {
+pub(super) fn sum(redis: &mut Resp) -> Option<i64> {
     redis.try_call(&["MULTI"]).ok()?;
     for number in 0..ACCOUNTS {
         redis.try_call(&["GET", &account(number)]).ok()?;

@@ -1,6 +1,6 @@
 //! The requests of transactions of several servers.
 
-use super::Part;
+use super::{PATIENCE, Part};
 use crate::error::ClientError;
 use crate::local::LocalMaster;
 use crate::request::{DataRequest, several_owners, the_one};
@@ -61,7 +61,15 @@ impl DataRequest for Prepare<'_> {
                 ..
             })
         );
-        is_locked && spent >= self.patience
+        // While changes are held for a cut, which waits until no key is locked (CUT-4).
+        let is_held = matches!(
+            why,
+            RpcError::Refused(Refusal::Retry {
+                why: RetryReason::NotReady,
+                ..
+            })
+        );
+        is_locked && spent >= self.patience || is_held && spent >= PATIENCE.min(self.patience)
     }
 
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {

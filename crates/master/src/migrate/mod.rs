@@ -48,6 +48,7 @@ mod ended;
 mod leaving;
 
 pub(crate) use arriving::Arrivals;
+pub(crate) use change_notes::ChangeNotes;
 pub(crate) use leaving::{Leaving, Leavings};
 
 /// Keys with changes that the receiver does not have yet.

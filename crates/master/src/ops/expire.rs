@@ -61,16 +61,19 @@ impl Master {
         let Some(tablet) = local.and_then(|local| local.tablet_of(hash)) else {
             return Dropped::All;
         };
-        let Ok(Served { table, hash, phase }) = self.serving(&snapshot, table, Some(hash)) else {
+        let Ok(served) = self.serving(&snapshot, table, Some(hash)) else {
             return match tablet.phase.is_left() {
                 true => Dropped::All,
                 false => Dropped::NotServed,
             };
         };
-        if Self::must_take_changes(phase).is_err() {
+        let Served {
+            table, hash, phase, ..
+        } = served;
+        if Self::must_take_changes(phase).is_err() || self.not_held(&served).is_err() {
             return Dropped::NotServed;
         }
-        let Ok(copying) = self.leaving.of(phase, table, hash) else {
+        let Ok(noting) = self.noting(&served) else {
             return Dropped::NotServed;
         };
         let site = Site {
@@ -82,9 +85,7 @@ impl Master {
         };
         loop {
             let dropped = self.store().drop_expired(&site, |key, applied| {
-                if let Some(leaving) = &copying {
-                    leaving.note(key, applied.outcome());
-                }
+                noting.note(key, applied.outcome());
             });
             match dropped {
                 // Its slot is settled when it is durable; nobody is told.

@@ -7,8 +7,8 @@
 
 use super::Replies;
 use super::get::{GROUP, REST_OF_BATCH};
+use crate::cut::Noting;
 use crate::master::{BACKUPS_RETRY, Master, Served};
-use crate::migrate::Leaving;
 use crate::quotas::over_quota;
 use crate::tablets::Snapshot;
 use crate::top_keys::Use;
@@ -190,11 +190,12 @@ impl Master {
         snapshot: &'p Snapshot,
         mutation: &'p Mutation<'p>,
     ) -> Result<Prepared<'p>, Refusal> {
-        let Served { table, hash, phase } =
-            self.serving(snapshot, mutation.table, mutation.hash)?;
-        Self::must_take_changes(phase)?;
+        let served = self.serving(snapshot, mutation.table, mutation.hash)?;
+        let Served { table, hash, .. } = served;
+        Self::must_take_changes(served.phase)?;
+        self.not_held(&served)?;
         self.not_held_back(table.id(), hash)?;
-        let copying = self.leaving.of(phase, table, hash)?;
+        let noting = self.noting(&served)?;
         let execution = match self.admit(mutation, (table.id(), hash)) {
             None => None,
             Some(Admission::Execute(execution)) => Some(execution),
@@ -229,7 +230,7 @@ impl Master {
         };
         let served = Admitted {
             table,
-            copying,
+            noting,
             key: mutation.key,
         };
         Ok(Prepared::Execute(item, served))
@@ -237,9 +238,8 @@ impl Master {
 
     /// The outcome of an applied mutation; a tablet that leaves takes note.
     fn applied(&self, admitted: &Admitted<'_>, applied: Awaited<Applied>) -> Awaited<Outcome> {
-        if let Some(leaving) = &admitted.copying {
-            leaving.note(admitted.key, applied.pending().outcome());
-        }
+        let outcome = applied.pending().outcome();
+        admitted.noting.note(admitted.key, outcome);
         self.told(admitted.table, applied)
     }
 
@@ -264,8 +264,8 @@ enum Prepared<'p> {
 /// The part of a mutation that is kept until it was applied.
 struct Admitted<'p> {
     table: &'p Arc<EngineTable>,
-    /// The copy of its tablet to another server, if there is one.
-    copying: Option<Arc<Leaving>>,
+    /// Where the change is noted.
+    noting: Noting,
     key: &'p [u8],
 }
 

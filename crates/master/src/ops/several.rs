@@ -5,8 +5,8 @@
 //! that is locked for long. Each may come twice.
 
 use super::mutate::refusal_of;
+use crate::cut::Noting;
 use crate::master::{Master, Served};
-use crate::migrate::Leaving;
 use pluvio_log::Awaited;
 use pluvio_store::{EngineError, EngineTable, Locked, Site};
 use pluvio_units::{ClientId, DECISION, KeyPlace, LogId};
@@ -67,8 +67,8 @@ impl Master {
         }
         let mut later = Vec::new();
         for key in &request.keys {
-            let released = self.at_place(log, header, *key, |site, table, copying| {
-                self.release_at((site, table), request, copying)
+            let released = self.at_place(log, header, *key, |site, table, noting| {
+                self.release_at((site, table), request, noting)
             });
             match released {
                 Ok(Awaited::Now(_)) => {}
@@ -94,15 +94,13 @@ impl Master {
         &self,
         (site, table): (&Site<'_>, &Arc<EngineTable>),
         request: &Release,
-        copying: Option<&Leaving>,
+        noting: &Noting,
     ) -> Result<Awaited<()>, EngineError> {
         let operation = (request.client, request.committed);
         let mut last = None;
         loop {
             let released = self.store().release(site, operation, |key, applied| {
-                if let Some(leaving) = copying {
-                    leaving.note(key, applied.outcome());
-                }
+                noting.note(key, applied.outcome());
             })?;
             match released {
                 // Its slot is settled when it is durable.
@@ -124,14 +122,16 @@ impl Master {
         log: LogId,
         header: &Header,
         (table, hash): KeyPlace,
-        act: impl FnOnce(&Site<'_>, &Arc<EngineTable>, Option<&Leaving>) -> Result<T, EngineError>,
+        act: impl FnOnce(&Site<'_>, &Arc<EngineTable>, &Noting) -> Result<T, EngineError>,
     ) -> Result<T, Refusal> {
         self.check_target(header)?;
         // Held until the change is noted (TAB-2).
         let snapshot = self.tablets().snapshot();
-        let Served { table, hash, phase } = self.serving(&snapshot, table, Some(hash))?;
-        Self::must_take_changes(phase)?;
-        let copying = self.leaving.of(phase, table, hash)?;
+        let served = self.serving(&snapshot, table, Some(hash))?;
+        let Served { table, hash, .. } = served;
+        // Not held back by a cut: it waits for the release (CUT-4).
+        Self::must_take_changes(served.phase)?;
+        let noting = self.noting(&served)?;
         self.writes_possible()?;
         let site = Site {
             log,
@@ -140,7 +140,7 @@ impl Master {
             now_s: self.now_s(),
             only_this_log: false,
         };
-        act(&site, table, copying.as_deref()).map_err(|error| refusal_of(&error))
+        act(&site, table, &noting).map_err(|error| refusal_of(&error))
     }
 
     fn answer_several<T: Send + 'static>(

@@ -13,8 +13,8 @@
 
 use super::Replies;
 use super::mutate::{not_executed, refusal_of, reused};
+use crate::cut::Noting;
 use crate::master::Master;
-use crate::migrate::Leaving;
 use crate::top_keys::Use;
 use pluvio_env::Moment;
 use pluvio_log::Awaited;
@@ -88,7 +88,7 @@ impl Master {
         let snapshot = self.tablets().snapshot();
         let steps: Vec<_> = steps.collect();
         let mut placed = Vec::with_capacity(steps.len());
-        let mut copies: Vec<Option<Arc<Leaving>>> = Vec::with_capacity(steps.len());
+        let mut notings: Vec<Noting> = Vec::with_capacity(steps.len());
         for step in &steps {
             let (table, key) = (step.operation.table(), step.operation.key());
             let hash = self.hash_of(&snapshot, table, key, step.operation.hash());
@@ -96,9 +96,10 @@ impl Master {
             // A lock is a change.
             if whole.is_some() || step.operation.mutation().is_some() {
                 Self::must_take_changes(served.phase)?;
+                self.not_held(&served)?;
             }
             // Also of a read: another step may change its key.
-            copies.push(self.leaving.of(served.phase, served.table, served.hash)?);
+            notings.push(self.noting(&served)?);
             placed.push((served.table, served.hash));
         }
         let Some(((first, hash), _)) = placed.split_first() else {
@@ -160,9 +161,8 @@ impl Master {
         match done {
             Ok(Transacted { outcome, changed }) => {
                 for change in changed {
-                    if let Some(leaving) = &copies[change.step] {
-                        leaving.note(steps[change.step].operation.key(), &change.outcome);
-                    }
+                    let key = steps[change.step].operation.key();
+                    notings[change.step].note(key, &change.outcome);
                     if let Some(slot) = change.slot {
                         self.settlements
                             .note(self.store(), placed[change.step].0, slot);

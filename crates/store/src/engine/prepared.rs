@@ -530,6 +530,24 @@ impl Engine {
         )
     }
 
+    /// Whether a transaction has locked one of the keys that are `wanted`.
+    #[must_use]
+    pub fn is_locked_among(&self, wanted: impl Fn(KeyPlace) -> bool) -> bool {
+        let noted: Vec<(KeyPlace, ClientId)> = {
+            let locks = self.locks.lock();
+            let noted = locks.since.keys().filter(|(place, _)| wanted(*place));
+            noted.copied().collect()
+        };
+        let mut found = Vec::new();
+        for (place, client) in noted {
+            self.locks_at(place, client, &mut found);
+            if !found.is_empty() {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Keeps votes and decisions of transactions that have locked keys since `before`, at least
     /// until `until`.
     pub fn keep_locked(&self, before: Duration, until: Duration) {

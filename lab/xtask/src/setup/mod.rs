@@ -49,6 +49,11 @@ pub struct Tools {
 }
 
 impl Tools {
+    /// Whether something is missing that tests of this name need.
+    pub fn lacks(&self, tests: &str) -> bool {
+        self.missing.iter().any(|missing| missing.tests == tests)
+    }
+
     /// Says loudly which tests are left out; gives how many groups of them may not be left out
     /// here.
     pub fn report(&self) -> u64 {
