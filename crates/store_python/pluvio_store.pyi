@@ -1,8 +1,8 @@
 """A log-structured key-value store inside your process.
 
 Keys have at most 64 KiB, values at most 1 MiB. Both may be `bytes`, `str` (its UTF-8) or any other
-buffer of bytes, and come back as `bytes`. Any number of threads may call; every call releases
-Python's lock while it works.
+buffer of bytes, and come back as `bytes`. Any number of threads may call; calls that read or
+change objects release Python's lock while they work.
 """
 
 from collections.abc import Sequence

@@ -16,9 +16,11 @@
 //! - MOMENT-3: an object that is given later stands for an earlier one of its key. A part that was
 //!   read and lost its owner is taken back, and comes again.
 //! - MOMENT-4: without such a moment there is no end, but an error.
+//! - MOMENT-5: a backup that meets another one gives back what it has before it waits. So two that
+//!   want the same servers never wait for each other.
 //!
 //! A caller owns one of these and drives it; it holds one stretch of objects, and what was changed
-//! since it last looked.
+//! since it last looked: [`KEPT_BYTES_MAX`], and one answer of each owner.
 
 use crate::client::Client;
 use crate::enumerate::{Cursor, Enumeration};
@@ -37,11 +39,15 @@ use std::collections::{BTreeMap, VecDeque};
 /// How often owners are asked for changes while objects are read. Far below the time for which they
 /// know a session.
 const POLL_EVERY: Duration = Duration::from_secs(1);
+/// Owners that have many changes left are asked so often before reading goes on.
+const POLLS_MAX: u32 = 16;
 /// All hold when no owner has more changes left than these: copying them takes a millisecond.
 const FEW_CHANGES: u64 = 256;
-/// Rounds of changes after which they hold however many are left. Clients change as fast as they
-/// are asked then.
+/// Rounds of changes after which they hold, if owners do with what is left. Clients change as fast
+/// as they are asked then.
 const ROUNDS_MAX: u32 = 64;
+/// Changes that nobody has taken yet: no more are asked for.
+const KEPT_BYTES_MAX: usize = 16 << 20;
 /// The first hold lasts no longer. Each next one may last twice as long.
 const HOLD_FIRST: Duration = Duration::from_millis(20);
 /// The longest hold is this many times as long.
@@ -54,6 +60,13 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 const FAILURES_MAX: u32 = 120;
 /// The longest pause behind a failure: a dead server is recovered in seconds.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often all that was read of a server may be lost. Where changes come faster than they can be
+/// fetched, that happens again and again.
+const OWNERS_LOST_MAX: u32 = 16;
+/// How long another backup is waited for.
+const OTHER_MAX: Duration = Duration::from_secs(600);
+/// The shortest pause before another backup is looked for again. Chance adds up to as much.
+const OTHER_PAUSE: Duration = Duration::from_secs(1);
 
 /// What [`OneMoment::next`] gives.
 #[derive(Debug)]
@@ -82,13 +95,21 @@ pub enum Part {
     },
     /// These objects have changed; each of them may lie in a piece that comes later.
     Changed(Vec<ChangedObject>),
+    /// Another backup is at work, and is waited for. Given once each time.
+    Waits,
     /// All that was given is what the tables were at one moment.
-    Done {
-        /// How long changes were refused at that moment, on the server where it took longest.
-        held: Duration,
-        /// How often changes were refused until there was such a moment.
-        holds: u64,
-    },
+    Done(Standstill),
+}
+
+/// How long changes were refused until there was a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Standstill {
+    /// The longest time at once, on the server where it took longest.
+    pub longest: Duration,
+    /// All times together.
+    pub in_all: Duration,
+    /// How often.
+    pub times: u64,
 }
 
 /// A piece of a table.
@@ -134,16 +155,24 @@ pub struct OneMoment {
     all: bool,
     tables: Vec<OfTable>,
     owners: BTreeMap<ServerId, OwnerAt>,
+    /// Owners that nothing is wanted of any more, and that have not been told.
+    let_go: Vec<(ServerId, OwnerAt)>,
     reading: Option<Reading>,
     given: VecDeque<Part>,
+    /// Of changes among what is given.
+    given_bytes: usize,
     polled: Moment,
     /// Rounds of changes since everything was read.
     rounds: u32,
     is_caught_up: bool,
     holds: u64,
-    /// Holds that failed.
-    holds_failed: u32,
+    held: Standstill,
+    /// Holds that were too short.
+    holds_too_short: u32,
     failures: u32,
+    owners_lost: u32,
+    /// Since when another backup is waited for.
+    waits_since: Option<Moment>,
     last_failure: String,
     is_over: bool,
 }
@@ -165,14 +194,19 @@ impl Client {
             all,
             tables: tables.into_iter().map(of_table).collect(),
             owners: BTreeMap::new(),
+            let_go: Vec::new(),
             reading: None,
             given,
+            given_bytes: 0,
             polled: parts.clock.now(),
             rounds: 0,
             is_caught_up: false,
             holds: 0,
-            holds_failed: 0,
+            held: Standstill::default(),
+            holds_too_short: 0,
             failures: 0,
+            owners_lost: 0,
+            waits_since: None,
             last_failure: String::new(),
             is_over: false,
         }
@@ -188,13 +222,13 @@ impl OneMoment {
     pub async fn next(&mut self) -> Result<Part, ClientError> {
         loop {
             if let Some(part) = self.given.pop_front() {
+                if let Part::Changed(objects) = &part {
+                    self.given_bytes -= bytes_of(objects);
+                }
                 return Ok(part);
             }
             if self.is_over || self.tables.is_empty() {
-                return Ok(Part::Done {
-                    held: Duration::ZERO,
-                    holds: self.holds,
-                });
+                return Ok(Part::Done(self.held));
             }
             self.tend().await?;
             if self.reading.is_some() {
@@ -210,29 +244,56 @@ impl OneMoment {
         }
     }
 
-    /// Asks for changes, if they were not asked for lately. To be called at least every ten seconds
-    /// by a caller that does something else meanwhile.
+    /// Asks for changes, if they were not asked for lately, or if many are left. To be called at
+    /// least every ten seconds by a caller that does something else meanwhile. What comes is kept
+    /// for [`OneMoment::next`]; where that is much, owners only hear that the caller is there.
     ///
     /// # Errors
     /// See [`OneMoment::next`].
     pub async fn tend(&mut self) -> Result<(), ClientError> {
-        let now = self.client.shared.parts.clock.now();
-        if now.since(self.polled) >= POLL_EVERY && !self.owners.is_empty() {
+        self.say_goodbye().await;
+        if self.owners.is_empty() {
+            return Ok(());
+        }
+        for _ in 0..POLLS_MAX {
+            let is_behind = self.owners.values().any(|owner| owner.left > FEW_CHANGES);
+            if self.given_bytes >= KEPT_BYTES_MAX || !(self.is_poll_due() || is_behind) {
+                break;
+            }
             self.poll().await?;
         }
+        if !self.is_poll_due() {
+            return Ok(());
+        }
+        for (server, answer) in self.ask_all(CutStep::Stay, ANSWER_MAX).await {
+            if let Err(error) = answer {
+                self.take_failure(server, &error)?;
+            }
+        }
+        self.polled = self.client.shared.parts.clock.now();
         Ok(())
     }
 
-    /// Why there was no moment the last time that one was looked for; empty at first.
-    #[must_use]
-    pub fn last_failure(&self) -> &str {
-        &self.last_failure
+    fn is_poll_due(&self) -> bool {
+        let now = self.client.shared.parts.clock.now();
+        now.since(self.polled) >= POLL_EVERY
     }
 
     /// Lets the servers forget it, for a caller that gives up. Otherwise they do soon.
     pub async fn end(&mut self) {
-        let _answers = self.ask_all(CutStep::End, ANSWER_MAX).await;
-        self.owners.clear();
+        self.let_go.extend(core::mem::take(&mut self.owners));
+        self.say_goodbye().await;
+    }
+
+    /// Tells owners that nothing is wanted of them any more.
+    async fn say_goodbye(&mut self) {
+        let let_go = core::mem::take(&mut self.let_go);
+        let this = &*self;
+        let told = let_go.iter().map(|(server, owner)| async move {
+            // One that does not hear it forgets the session by itself.
+            let _answer = this.ask(*server, owner, (CutStep::End, ANSWER_MAX)).await;
+        });
+        join_all(told).await;
     }
 
     async fn ask(
@@ -304,15 +365,15 @@ impl OneMoment {
                 };
                 let limit = attempts.next_limit();
                 match self.ask(tablet.owner, &owner, (step, limit)).await {
-                    Ok(reply) => return self.take_piece((table, gap), tablet.owner, owner, &reply),
-                    Err(error) if is_lost(&error) => {
-                        self.lose_owner(tablet.owner);
-                        attempts.failed(error.to_string(), None);
-                        attempts.pause(Duration::ZERO).await?;
-                        // The map may be what is wrong.
-                        self.refresh(table, map.generation, &mut attempts).await?;
-                        return Ok(());
+                    Ok(reply) => {
+                        self.waits_since = None;
+                        return self.take_piece((table, gap), tablet.owner, owner, &reply);
                     }
+                    Err(error) if is_stale(&error) => {
+                        self.last_failure = format!("server {}: {error}", tablet.owner);
+                        return self.lose_owner(tablet.owner);
+                    }
+                    Err(error) if is_busy(&error) => return self.wait_for_another().await,
                     Err(error) => client.after_failure(error, false, &mut attempts)?,
                 }
             } else {
@@ -332,6 +393,34 @@ impl OneMoment {
             }
             self.tend().await?;
         }
+    }
+
+    /// Gives back what it has, and waits for another backup (MOMENT-5).
+    async fn wait_for_another(&mut self) -> Result<(), ClientError> {
+        let client = self.client.clone();
+        let parts = &client.shared.parts;
+        let now = parts.clock.now();
+        self.void_where(|_, _| true);
+        self.say_goodbye().await;
+        match self.waits_since {
+            None => {
+                self.waits_since = Some(now);
+                self.given.push_back(Part::Waits);
+            }
+            Some(since) if now.since(since) > OTHER_MAX => {
+                return Err(ClientError::TimedOut {
+                    limit: OTHER_MAX,
+                    reason: Some(RetryReason::OtherBackup),
+                    last: "another backup was at work all the time".to_owned(),
+                    maybe_executed: false,
+                });
+            }
+            Some(_) => {}
+        }
+        let more = parts.rng.below(OTHER_PAUSE.as_millis() as u64);
+        let pause = OTHER_PAUSE + Duration::from_millis(more);
+        parts.clock.sleep(pause).await;
+        Ok(())
     }
 
     async fn refresh(
@@ -466,16 +555,42 @@ impl OneMoment {
             pluvio_units::mark("cut-piece-read-again");
             self.void(*table, *range);
         }
-        self.owners.retain(|server, _| {
+        let is_idle = |server: &ServerId| {
             let mut pieces = self.tables.iter().flat_map(|of| &of.pieces);
-            pieces.any(|piece| piece.owner == *server)
-        });
+            pieces.all(|piece| piece.owner != *server)
+        };
+        let idle: Vec<ServerId> = self.owners.keys().copied().filter(is_idle).collect();
+        for server in idle {
+            let owner = self.owners.remove(&server);
+            self.let_go.extend(owner.map(|owner| (server, owner)));
+        }
         !all.is_empty()
     }
 
-    fn lose_owner(&mut self, server: ServerId) {
-        self.void_where(|_, piece| piece.owner == server);
+    /// A server does not know the session any more.
+    ///
+    /// # Errors
+    /// That happens too often.
+    fn lose_owner(&mut self, server: ServerId) -> Result<(), ClientError> {
         self.owners.remove(&server);
+        self.void_where(|_, piece| piece.owner == server);
+        self.owners_lost += 1;
+        if self.owners_lost <= OWNERS_LOST_MAX {
+            return Ok(());
+        }
+        Err(self.without_moment())
+    }
+
+    fn without_moment(&self) -> ClientError {
+        ClientError::TimedOut {
+            limit: PAUSE_MAX * FAILURES_MAX,
+            reason: None,
+            last: format!(
+                "no moment was found at which all servers stood still: {}",
+                self.last_failure
+            ),
+            maybe_executed: false,
+        }
     }
 
     fn drop_table(&mut self, table: TableId) {
@@ -502,9 +617,7 @@ impl OneMoment {
                         owner.after = reply.next.unwrap_or(owner.after);
                         owner.left = reply.left;
                     }
-                    if !reply.objects.is_empty() {
-                        self.given.push_back(Part::Changed(reply.objects));
-                    }
+                    self.give(reply.objects);
                 }
                 Err(error) => {
                     all = false;
@@ -516,18 +629,24 @@ impl OneMoment {
         Ok(all)
     }
 
+    fn give(&mut self, changed: Vec<ChangedObject>) {
+        if !changed.is_empty() {
+            self.given_bytes += bytes_of(&changed);
+            self.given.push_back(Part::Changed(changed));
+        }
+    }
+
     /// # Errors
     /// No retry helps.
     fn take_failure(&mut self, server: ServerId, error: &RpcError) -> Result<(), ClientError> {
         self.last_failure = format!("server {server}: {error}");
-        if is_lost(error) {
-            self.lose_owner(server);
-            return Ok(());
+        if is_stale(error) {
+            return self.lose_owner(server);
         }
         match error {
-            RpcError::Refused(Refusal::Retry { .. } | Refusal::Refresh) | RpcError::Call(_) => {
-                Ok(())
-            }
+            // Another process has this address now.
+            RpcError::Refused(Refusal::Refresh) => self.lose_owner(server),
+            RpcError::Refused(Refusal::Retry { .. }) | RpcError::Call(_) => Ok(()),
             RpcError::Refused(refusal @ (Refusal::Fatal { .. } | Refusal::Rejected { .. })) => {
                 Err(ClientError::from_final(refusal.clone()))
             }
@@ -552,15 +671,7 @@ impl OneMoment {
         (self.rounds, self.is_caught_up) = (0, false);
         if self.failures > FAILURES_MAX {
             self.end().await;
-            return Err(ClientError::TimedOut {
-                limit: PAUSE_MAX * FAILURES_MAX,
-                reason: None,
-                last: format!(
-                    "no moment was found at which all servers stood still: {}",
-                    self.last_failure
-                ),
-                maybe_executed: false,
-            });
+            return Err(self.without_moment());
         }
         let pause = Duration::from_millis(10 << self.failures.min(10)).min(PAUSE_MAX);
         let client = self.client.clone();
@@ -589,7 +700,7 @@ impl OneMoment {
     /// Lets all hold at once.
     async fn find_moment(&mut self) -> Result<(), ClientError> {
         self.holds += 1;
-        let limit = HOLD_FIRST * (1 << self.holds_failed.min(HOLD_DOUBLINGS));
+        let limit = HOLD_FIRST * (1 << self.holds_too_short.min(HOLD_DOUBLINGS));
         let hold = CutStep::Hold {
             number: self.holds,
             limit_us: u32::try_from(limit.as_micros()).unwrap_or(u32::MAX),
@@ -597,7 +708,7 @@ impl OneMoment {
         let held = self.ask_all(hold, limit + HOLD_WAY).await;
         // The moment is here (MOMENT-1).
         let resumed = self.ask_all(CutStep::Resume(self.holds), ANSWER_MAX).await;
-        let mut is_held = true;
+        let (mut is_held, mut is_locked) = (true, false);
         let (mut ranges, mut longest) = (BTreeMap::new(), 0);
         for (server, answer) in held {
             match answer {
@@ -606,18 +717,20 @@ impl OneMoment {
                 }
                 Err(error) => {
                     is_held = false;
+                    is_locked |= is_refused(&error, RetryReason::Locked);
                     self.take_failure(server, &error)?;
                 }
             }
         }
         for (server, answer) in resumed {
             match answer {
-                Ok(reply) if reply.held => longest = reply.held_us.max(longest),
-                Ok(_) if is_held => {
-                    is_held = false;
-                    self.last_failure = format!("server {server}: the time was too short");
+                Ok(reply) => {
+                    longest = reply.held_us.max(longest);
+                    if !reply.held && is_held {
+                        is_held = false;
+                        self.last_failure = format!("server {server}: the time was too short");
+                    }
                 }
-                Ok(_) => {}
                 Err(error) => {
                     is_held = false;
                     if !matches!(&error, RpcError::Refused(Refusal::Retry { .. })) {
@@ -626,6 +739,12 @@ impl OneMoment {
                 }
             }
         }
+        let longest = Duration::from_micros(longest);
+        self.held = Standstill {
+            longest: self.held.longest.max(longest),
+            in_all: self.held.in_all + longest,
+            times: self.holds,
+        };
         if self.void_where(|table, piece| is_not_tracked(&ranges, table, piece)) {
             is_held = false;
             self.last_failure = "a tablet has moved".to_owned();
@@ -634,7 +753,8 @@ impl OneMoment {
         is_held &= pieces.all(|piece| ranges.contains_key(&piece.owner));
         if !is_held {
             pluvio_units::mark("cut-hold-in-vain");
-            self.holds_failed += 1;
+            // A longer hold does not help against a lock.
+            self.holds_too_short += u32::from(!is_locked);
             return self.failed().await;
         }
         if self.all && self.has_new_tables().await? {
@@ -644,11 +764,7 @@ impl OneMoment {
             return self.failed().await;
         };
         self.end().await;
-        self.given.push_back(Part::Changed(copies));
-        self.given.push_back(Part::Done {
-            held: Duration::from_micros(longest),
-            holds: self.holds,
-        });
+        self.give(copies);
         self.is_over = true;
         Ok(())
     }
@@ -716,12 +832,32 @@ fn is_not_tracked(
         .is_some_and(|held| !wanted.is_within(held))
 }
 
-/// Whether a server knows nothing of what it was asked before.
-fn is_lost(error: &RpcError) -> bool {
+fn bytes_of(objects: &[ChangedObject]) -> usize {
+    let size = |object: &ChangedObject| {
+        object.key.len() + object.now.as_ref().map_or(0, |now| now.value.len())
+    };
+    objects.iter().map(size).sum()
+}
+
+/// Whether a server does not know the session any more.
+fn is_stale(error: &RpcError) -> bool {
     match error {
-        RpcError::Refused(Refusal::Refresh) => true,
         RpcError::Refused(Refusal::Fatal { kind, .. }) => *kind == FatalKind::Stale,
-        RpcError::Refused(Refusal::Retry { .. } | Refusal::Rejected { .. })
+        RpcError::Refused(Refusal::Refresh | Refusal::Retry { .. } | Refusal::Rejected { .. })
+        | RpcError::Call(_)
+        | RpcError::BadReply(..) => false,
+    }
+}
+
+/// Whether a server has another backup's session.
+fn is_busy(error: &RpcError) -> bool {
+    is_refused(error, RetryReason::OtherBackup)
+}
+
+fn is_refused(error: &RpcError, reason: RetryReason) -> bool {
+    match error {
+        RpcError::Refused(Refusal::Retry { why, .. }) => *why == reason,
+        RpcError::Refused(Refusal::Refresh | Refusal::Fatal { .. } | Refusal::Rejected { .. })
         | RpcError::Call(_)
         | RpcError::BadReply(..) => false,
     }

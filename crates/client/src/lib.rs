@@ -82,7 +82,7 @@ mod window;
 pub use at_once::{AtOnce, Held, HeldWait};
 pub use batch::Key;
 pub use client::Client;
-pub use cut::{OneMoment, Part};
+pub use cut::{OneMoment, Part, Standstill};
 pub use enumerate::{Cursor, Enumeration};
 pub use error::{ClientError, ErrorKind};
 pub use local::LocalMaster;

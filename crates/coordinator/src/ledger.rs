@@ -126,7 +126,7 @@ impl Ledger {
         let mut after = (*before).clone();
         let value = alter(&mut after)?;
         after.settle_list(&before);
-        after.check();
+        after.check_since(&before);
         let batch = after.changes_since(&before);
         if batch.is_empty() {
             return Ok(value);

@@ -8,17 +8,18 @@
 //!
 //! Operations are counted before they are done: reads and changes of objects, each step of a
 //! transaction, and no listing. An operation that is answered because it was done before counts
-//! once.
+//! once. One that is refused for another reason is given back: it comes again.
 
 use crate::master::Master;
 use crate::tablets::TabletPhase;
 use pluvio_mutation::{Change, TransactionStep};
-use pluvio_store::{EngineTable, OverQuota, Share};
+use pluvio_store::{EngineTable, OverQuota, Share, Taken};
 use pluvio_units::KeyHash;
 use pluvio_wire::{
     FatalKind, QuotaGrant, QuotaRound, QuotaUse, Refusal, RetryReason, ShareQuotas,
     ShareQuotasReply,
 };
+use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -102,12 +103,13 @@ impl Master {
         &self,
         table: &EngineTable,
         is_deletion: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Taken, Refusal> {
         let taken = table.take_operations(1, is_deletion, || self.monotonic());
         taken.map_err(too_many)
     }
 
-    /// [`Master::take_operation`] of the steps of a transaction. They are refused together.
+    /// [`Master::take_operation`] of the steps of a transaction. They are refused together. Gives
+    /// what was taken of each table, for [`give_back`].
     ///
     /// # Errors
     /// As there.
@@ -115,7 +117,8 @@ impl Master {
         &self,
         steps: &[TransactionStep<'_>],
         placed: &[(&Arc<EngineTable>, KeyHash)],
-    ) -> Result<(), Refusal> {
+    ) -> Result<TakenOfTables, Refusal> {
+        let mut all = TakenOfTables::new();
         // Mostly all of them are of one table.
         let mut from = 0;
         while let Some((table, _)) = placed.get(from) {
@@ -129,10 +132,26 @@ impl Master {
             };
             let must = steps[from..to].iter().all(is_deletion);
             let taken = table.take_operations((to - from) as u64, must, || self.monotonic());
-            taken.map_err(too_many)?;
+            match taken {
+                Ok(taken) => all.push((from, taken)),
+                Err(after) => {
+                    give_back(&all, placed);
+                    return Err(too_many(after));
+                }
+            }
             from = to;
         }
-        Ok(())
+        Ok(all)
+    }
+}
+
+/// What the steps of a transaction took, with the first step of each table.
+pub(crate) type TakenOfTables = SmallVec<[(usize, Taken); 1]>;
+
+/// Gives back what a transaction took that was not done.
+pub(crate) fn give_back(all: &TakenOfTables, placed: &[(&Arc<EngineTable>, KeyHash)]) {
+    for (step, taken) in all {
+        placed[*step].0.give_back(*taken);
     }
 }
 

@@ -74,7 +74,7 @@ pub use pluvio_log::{
 pub use pluvio_memory::GatePage;
 pub use pluvio_mutation::{Lifetime, RejectRules, TouchIf};
 pub use pluvio_units::{Deadline, LogId, ObjectVersion as Version, SegmentId, Size, TableId};
-pub use quota::{OverQuota, Share, ShareUse};
+pub use quota::{OverQuota, Share, ShareUse, Taken};
 pub use readers::{ReadableMap, ReadableTable};
 pub use replay::{Replay, ReplayError, ReplayLoad};
 pub use scan::{Scan, ScanItem, ScanOptions};

@@ -68,6 +68,13 @@ pub struct ShareUse {
     pub refused_operations: u64,
 }
 
+/// Operations that were taken out of a bucket, for [`EngineTable::give_back`].
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Taken {
+    count: u64,
+    nanos: u64,
+}
+
 /// A change that was refused for want of bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OverQuota {
@@ -247,9 +254,9 @@ impl EngineTable {
         count: u64,
         must: bool,
         now: impl FnOnce() -> Duration,
-    ) -> Result<(), Duration> {
+    ) -> Result<Taken, Duration> {
         match self.quota.interval_ns.load(Ordering::Relaxed) {
-            0 => Ok(()),
+            0 => Ok(Taken::default()),
             interval => self.take_at(interval, (count, must), now()),
         }
     }
@@ -260,11 +267,11 @@ impl EngineTable {
         interval: u64,
         (count, must): (u64, bool),
         now: Duration,
-    ) -> Result<(), Duration> {
+    ) -> Result<Taken, Duration> {
         let quota = &self.quota;
         if interval == NEVER {
             if must {
-                return Ok(());
+                return Ok(Taken::default());
             }
             quota.refused_operations.fetch_add(1, Ordering::Relaxed);
             return Err(UNTOLD);
@@ -274,50 +281,56 @@ impl EngineTable {
         let takes = interval.saturating_mul(count);
         // More than a bucket holds is let pass when it is full.
         let needed = takes.min(burst);
-        let taken =
-            quota
-                .full_at_ns
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
-                    let behind = full_at.saturating_sub(now);
-                    let fits = behind.saturating_add(needed) <= burst;
-                    let next = now.saturating_add(behind).saturating_add(takes);
-                    match (fits, must) {
-                        (true, _) => Some(next),
-                        (false, true) => {
-                            let bound = now.saturating_add(nanos(BEHIND_MAX));
-                            Some(next.min(bound.max(full_at)))
-                        }
-                        (false, false) => None,
-                    }
-                });
-        match taken {
-            Ok(_) => {
+        let behind = |full_at: u64| full_at.saturating_sub(now);
+        // How much further behind the bucket is, once these are taken.
+        let takes_of = |full_at: u64| {
+            let fits = behind(full_at).saturating_add(needed) <= burst;
+            match (fits, must) {
+                (true, _) => Some(takes),
+                (false, true) => Some(takes.min(nanos(BEHIND_MAX).saturating_sub(behind(full_at)))),
+                (false, false) => None,
+            }
+        };
+        let next = |full_at: u64| {
+            let taken = takes_of(full_at)?;
+            Some(full_at.max(now).saturating_add(taken))
+        };
+        let (order, full_at) = (Ordering::Relaxed, &quota.full_at_ns);
+        match full_at.fetch_update(order, order, next) {
+            Ok(before) => {
                 quota.operations.fetch_add(count, Ordering::Relaxed);
                 quota.queued.store(0, Ordering::Relaxed);
-                Ok(())
+                let nanos = takes_of(before).unwrap_or(0);
+                Ok(Taken { count, nanos })
             }
             Err(full_at) => {
                 quota.refused_operations.fetch_add(1, Ordering::Relaxed);
                 // Those that were refused before it come first, about.
                 let queued = quota.queued.fetch_add(1, Ordering::Relaxed);
-                let behind = full_at.saturating_sub(now).saturating_add(needed);
-                let wait = behind.saturating_sub(burst);
+                let wait = behind(full_at).saturating_add(needed).saturating_sub(burst);
                 let queue = interval.saturating_mul(queued.min(10_000));
                 Err(Duration::from_nanos(wait.saturating_add(queue)))
             }
         }
     }
 
-    /// Gives back an operation that was taken and not done.
+    /// Gives back operations that were not done. What was taken is given back as it was, whatever
+    /// share has come since.
     #[inline]
-    pub fn give_back_operation(&self) {
-        let quota = &self.quota;
-        let interval = quota.interval_ns.load(Ordering::Relaxed);
-        if interval == 0 || interval == NEVER {
-            return;
+    pub fn give_back(&self, taken: Taken) {
+        if taken.count > 0 {
+            self.give_back_some(taken);
         }
-        quota.full_at_ns.fetch_sub(interval, Ordering::Relaxed);
-        quota.operations.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn give_back_some(&self, taken: Taken) {
+        let less = |number: &AtomicU64, by: u64| {
+            let less = |now: u64| Some(now.saturating_sub(by));
+            let _always = number.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        };
+        less(&self.quota.full_at_ns, taken.nanos);
+        less(&self.quota.operations, taken.count);
     }
 }
 
@@ -499,11 +512,31 @@ mod tests {
         assert!(take(25, false, 3000).is_err());
         take(25, false, 3200).unwrap();
         assert!(take(1, false, 4600).is_err());
-        take(1, false, 4800).unwrap();
-        bench.table.give_back_operation();
+        let taken = take(1, false, 4800).unwrap();
+        bench.table.give_back(taken);
         take(1, false, 4800).unwrap();
         let used = bench.table.share_use();
         assert_eq!(used.refused_operations, 6);
         assert_eq!(used.operations, 10 + 1 + 100 + 1 + 25 + 1);
+    }
+
+    #[test]
+    fn what_was_taken_without_a_bound_is_not_given_back_to_one() {
+        let bench = Bench::new();
+        let at = Duration::from_secs(5);
+        let taken = bench.table.take_operations(1, false, || at).unwrap();
+        bench.table.take_share(&Share {
+            name: "tenant".into(),
+            bytes: 1000,
+            grown_max: None,
+            grown_full: None,
+            operations_milli: Some(10_000),
+        });
+        bench.table.give_back(taken);
+        assert_eq!(bench.table.share_use().operations, 0);
+        for _ in 0..10 {
+            bench.table.take_operations(1, false, || at).unwrap();
+        }
+        assert!(bench.table.take_operations(1, false, || at).is_err());
     }
 }

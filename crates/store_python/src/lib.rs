@@ -7,7 +7,8 @@
 //!   or `str` is copied first.
 //! - PYTHON-2: the memory of a view stays while a `memoryview` of it lives.
 //!
-//! Threads: every call that reaches the store releases Python's lock.
+//! Threads: every call that reads or changes objects, or waits, releases Python's lock. Counts and
+//! names are told while it is held.
 
 #![cfg(feature = "python")]
 

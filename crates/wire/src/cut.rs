@@ -52,6 +52,8 @@ pub enum CutStep {
     /// Give objects from this one on of those that were copied during the hold, once all that they
     /// rest on is durable.
     Copies(u64),
+    /// Nothing: the backup is busy with something else.
+    Stay,
     /// Forget the session.
     End,
 }
@@ -68,20 +70,25 @@ pub struct TrackedRange {
 }
 
 impl TrackedRange {
-    /// Whether all of it is there with its number; it may have been cut since. `held` has the
-    /// ranges of each table in ascending order.
+    /// Whether all of it is there with its number; it may have been cut since. `held` is ordered
+    /// by table and range.
     #[must_use]
     pub fn is_within(&self, held: &[Self]) -> bool {
-        let mut next = Some(self.range.first);
-        for part in held {
-            if (part.table, part.track) == (self.table, self.track)
-                && let Some(at) = next
-                && part.range.contains(at)
-            {
-                next = part.range.last.0.checked_add(1).map(KeyHash);
+        let mut next = self.range.first;
+        let before = |part: &Self| (part.table, part.range.last) < (self.table, next);
+        let from = held.partition_point(before);
+        for part in held.iter().skip(from) {
+            let is_next =
+                (part.table, part.track) == (self.table, self.track) && part.range.contains(next);
+            if !is_next {
+                return false;
+            }
+            match part.range.last.0.checked_add(1) {
+                Some(after) if after <= self.range.last.0 => next = KeyHash(after),
+                Some(_) | None => return true,
             }
         }
-        next.is_none_or(|next| next > self.range.last)
+        false
     }
 }
 

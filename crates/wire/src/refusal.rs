@@ -37,6 +37,8 @@ pub enum RetryReason {
     QuotaShare,
     /// The table has had more operations than it may have in a second. Since version 8.
     QuotaOperations,
+    /// Another backup is at work. Since version 8.
+    OtherBackup,
 }
 
 impl fmt::Display for RetryReason {
@@ -55,6 +57,7 @@ impl fmt::Display for RetryReason {
             Self::Locked => "a transaction of several servers has locked the key",
             Self::QuotaShare => "the server's share of the table's quota of bytes is used up",
             Self::QuotaOperations => "the table has its quota of operations a second",
+            Self::OtherBackup => "another backup is at work",
         })
     }
 }

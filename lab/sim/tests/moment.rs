@@ -196,7 +196,8 @@ async fn archive(moment: &mut OneMoment, env: &Env) -> Result<Archive, ClientErr
                     changed.insert((object.table, object.key), object.now);
                 }
             }
-            Part::Done { .. } => break,
+            Part::Waits => {}
+            Part::Done(_) => break,
         }
     }
     for ((table, key), now) in changed {
@@ -257,7 +258,7 @@ async fn back_up(client: Client, env: Env, told: Arc<Told>) {
         };
         let archived = timeout(&*env.clock, ARCHIVE_MAX, archive(&mut moment, &env)).await;
         let Ok(archived) = archived else {
-            panic!("no archive, and no end: {}", moment.last_failure());
+            panic!("no archive, and no end");
         };
         match archived {
             Ok(archive) => {

@@ -75,8 +75,12 @@ impl Sending {
             offset: self.sent,
             bytes: &bytes,
             certified,
-        })?;
-        match answer {
+        });
+        if answer.is_err() {
+            // SINK-2.
+            (self.sent, self.target) = (self.certified, self.certified);
+        }
+        match answer? {
             SinkAnswer::After(pause) => Ok(Sent::Wait(pause)),
             SinkAnswer::Taken => {
                 self.sent = end;

@@ -13,7 +13,8 @@
 //!   durable positions. The state is each segment up to its last certified end, with the digest of
 //!   the oldest open head of each log.
 //! - SINK-2: bytes of a segment come in order and without gaps; none comes after the segment was
-//!   closed.
+//!   closed. After a write that failed they come again from the last certified end: a failed sync
+//!   may have lost all of them, and the next one says nothing of it.
 //! - SINK-3: a segment is freed in the sink only when a digest that does not list it is durable
 //!   (LOG-4).
 //!
@@ -37,8 +38,8 @@ pub struct SinkWrite<'a> {
     pub log: LogId,
     /// The segment; ids ascend over all logs and are never used twice.
     pub segment: SegmentId,
-    /// Where in the segment the bytes belong: at the end of what was written before, and 0 at
-    /// first.
+    /// Where in the segment the bytes belong: 0 at first, then at the end of what was written
+    /// before. After an error it is the last certified end.
     pub offset: u32,
     /// The bytes, at least one.
     pub bytes: &'a [u8],
@@ -69,7 +70,7 @@ pub trait ReplicaSink: Send {
     /// Takes a piece of a segment. The first one of a segment opens it.
     ///
     /// # Errors
-    /// The sink does not have it; it will be asked again.
+    /// The sink does not have it, and may have lost what is not certified. All of that comes again.
     fn write(&mut self, write: &SinkWrite<'_>) -> Result<SinkAnswer, SinkError>;
 
     /// Nothing more will come for this segment. The oldest open head depends on it, so it is to be

@@ -6,7 +6,7 @@ use crate::master::Master;
 use crate::tablets::TabletPhase;
 use bytes::Bytes;
 use pluvio_mutation::{Get, Outcome, Output, Projection};
-use pluvio_units::{Deadline, TableId};
+use pluvio_units::{Deadline, ObjectVersion, TableId};
 use pluvio_wire::{
     CUT_OBJECTS_MAX, ChangedObject, ChangedTo, CutReply, MULTI_BYTES_MAX, Refusal, RetryReason,
 };
@@ -18,10 +18,22 @@ const COPY_RETRY: Duration = Duration::from_millis(5);
 /// What is found at a key.
 enum Peeked {
     Object(ChangedObject),
-    /// A transaction has locked it, or its tablet is frozen.
+    /// It cannot be told now: a transaction has locked it, its tablet is frozen, or it changed
+    /// meanwhile.
     Locked,
     /// Its tablet has left, so nobody uses what is said of it.
     Elsewhere,
+}
+
+fn version_of(outcome: &Outcome) -> Option<ObjectVersion> {
+    match outcome {
+        Outcome::Unchanged { version, .. } => Some(*version),
+        Outcome::Written { .. }
+        | Outcome::Deleted { .. }
+        | Outcome::Rejected { .. }
+        | Outcome::Refused(_)
+        | Outcome::Together { .. } => None,
+    }
 }
 
 fn bytes_of(object: &ChangedObject) -> usize {
@@ -58,10 +70,15 @@ impl Master {
             (Ok(value), Ok(deadline)) => (value, deadline),
             (Err(_), _) | (_, Err(_)) => return Peeked::Locked,
         };
-        let now = match value.pending() {
+        let (value, deadline) = (value.pending(), deadline.pending());
+        if version_of(value) != version_of(deadline) {
+            // It changed, or expired, between both.
+            return Peeked::Locked;
+        }
+        let now = match value {
             Outcome::Unchanged { version, output } if version.0 > 0 => Some(ChangedTo {
                 version: *version,
-                deadline: match deadline.pending().output() {
+                deadline: match deadline.output() {
                     Output::Integer(ms) => u64::try_from(*ms).ok().and_then(Deadline::new),
                     Output::Nothing | Output::Bytes(_) | Output::Integers(_) => None,
                 },

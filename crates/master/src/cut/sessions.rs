@@ -127,8 +127,11 @@ impl Cuts {
             return;
         };
         if session.notes.is_full() {
+            let lost = inner.session.take();
+            drop(inner);
             tracing::warn!("a backup does not ask for changes as fast as they come, and is lost");
-            inner.session = None;
+            // Its many notes are given back while nobody waits for the lock.
+            drop(lost);
             return;
         }
         let mut place = Vec::with_capacity(size_of::<u64>() + key.len());
@@ -155,7 +158,7 @@ impl Cuts {
                 return Ok(known.known_as);
             }
             Some(_) if request.known_as == 0 => {
-                return Err(Refusal::retry(OTHER_RETRY, RetryReason::Busy));
+                return Err(Refusal::retry(OTHER_RETRY, RetryReason::OtherBackup));
             }
             Some(_) => return Err(lost()),
             None => {}

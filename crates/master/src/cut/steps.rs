@@ -50,6 +50,7 @@ impl Master {
                 }
                 self.copies_from(known_as, from)
             }
+            CutStep::Stay => Ok(CutReply::to(known_as)),
             CutStep::End => {
                 self.cuts.forget(Some(known_as), self.env.clock.now());
                 self.untrack();
@@ -146,9 +147,15 @@ impl Master {
         mut old: OldMaps,
     ) -> Result<Vec<TrackedRange>, Refusal> {
         let clock = &self.env.clock;
-        while !old.is_gone() || self.is_any_held_locked() {
+        loop {
+            let is_locked = self.is_any_held_locked();
+            if old.is_gone() && !is_locked {
+                break;
+            }
             if self.cuts.inner().hold(known_as, number)?.until <= clock.now() {
-                return Err(too_short());
+                // A longer hold does not help against a lock.
+                let locked = is_locked.then(|| Refusal::retry(AGAIN, RetryReason::Locked));
+                return Err(locked.unwrap_or_else(too_short));
             }
             clock.sleep(OLD_MAPS_PAUSE).await;
         }

@@ -57,20 +57,25 @@ impl Master {
                 }
                 let served = self.serving(&snapshot, get.table, get.hash);
                 let served = served.and_then(|served| {
-                    self.take_operation(served.table, false)?;
-                    Ok(served)
+                    let taken = self.take_operation(served.table, false)?;
+                    Ok((served, taken))
                 });
                 match served {
                     Err(refusal) => replies.refused(refusal),
-                    Ok(Served { table, hash, .. }) => match self.store().get(table, hash, get) {
-                        Ok(outcome) => {
-                            let moved = outcome.pending().output().bulk_len();
-                            self.sample((table, hash), (get.key, Use::Read), Some(moved));
-                            bytes += moved;
-                            replies.awaited(self, outcome);
+                    Ok((Served { table, hash, .. }, taken)) => {
+                        match self.store().get(table, hash, get) {
+                            Ok(outcome) => {
+                                let moved = outcome.pending().output().bulk_len();
+                                self.sample((table, hash), (get.key, Use::Read), Some(moved));
+                                bytes += moved;
+                                replies.awaited(self, outcome);
+                            }
+                            Err(error) => {
+                                table.give_back(taken);
+                                replies.refused(refusal_of(&error));
+                            }
                         }
-                        Err(error) => replies.refused(refusal_of(&error)),
-                    },
+                    }
                 }
             }
         }
@@ -90,12 +95,12 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
-        self.take_operation(table, false)?;
+        let taken = self.take_operation(table, false)?;
         let shown = self.store().show(table, hash, get.key, show);
         // Otherwise it is read, and sampled, by another function.
         match shown.is_some() {
             true => self.sample((table, hash), (get.key, Use::Read), None),
-            false => table.give_back_operation(),
+            false => table.give_back(taken),
         }
         Ok(shown)
     }
@@ -108,13 +113,18 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
-        self.take_operation(table, false)?;
-        let outcome = self.store().get(table, hash, get);
-        if let Ok(outcome) = &outcome {
-            let moved = outcome.pending().output().bulk_len();
-            self.sample((table, hash), (get.key, Use::Read), Some(moved));
+        let taken = self.take_operation(table, false)?;
+        match self.store().get(table, hash, get) {
+            Ok(outcome) => {
+                let moved = outcome.pending().output().bulk_len();
+                self.sample((table, hash), (get.key, Use::Read), Some(moved));
+                Ok(outcome)
+            }
+            Err(error) => {
+                table.give_back(taken);
+                Err(refusal_of(&error))
+            }
         }
-        outcome.map_err(|error| refusal_of(&error))
     }
 
     /// Asks for the memory of keys of a table that are read or changed next.

@@ -15,7 +15,7 @@ use crate::top_keys::Use;
 use core::ops::ControlFlow;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Change, Mutation, Outcome};
-use pluvio_store::{Admission, Applied, EngineError, EngineTable, Item, Site};
+use pluvio_store::{Admission, Applied, EngineError, EngineTable, Item, Site, Taken};
 use pluvio_units::{KeyHash, LogId, LogPosition, OperationId, TableId};
 use pluvio_wire::{
     Answer, FatalKind, Header, MULTI_BYTES_MAX, Outcomes, Refusal, Results, RetryReason,
@@ -177,8 +177,10 @@ impl Master {
         match self.prepare(site, snapshot, mutation)? {
             Prepared::Answer(outcome) => Ok(outcome),
             Prepared::Execute(item, served) => {
-                let applied = self.store().apply(&item.site, mutation, item.execution);
-                Ok(self.applied(&served, applied.map_err(|error| refusal_of(&error))?))
+                match self.store().apply(&item.site, mutation, item.execution) {
+                    Ok(applied) => Ok(self.applied(&served, applied)),
+                    Err(error) => Err(served.refused(&error)),
+                }
             }
         }
     }
@@ -212,7 +214,7 @@ impl Master {
             Some(other) => return Err(not_executed(&other)),
         };
         self.writes_possible()?;
-        self.take_operation(table, matches!(mutation.change, Change::Delete))?;
+        let taken = self.take_operation(table, matches!(mutation.change, Change::Delete))?;
         let moved = mutation.change.bulk_len();
         self.sample((table, hash), (mutation.key, Use::Write), Some(moved));
         self.notice(table.id(), hash, mutation);
@@ -232,6 +234,7 @@ impl Master {
             table,
             noting,
             key: mutation.key,
+            taken,
         };
         Ok(Prepared::Execute(item, served))
     }
@@ -267,6 +270,16 @@ struct Admitted<'p> {
     /// Where the change is noted.
     noting: Noting,
     key: &'p [u8],
+    /// Of its table's quota.
+    taken: Taken,
+}
+
+impl Admitted<'_> {
+    /// The refusal of a mutation that the engine has not applied.
+    fn refused(&self, error: &EngineError) -> Refusal {
+        self.table.give_back(self.taken);
+        refusal_of(error)
+    }
 }
 
 /// Mutations of a request that are applied together.
@@ -330,11 +343,14 @@ impl<'b> Batch<'b> {
                     }
                 }
                 Err(error) => {
-                    refused = self.refuse(refusal_of(&error));
+                    refused = self.refuse(admitted.refused(&error));
                     refused
                 }
             }
         });
+        for admitted in served.iter().skip(done) {
+            admitted.table.give_back(admitted.taken);
+        }
         refused?;
         for _ in done..items.len() {
             let refusal = self.held_back();

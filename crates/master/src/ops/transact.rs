@@ -15,11 +15,13 @@ use super::Replies;
 use super::mutate::{not_executed, refusal_of, reused};
 use crate::cut::Noting;
 use crate::master::Master;
+use crate::quotas::give_back;
+use crate::tablets::Snapshot;
 use crate::top_keys::Use;
 use pluvio_env::Moment;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Outcome, TransactionStep};
-use pluvio_store::{Admission, NotTransacted, Prepare, StepAt, Transacted};
+use pluvio_store::{Admission, EngineTable, NotTransacted, Prepare, StepAt, Transacted};
 use pluvio_units::{KeyHash, LogId, TableId};
 use pluvio_wire::{
     Answer, FatalKind, Header, Refusal, Results, RetryReason, TRANSACTION_STEPS_MAX, Whole,
@@ -87,21 +89,7 @@ impl Master {
         // Held until the changes are noted (TAB-2).
         let snapshot = self.tablets().snapshot();
         let steps: Vec<_> = steps.collect();
-        let mut placed = Vec::with_capacity(steps.len());
-        let mut notings: Vec<Noting> = Vec::with_capacity(steps.len());
-        for step in &steps {
-            let (table, key) = (step.operation.table(), step.operation.key());
-            let hash = self.hash_of(&snapshot, table, key, step.operation.hash());
-            let served = self.serving(&snapshot, table, hash)?;
-            // A lock is a change.
-            if whole.is_some() || step.operation.mutation().is_some() {
-                Self::must_take_changes(served.phase)?;
-                self.not_held(&served)?;
-            }
-            // Also of a read: another step may change its key.
-            notings.push(self.noting(&served)?);
-            placed.push((served.table, served.hash));
-        }
+        let (placed, notings) = self.place(&snapshot, &steps, whole.is_some())?;
         let Some(((first, hash), _)) = placed.split_first() else {
             return Err(Refusal::malformed("a transaction without steps"));
         };
@@ -121,20 +109,8 @@ impl Master {
         if whole.is_some() || steps.iter().any(changes) {
             self.writes_possible()?;
         }
-        self.take_operations_of(&steps, &placed)?;
-        for (step, (table, hash)) in steps.iter().zip(&placed) {
-            match step.operation.mutation() {
-                Some(mutation) => {
-                    let moved = mutation.change.bulk_len();
-                    self.sample((table, *hash), (mutation.key, Use::Write), Some(moved));
-                    self.notice(table.id(), *hash, &mutation);
-                }
-                None => {
-                    let key = step.operation.key();
-                    self.sample((table, *hash), (key, Use::Read), None);
-                }
-            }
-        }
+        let taken = self.take_operations_of(&steps, &placed)?;
+        self.sample_steps(&steps, &placed);
         let at: Vec<StepAt<'_>> = steps
             .iter()
             .zip(&placed)
@@ -158,6 +134,9 @@ impl Master {
             }
             (Some(_), None) => return Err(Refusal::malformed("a share without an identity")),
         };
+        if done.is_err() {
+            give_back(&taken, &placed);
+        }
         match done {
             Ok(Transacted { outcome, changed }) => {
                 for change in changed {
@@ -179,6 +158,50 @@ impl Master {
                 let keys = placed.iter().map(|(table, hash)| (table.id(), *hash));
                 self.held_back.hold(keys, until, Moment(self.monotonic()));
                 Err(Refusal::retry(SCATTERED_RETRY, RetryReason::InProgress))
+            }
+        }
+    }
+
+    /// The tables and hashes of the keys of a transaction, and where its changes are to be noted.
+    ///
+    /// # Errors
+    /// A tablet is not here, or takes no changes.
+    fn place<'s>(
+        &self,
+        snapshot: &'s Snapshot,
+        steps: &[TransactionStep<'_>],
+        locks: bool,
+    ) -> Result<(Vec<(&'s Arc<EngineTable>, KeyHash)>, Vec<Noting>), Refusal> {
+        let mut placed = Vec::with_capacity(steps.len());
+        let mut notings = Vec::with_capacity(steps.len());
+        for step in steps {
+            let (table, key) = (step.operation.table(), step.operation.key());
+            let hash = self.hash_of(snapshot, table, key, step.operation.hash());
+            let served = self.serving(snapshot, table, hash)?;
+            // A lock is a change.
+            if locks || changes(step) {
+                Self::must_take_changes(served.phase)?;
+                self.not_held(&served)?;
+            }
+            // Also of a read: another step may change its key.
+            notings.push(self.noting(&served)?);
+            placed.push((served.table, served.hash));
+        }
+        Ok((placed, notings))
+    }
+
+    fn sample_steps(&self, steps: &[TransactionStep<'_>], placed: &[(&Arc<EngineTable>, KeyHash)]) {
+        for (step, (table, hash)) in steps.iter().zip(placed) {
+            match step.operation.mutation() {
+                Some(mutation) => {
+                    let moved = mutation.change.bulk_len();
+                    self.sample((table, *hash), (mutation.key, Use::Write), Some(moved));
+                    self.notice(table.id(), *hash, &mutation);
+                }
+                None => {
+                    let key = step.operation.key();
+                    self.sample((table, *hash), (key, Use::Read), None);
+                }
             }
         }
     }

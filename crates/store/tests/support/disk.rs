@@ -75,11 +75,16 @@ impl Disk {
 
 impl ReplicaSink for Disk {
     fn write(&mut self, write: &SinkWrite<'_>) -> Result<SinkAnswer, SinkError> {
-        if !self.call()? {
-            return Ok(SinkAnswer::After(Duration::from_micros(100)));
-        }
+        let called = self.call();
         let mut segments = self.0.segments.lock().unwrap();
         let segment = segments.entry((write.log, write.segment)).or_default();
+        if called.is_err() {
+            // As the pages of a file whose sync has failed.
+            segment.bytes.truncate(segment.certified);
+        }
+        if !called? {
+            return Ok(SinkAnswer::After(Duration::from_micros(100)));
+        }
         assert_eq!(segment.bytes.len(), write.offset as usize, "SINK-2");
         assert!(!segment.closed && !write.bytes.is_empty(), "SINK-2");
         segment.bytes.extend_from_slice(write.bytes);

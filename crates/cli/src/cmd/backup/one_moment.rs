@@ -6,7 +6,7 @@
 
 use super::{Archiver, each_object_helps, on_disk};
 use pluvio_archive::{ArchivedObject, ArchivedTable, PackBuilder, PackRef, records};
-use pluvio_client::{ChangedTo, ClientError, EnumeratedObject, Part, Table};
+use pluvio_client::{ChangedTo, EnumeratedObject, Part, Table};
 use pluvio_console::failure::Failure;
 use pluvio_console::output::say;
 use pluvio_units::{HashRange, KeyHash, ObjectVersion, Rank, TableId};
@@ -135,17 +135,13 @@ fn archived(of: OfTable) -> ArchivedTable {
     archived
 }
 
-fn unreadable(error: ClientError) -> Failure {
-    each_object_helps(error)
-}
-
 impl Packing<'_, '_> {
     async fn take_all(
         &mut self,
         moment: &mut pluvio_client::OneMoment,
     ) -> Result<Duration, Failure> {
         loop {
-            match moment.next().await.map_err(unreadable)? {
+            match moment.next().await.map_err(each_object_helps)? {
                 Part::Table(table) => {
                     let of = OfTable {
                         table: table.clone(),
@@ -173,7 +169,8 @@ impl Packing<'_, '_> {
                         self.fold(Some(moment)).await?;
                     }
                 }
-                Part::Done { held, .. } => return Ok(held),
+                Part::Waits => say(format_args!("another backup is at work: waiting for it")),
+                Part::Done(held) => return Ok(held.in_all),
             }
         }
     }
@@ -206,7 +203,7 @@ impl Packing<'_, '_> {
                 return Ok(());
             }
             clock.sleep(wait).await;
-            moment.tend().await.map_err(unreadable)?;
+            moment.tend().await.map_err(each_object_helps)?;
         }
     }
 
@@ -321,7 +318,7 @@ impl Packing<'_, '_> {
                     }
                     changed = behind;
                     if let Some(moment) = &mut moment {
-                        moment.tend().await.map_err(unreadable)?;
+                        moment.tend().await.map_err(each_object_helps)?;
                     }
                 }
                 // Of a piece that had no packs.

@@ -42,6 +42,8 @@ const PLAN_MAX: usize = 32;
 /// Tables with more tablets than this are not cut for the sake of balance: the rest is for
 /// recoveries.
 const TABLETS_CUT_MAX: usize = TABLETS_MAX / 2;
+/// Tablets that are looked at to gather one.
+const GATHERED_MAX: usize = 8;
 /// Moves that are remembered.
 const REMEMBERED_MAX: usize = 1024;
 
@@ -134,7 +136,7 @@ impl State {
 }
 
 /// A migration that was begun for the sake of balance.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Begun {
     table: TableId,
     first: KeyHash,
@@ -143,7 +145,7 @@ struct Begun {
 }
 
 /// Tablets, by their first hash when they were noted, and when that was.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Debug)]
 struct Noted(BTreeMap<(TableId, KeyHash), Moment>);
 
 impl Noted {
@@ -168,7 +170,7 @@ impl Noted {
 }
 
 /// Knowledge of the work, beside the state.
-#[derive(Default)]
+#[derive(Clone, Default, Debug)]
 struct Memory {
     /// Requests of each server at the latest look, and when that was.
     requests: Option<(Moment, BTreeMap<ServerId, u64>)>,
@@ -236,9 +238,12 @@ impl View {
             .collect()
     }
 
-    /// As if it had moved.
+    /// As if it had moved. Nobody knows how many requests each server has then.
     fn apply(&mut self, want: &Want, step: &Step) {
         let loads = &mut self.loads;
+        for load in loads.values_mut() {
+            load.rate = None;
+        }
         if let Some(from) = loads.get_mut(&want.from) {
             from.live = from.live.saturating_sub(step.bytes);
         }
@@ -273,6 +278,8 @@ pub(crate) struct Balances {
     counters: Arc<Counters>,
     /// What it does.
     phase: Mutex<String>,
+    /// What it knew at its latest step.
+    known: Mutex<Memory>,
 }
 
 impl Balances {
@@ -286,7 +293,13 @@ impl Balances {
             migrations,
             counters,
             phase: Mutex::default(),
+            known: Mutex::default(),
         }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Memory> {
+        // Held for single steps.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn phase(&self) -> MutexGuard<'_, String> {
@@ -349,6 +362,7 @@ impl Balances {
             }
             let phase = self.step(&mut memory).await;
             *self.phase() = phase;
+            *self.known() = memory.clone();
         }
     }
 
@@ -409,7 +423,8 @@ impl Balances {
     /// The moves that it would make from here, one after the other.
     async fn plan(&self) -> Vec<BalanceMove> {
         let state = self.context.state();
-        let mut view = self.view(state, &mut Memory::default()).await;
+        let mut known = self.known().clone();
+        let mut view = self.view(state, &mut known).await;
         let mut moves = Vec::new();
         while moves.len() < PLAN_MAX {
             let Some((want, step)) = self.next(&mut view).await else {
@@ -445,17 +460,23 @@ impl Balances {
         let able: Vec<Tablet> = { view.loads.keys().copied() }
             .flat_map(|server| view.of(server))
             .collect();
-        let (tablet, want) = plan::gather(&able, &view.loads, &view.counts())?;
-        self.count(view, want.from).await;
-        let counted = view.tablets.iter();
-        let mut counted = counted.filter(|t| t.table == tablet.table && t.range == tablet.range);
-        let bytes = counted.next()?.bytes;
-        let step = Step {
-            table: tablet.table,
-            range: tablet.range,
-            bytes,
-        };
-        plan::may_gather(&view.loads, &want, bytes, options).then_some((want, step))
+        let found = plan::gather(&able, &view.loads, &view.counts());
+        for (tablet, want) in found.into_iter().take(GATHERED_MAX) {
+            self.count(view, want.from).await;
+            let is_it = |t: &&Tablet| (t.table, t.range) == (tablet.table, tablet.range);
+            let Some(bytes) = view.tablets.iter().find(is_it).map(|counted| counted.bytes) else {
+                continue;
+            };
+            if plan::may_gather(&view.loads, &want, bytes, options) {
+                let step = Step {
+                    table: tablet.table,
+                    range: tablet.range,
+                    bytes,
+                };
+                return Some((want, step));
+            }
+        }
+        None
     }
 
     /// Asks all servers how full and busy they are.

@@ -222,13 +222,13 @@ fn whole_of(tablet: &Tablet) -> Step {
     }
 }
 
-/// A small tablet of a table with many, and the owner of a neighbour. `counts` says how many
-/// tablets each table has.
+/// Tablets of tables with many, the smallest first, each with the owner of a neighbour. `counts`
+/// says how many tablets each table has.
 pub(super) fn gather(
     tablets: &[Tablet],
     loads: &Loads,
     counts: &BTreeMap<TableId, usize>,
-) -> Option<(Tablet, Want)> {
+) -> Vec<(Tablet, Want)> {
     let usual = loads.len() * TABLETS_A_SERVER + TABLETS_MORE;
     let many = |t: &&Tablet| !t.rests && counts.get(&t.table).is_some_and(|n| *n > usual);
     let target = |t: &Tablet| {
@@ -243,15 +243,19 @@ pub(super) fn gather(
         .filter(many)
         .filter_map(|t| Some((t, target(t)?)));
     let width = |t: &Tablet| t.range.last.0 - t.range.first.0;
-    let (tablet, (_, to)) = found.min_by_key(|(t, _)| (width(t), t.table, t.range.first))?;
-    let want = Want {
-        from: tablet.owner,
-        to,
-        bytes: u64::MAX,
-        rate: None,
-        why: Why::Number(counts[&tablet.table]),
+    let want = |(tablet, (_, to)): (&Tablet, (_, ServerId))| {
+        let want = Want {
+            from: tablet.owner,
+            to,
+            bytes: u64::MAX,
+            rate: None,
+            why: Why::Number(counts[&tablet.table]),
+        };
+        (*tablet, want)
     };
-    Some((*tablet, want))
+    let mut found: Vec<_> = found.map(want).collect();
+    found.sort_by_key(|(t, _)| (width(t), t.table, t.range.first));
+    found
 }
 
 /// Whether memory stays even enough when a tablet is gathered.
@@ -437,8 +441,9 @@ mod tests {
         let mut tablets: Vec<Tablet> = (0..15).map(|n| tablet(1, n, 1)).collect();
         tablets[7].upper = Some(ServerId(3));
         let counts = |n| BTreeMap::from([(TableId(1), n)]);
-        assert!(gather(&tablets, &loads, &counts(14)).is_none());
-        let (tablet, want) = gather(&tablets, &loads, &counts(15)).unwrap();
+        assert!(gather(&tablets, &loads, &counts(14)).is_empty());
+        let found = gather(&tablets, &loads, &counts(15));
+        let (tablet, want) = found[0];
         assert_eq!((tablet.range, want.to), (tablets[7].range, ServerId(3)));
         assert!(may_gather(&loads, &want, MIB, &options()));
         assert!(!may_gather(&loads, &want, 120 * MIB, &options()));
