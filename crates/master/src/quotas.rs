@@ -116,7 +116,7 @@ impl Master {
     pub(crate) fn take_operations_of(
         &self,
         steps: &[TransactionStep<'_>],
-        placed: &[(&Arc<EngineTable>, KeyHash)],
+        placed: &[Placed<'_>],
     ) -> Result<TakenOfTables, Refusal> {
         let mut all = TakenOfTables::new();
         // Mostly all of them are of one table.
@@ -145,11 +145,14 @@ impl Master {
     }
 }
 
+/// Where the key of a transaction's step lies.
+pub(crate) type Placed<'s> = (&'s Arc<EngineTable>, KeyHash);
+
 /// What the steps of a transaction took, with the first step of each table.
 pub(crate) type TakenOfTables = SmallVec<[(usize, Taken); 1]>;
 
 /// Gives back what a transaction took that was not done.
-pub(crate) fn give_back(all: &TakenOfTables, placed: &[(&Arc<EngineTable>, KeyHash)]) {
+pub(crate) fn give_back(all: &TakenOfTables, placed: &[Placed<'_>]) {
     for (step, taken) in all {
         placed[*step].0.give_back(*taken);
     }

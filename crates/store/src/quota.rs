@@ -69,7 +69,7 @@ pub struct ShareUse {
 }
 
 /// Operations that were taken out of a bucket, for [`EngineTable::give_back`].
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Taken {
     count: u64,
     nanos: u64,

@@ -15,7 +15,7 @@ use super::Replies;
 use super::mutate::{not_executed, refusal_of, reused};
 use crate::cut::Noting;
 use crate::master::Master;
-use crate::quotas::give_back;
+use crate::quotas::{Placed, give_back};
 use crate::tablets::Snapshot;
 use crate::top_keys::Use;
 use pluvio_env::Moment;
@@ -171,7 +171,7 @@ impl Master {
         snapshot: &'s Snapshot,
         steps: &[TransactionStep<'_>],
         locks: bool,
-    ) -> Result<(Vec<(&'s Arc<EngineTable>, KeyHash)>, Vec<Noting>), Refusal> {
+    ) -> Result<(Vec<Placed<'s>>, Vec<Noting>), Refusal> {
         let mut placed = Vec::with_capacity(steps.len());
         let mut notings = Vec::with_capacity(steps.len());
         for step in steps {
