@@ -1,5 +1,5 @@
 module pluvio/porcupine
 
-go 1.22
+go 1.23
 
 require github.com/anishathalye/porcupine v1.3.1

@@ -1,5 +1,5 @@
 // Second opinion on histories of `pluvio torture`: Porcupine (https://github.com/anishathalye/porcupine)
-// searches an order for the history of each key.
+// searches an order for the history of each key, and for windows of the transactions (windows.go).
 //
 //	go run . history.jsonl
 //
@@ -10,10 +10,13 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -336,20 +339,35 @@ var model = porcupine.Model{
 	Step: step,
 }
 
-// The operations on each key.
-func read(path string) (map[string][]porcupine.Operation, error) {
+// The operations on each key, and the transactions.
+func read(path string) (map[string][]porcupine.Operation, []*transaction, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer file.Close()
 	keys := map[string][]porcupine.Operation{}
+	var transactions []*transaction
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	for number := 1; lines.Scan(); number++ {
+		switch {
+		case bytes.HasPrefix(lines.Bytes(), []byte(`{"transfer":`)):
+			// The checker of the torture alone judges the accounts.
+			continue
+		case bytes.HasPrefix(lines.Bytes(), []byte(`{"transaction":`)):
+			t, err := readTransaction(lines.Bytes(), number)
+			if err != nil {
+				return nil, nil, fmt.Errorf("%s, line %d: %w", path, number, err)
+			}
+			if t != nil {
+				transactions = append(transactions, t)
+			}
+			continue
+		}
 		var r record
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return nil, fmt.Errorf("%s, line %d: %w", path, number, err)
+			return nil, nil, fmt.Errorf("%s, line %d: %w", path, number, err)
 		}
 		known := keys[r.Key]
 		end := int64(r.Returned)
@@ -368,20 +386,12 @@ func read(path string) (map[string][]porcupine.Operation, error) {
 			ClientId: r.Client, Input: r.Action, Call: r.Invoked, Output: r.Outcome, Return: end,
 		})
 	}
-	return keys, lines.Err()
+	return keys, transactions, lines.Err()
 }
 
-func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "error: give the file of a history")
-		os.Exit(2)
-	}
-	keys, err := read(os.Args[1])
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
-	}
-	names := make(chan string)
+// Checks all of these at a time; gives their names, by what came of them.
+func checkAll(count int, check func(int) (string, porcupine.CheckResult)) map[porcupine.CheckResult][]string {
+	places := make(chan int)
 	results := map[porcupine.CheckResult][]string{}
 	var lock sync.Mutex
 	var all sync.WaitGroup
@@ -389,28 +399,63 @@ func main() {
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			for name := range names {
-				result := porcupine.CheckOperationsTimeout(model, keys[name], limit)
+			for place := range places {
+				name, result := check(place)
 				lock.Lock()
 				results[result] = append(results[result], name)
 				lock.Unlock()
 			}
 		}()
 	}
-	for name := range keys {
-		names <- name
+	for place := range count {
+		places <- place
 	}
-	close(names)
+	close(places)
 	all.Wait()
+	for _, names := range results {
+		sort.Strings(names)
+	}
+	return results
+}
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "error: give the file of a history")
+		os.Exit(2)
+	}
+	keys, transactions, err := read(os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+	names := slices.Sorted(maps.Keys(keys))
+	results := checkAll(len(names), func(place int) (string, porcupine.CheckResult) {
+		name := names[place]
+		return name, porcupine.CheckOperationsTimeout(model, keys[name], limit)
+	})
 	wrong := results[porcupine.Illegal]
-	sort.Strings(wrong)
 	for _, name := range wrong {
 		fmt.Printf("not linearizable: %s\n", name)
 	}
 	fmt.Printf("porcupine: %d histories of keys: %d linearizable, %d undecided, %d not linearizable\n", len(keys),
 		len(results[porcupine.Ok]), len(results[porcupine.Unknown]), len(wrong))
-	if len(wrong) > 0 {
-		fmt.Fprintf(os.Stderr, "error: %d histories are not linearizable\n", len(wrong))
+	all := windows(transactions)
+	results = checkAll(len(all), func(place int) (string, porcupine.CheckResult) {
+		return all[place].name, all[place].check()
+	})
+	skewed := results[porcupine.Illegal]
+	for _, name := range skewed {
+		fmt.Printf("not strictly serializable: %s\n", name)
+	}
+	largest := 0
+	for _, w := range all {
+		largest = max(largest, len(w.operations()))
+	}
+	fmt.Printf("porcupine: %d transactions in %d windows of at most %d: %d strictly serializable, %d undecided, %d not\n",
+		len(transactions), len(all), largest, len(results[porcupine.Ok]), len(results[porcupine.Unknown]), len(skewed))
+	if len(wrong)+len(skewed) > 0 {
+		fmt.Fprintf(os.Stderr, "error: %d histories are not linearizable, %d windows not strictly serializable\n",
+			len(wrong), len(skewed))
 		os.Exit(1)
 	}
 }

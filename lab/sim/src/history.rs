@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 mod clocks;
 mod exchange;
+pub mod transactions;
 mod whole;
 
 pub use crate::condition::Condition;

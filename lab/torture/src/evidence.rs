@@ -3,11 +3,11 @@
 //! TORT-6 (`report.rs`) is kept here: a temporary directory stays from the moment on at which
 //! something is to be shown. It stays also when not all of that can be written.
 
+use super::journal::Material;
 use super::lines;
 use super::report::Report;
 use pluvio_console::failure::Failure;
 use pluvio_local::temporary;
-use pluvio_sim::history::History;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -68,12 +68,12 @@ impl Evidence {
     ///
     /// # Errors
     /// A file cannot be written. The directory stays all the same.
-    pub fn keep(self, report: &Report, history: &History) -> Result<(), Failure> {
+    pub fn keep(self, report: &Report, material: &Material) -> Result<(), Failure> {
         if let Some(directory) = self.temporary {
             let _path = directory.keep();
         }
         let folder = &self.folder;
-        lines::write(history, &folder.join("history.jsonl"))?;
+        lines::write(material, &folder.join("history.jsonl"))?;
         let text = |value: Result<String, serde_json::Error>| {
             value.map_err(|error| Failure::new(format!("cannot write the report: {error}")))
         };

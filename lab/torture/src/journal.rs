@@ -7,9 +7,11 @@
 //!   history stays short enough to be searched.
 
 use super::draw::Draw;
+use super::several::{self, Shared};
 use pluvio_env::{Clock, Moment};
 use pluvio_sim::check::transfers::{Deed, Did};
 use pluvio_sim::check::{Check, Violation};
+use pluvio_sim::history::transactions::{Ended, Step, Transactions};
 use pluvio_sim::history::{Action, Begun, History, KeyId, KeyKind, Outcome, Plain};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -48,19 +50,46 @@ pub struct Counts {
 /// outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
-    /// The operations.
-    pub history: History,
+    /// What clients did.
+    pub material: Material,
     /// How they ended, by kind.
     pub operations: BTreeMap<String, Counts>,
     /// Why they failed, by the words of the client library or the first word of Redis's answer.
     pub errors: BTreeMap<String, u64>,
     /// Answers that are wrong by themselves.
     pub violations: Vec<Violation>,
-    /// The transactions.
-    pub deeds: Vec<Deed>,
+    /// The keys of each group of transactions.
+    pub groups: Vec<Vec<Shared>>,
+    groups_used: Vec<Group>,
+    tokens_made: u64,
     keys: Vec<Active>,
     keys_made: u64,
     value_last: u64,
+}
+
+/// What clients did: it is judged, and kept.
+#[derive(Clone, Debug, Default)]
+pub struct Material {
+    /// Operations on one key.
+    pub history: History,
+    /// Transfers between accounts.
+    pub deeds: Vec<Deed>,
+    /// Transactions over several keys.
+    pub transactions: Transactions,
+}
+
+impl Material {
+    /// Whether nothing was done.
+    pub fn is_empty(&self) -> bool {
+        self.history.is_empty() && self.deeds.is_empty() && self.transactions.all.is_empty()
+    }
+}
+
+/// A group of keys in use.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    number: usize,
+    left: u64,
 }
 
 /// A key in use.
@@ -142,14 +171,17 @@ impl Journal {
     /// An operation is about to be sent.
     pub fn begin(&self, key: KeyId, client: u16, action: Action) -> Begun {
         let now = self.now();
-        self.pages().history.invoke(key, client, action, now)
+        self.pages()
+            .material
+            .history
+            .invoke(key, client, action, now)
     }
 
     /// It has ended.
     pub fn end(&self, kind: &str, begun: Begun, outcome: Outcome) {
         let now = self.now();
         let mut pages = self.pages();
-        pages.history.finish(begun, outcome, 0, now);
+        pages.material.history.finish(begun, outcome, 0, now);
         let counts = match pages.operations.get_mut(kind) {
             Some(counts) => counts,
             None => pages.operations.entry(kind.to_owned()).or_default(),
@@ -172,14 +204,14 @@ impl Journal {
     pub fn begin_deed(&self, client: u16, moved: Option<(usize, usize, i64)>) -> usize {
         let invoked = self.tick();
         let mut pages = self.pages();
-        pages.deeds.push(Deed {
+        pages.material.deeds.push(Deed {
             client,
             invoked,
             returned: u64::MAX,
             moved,
             did: moved.map_or(Did::Nothing, |_| Did::Unknown),
         });
-        pages.deeds.len() - 1
+        pages.material.deeds.len() - 1
     }
 
     /// It has ended.
@@ -192,12 +224,51 @@ impl Journal {
             Did::Nothing => counts.not_done += 1,
             Did::Unknown => counts.unknown += 1,
         }
-        let deed = &mut pages.deeds[begun];
+        let deed = &mut pages.material.deeds[begun];
         // One that nobody knows of may still be done later.
         if did != Did::Unknown {
             deed.returned = returned;
         }
         deed.did = did;
+    }
+
+    /// Keys for one transaction: those of a group, or of two.
+    pub fn pick_several(&self, draw: &mut Draw) -> Vec<Shared> {
+        self.pages().pick_several(draw)
+    }
+
+    /// A number for a write of a transaction, used once.
+    pub fn token(&self) -> u64 {
+        let mut pages = self.pages();
+        pages.tokens_made += 1;
+        pages.tokens_made
+    }
+
+    /// A transaction over several keys is about to be sent. Until it has ended, nobody knows what
+    /// came of it.
+    pub fn begin_transaction(&self, client: u16, steps: Vec<Step>) -> usize {
+        let now = self.now();
+        let Material {
+            history,
+            transactions,
+            ..
+        } = &mut self.pages().material;
+        transactions.begin(client, steps, history.tick(), now)
+    }
+
+    /// It has ended.
+    pub fn end_transaction(&self, kind: &str, begun: usize, ended: Ended, steps: Vec<Step>) {
+        let now = self.now();
+        let mut pages = self.pages();
+        let counts = pages.operations.entry(kind.to_owned()).or_default();
+        match ended {
+            Ended::Done => counts.done += 1,
+            Ended::NotDone => counts.not_done += 1,
+            Ended::Unknown => counts.unknown += 1,
+        }
+        let material = &mut pages.material;
+        let tick = material.history.tick();
+        { &mut material.transactions }.end(begun, ended, steps, tick, now);
     }
 
     fn tick(&self) -> u64 {
@@ -248,7 +319,50 @@ impl Pages {
             id,
             kind,
             is_length,
-            key: self.history.of(id).name.clone().into_bytes(),
+            key: self.material.history.of(id).name.clone().into_bytes(),
+        }
+    }
+
+    fn pick_several(&mut self, draw: &mut Draw) -> Vec<Shared> {
+        while self.groups_used.len() < several::GROUPS {
+            let new = self.new_group(draw);
+            self.groups_used.push(new);
+        }
+        let first = draw.place(several::GROUPS);
+        let others = draw.percent(several::BRIDGES_PERCENT);
+        let mut keys = Vec::new();
+        for at in 0..several::GROUPS {
+            if at != first && !others {
+                continue;
+            }
+            if self.groups_used[at].left == 0 {
+                self.groups_used[at] = self.new_group(draw);
+            }
+            let group = &mut self.groups_used[at];
+            group.left -= 1;
+            keys.extend(self.groups[group.number].iter().cloned());
+        }
+        keys
+    }
+
+    fn new_group(&mut self, draw: &mut Draw) -> Group {
+        let number = self.groups.len();
+        let keys = several::GROUP
+            .iter()
+            .enumerate()
+            .map(|(at, (holds, letter))| {
+                let name = format!("{letter}-{number:06}-{at}");
+                let key = name.clone().into_bytes();
+                let id = self.material.transactions.key(name, *holds);
+                let holds = *holds;
+                Shared { id, holds, key }
+            });
+        let keys = keys.collect();
+        self.groups.push(keys);
+        let (least, most) = (several::GROUP_OPERATIONS_MIN, several::GROUP_OPERATIONS_MAX);
+        Group {
+            number,
+            left: least + draw.below(most - least + 1),
         }
     }
 
@@ -263,6 +377,7 @@ impl Pages {
         };
         Active {
             id: self
+                .material
                 .history
                 .key(format!("{letter}-{:07}", self.keys_made), kind),
             kind,

@@ -5,7 +5,8 @@
 //! - `faults`: the schedule;
 //! - `nemesis`: does it, to processes, `links` and `disks`;
 //! - `native`, `redis` and `slots`: clients;
-//! - `bank`: their transactions;
+//! - `bank`: their transfers between accounts;
+//! - `several`: their transactions over registers and lists;
 //! - `journal`: their operations;
 //! - `report`: the judgement;
 //! - `evidence`: where it is kept;
@@ -17,7 +18,7 @@ use draw::Draw;
 use evidence::Evidence;
 use faults::{Fault, Faults, Schedule};
 use indicatif::ProgressBar;
-use journal::{Journal, Subject};
+use journal::{Journal, Material, Subject};
 use links::Links;
 use native::Native;
 use nemesis::{Machine, Nemesis};
@@ -29,9 +30,7 @@ use pluvio_console::session::Session;
 use pluvio_console::tls::TlsArgs;
 use pluvio_env::{Clock, Env};
 use pluvio_local::{LocalCluster, LocalOptions, Program, temporary};
-use pluvio_sim::check::transfers::strictly_serializable;
 use pluvio_sim::check::{Check, Violation};
-use pluvio_sim::history::History;
 use pluvio_units::{CoreId, HashKind, Size};
 use redis::Redis;
 use report::Report;
@@ -57,6 +56,7 @@ mod native;
 mod nemesis;
 mod redis;
 mod report;
+mod several;
 mod slots;
 
 /// The table of all keys: database 0 of the Redis port, so that both kinds of clients meet.
@@ -139,15 +139,15 @@ struct Run {
 /// or when the run ended early.
 pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
     if let Some(path) = &torture.history {
-        let history = lines::read(path)?;
-        if history.is_empty() {
+        let material = lines::read(path)?;
+        if material.is_empty() {
             return Err(Failure::new(format!(
                 "{}: there is no operation in it; give the history.jsonl of a run",
                 path.display()
             )));
         }
         let mut report = Report::default();
-        report.judge(&history);
+        report.judge(&material);
         return report.tell(global);
     }
     if torture.replicas >= torture.servers {
@@ -169,7 +169,7 @@ pub fn run(global: &Global, torture: &Torture) -> Result<ExitCode, Failure> {
 fn run_with(
     global: &Global,
     torture: &Torture,
-    torment: impl FnOnce(Run) -> Result<(Report, History), Failure>,
+    torment: impl FnOnce(Run) -> Result<(Report, Material), Failure>,
 ) -> Result<ExitCode, Failure> {
     let evidence = Evidence::new(torture.keep.as_deref())?;
     let seed = torture.seed.unwrap_or_else(fresh_seed);
@@ -187,7 +187,7 @@ fn run_with(
     });
     // Unmounts disks, before their directory is removed.
     drop(machine);
-    let (mut report, history) = match result {
+    let (mut report, material) = match result {
         Ok(done) => done,
         Err(failure) => {
             evidence.end(&failure);
@@ -197,14 +197,14 @@ fn run_with(
     report.left_out = left_out;
     let judging = spinner("checking histories");
     judging.enable_steady_tick(Duration::from_millis(100));
-    report.judge(&history);
+    report.judge(&material);
     judging.finish_and_clear();
     if report.ok && torture.keep.is_none() {
         evidence.remove();
         return report.tell(global);
     }
     report.kept = Some(evidence.folder().display().to_string());
-    let written = evidence.keep(&report, &history);
+    let written = evidence.keep(&report, &material);
     match (report.tell(global), written) {
         (Err(failure), Err(unwritten)) => {
             say(format_args!("not all evidence is there: {unwritten}"));
@@ -276,7 +276,7 @@ async fn torment(
     run: &Run,
     program: Program,
     (log, log_format): (Option<String>, LogFormat),
-) -> Result<(Report, History), Failure> {
+) -> Result<(Report, Material), Failure> {
     let torture = &run.torture;
     let rings = has_rings(run.seed);
     let options = LocalOptions {
@@ -335,10 +335,7 @@ async fn torment(
     report.operations = pages.operations;
     report.errors = pages.errors;
     report.violations.extend(pages.violations);
-    report
-        .violations
-        .extend(strictly_serializable(&pages.deeds));
-    Ok((report, pages.history))
+    Ok((report, pages.material))
 }
 
 /// All that is done to a cluster, one step after the other. The results until then are in
@@ -570,7 +567,7 @@ impl Readers<'_> {
         self.progress.set_message("reading every key");
         let keys: Arc<[Subject]> = {
             let pages = self.journal.pages();
-            let keys = pages.history.keys();
+            let keys = pages.material.history.keys();
             keys.map(|(id, key)| Subject {
                 id,
                 kind: key.kind,
@@ -620,7 +617,30 @@ impl Readers<'_> {
                 evidence: Vec::new(),
             }),
         }
+        report.violations.extend(self.read_groups(number).await);
         Ok(())
+    }
+}
+
+impl Readers<'_> {
+    /// Reads all keys of transactions, a group at one moment.
+    async fn read_groups(&self, number: u16) -> Option<Violation> {
+        let groups = self.journal.pages().groups.clone();
+        for keys in groups {
+            let names = keys.iter().map(|key| String::from_utf8_lossy(&key.key));
+            let names = names.collect::<Vec<_>>().join(", ");
+            let place = (&self.session.client, self.table);
+            let read = several::read_all(self.journal, place, number, keys);
+            if let Err(error) = read.await {
+                let message = format!("{names} cannot be read from a healthy cluster: {error}");
+                return Some(Violation {
+                    check: Check::Progress,
+                    message,
+                    evidence: Vec::new(),
+                });
+            }
+        }
+        None
     }
 }
 
@@ -656,8 +676,9 @@ mod tests {
     }
 
     /// A run in which a client does not come to its end, in the middle of its first operation.
-    fn ends_early(run: Run) -> Result<(Report, History), Failure> {
-        let mut history = History::default();
+    fn ends_early(run: Run) -> Result<(Report, Material), Failure> {
+        let mut material = Material::default();
+        let history = &mut material.history;
         let key = history.key("r-1", KeyKind::Register);
         let _under_way = history.invoke(key, 1, Action::Read, Duration::ZERO);
         let report = Report {
@@ -669,7 +690,7 @@ mod tests {
             }],
             ..Report::default()
         };
-        Ok((report, history))
+        Ok((report, material))
     }
 
     /// Checks what such a run says and leaves; gives where that is.
@@ -684,7 +705,7 @@ mod tests {
         let (_, folder) = words.rsplit_once(" are in ").unwrap();
         let folder = PathBuf::from(folder);
         let history = lines::read(&folder.join("history.jsonl")).unwrap();
-        assert_eq!(history.len(), 1);
+        assert_eq!(history.history.len(), 1);
         let faults = fs::read_to_string(folder.join("faults.jsonl")).unwrap();
         assert!(faults.contains("server process 1 is killed"), "{faults}");
         let report = fs::read_to_string(folder.join("report.json")).unwrap();
@@ -726,7 +747,7 @@ mod tests {
         let mut data = PathBuf::new();
         let done = run_with(&global, &torture, |run| {
             data = run.data;
-            Ok((Report::default(), History::default()))
+            Ok((Report::default(), Material::default()))
         });
         assert!(done.is_ok());
         assert!(!data.exists());

@@ -3,6 +3,7 @@
 use super::bank;
 use super::draw::Draw;
 use super::journal::{Journal, Subject};
+use super::several;
 use bytes::Bytes;
 use pluvio_client::{Client, ClientError, ErrorKind, Key, Number, Object, RejectRules, Table};
 use pluvio_sim::cluster::values;
@@ -40,6 +41,10 @@ impl Native {
     pub async fn step(&mut self) {
         if let Some(deal) = bank::draw(&mut self.draw) {
             self.deal(deal).await;
+            return;
+        }
+        if several::draw(&mut self.draw) {
+            self.step_of_several().await;
             return;
         }
         let subject = self.journal.pick(&mut self.draw);

@@ -7,6 +7,7 @@ use super::bank;
 use super::draw::Draw;
 use super::journal::{Journal, Subject};
 use super::native::{addend, appendix, appends, length, new_value, replaced};
+use super::several;
 use super::slots::Slots;
 use pluvio_env::{Clock, timeout};
 use pluvio_load::resp::{Connection, Reply, command};
@@ -23,7 +24,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 pub(super) const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How the answer begins when the server does not know whether a command was executed.
-const IN_DOUBT: &str = "ERR it is not known whether the command was executed: ";
+pub(super) const IN_DOUBT: &str = "ERR it is not known whether the command was executed: ";
 
 /// One client.
 pub struct Redis {
@@ -148,6 +149,10 @@ impl Redis {
         };
         if let Some(deal) = bank::draw(&mut self.draw) {
             self.deal(connection, deal).await;
+            return;
+        }
+        if several::draw(&mut self.draw) {
+            self.step_of_several(connection).await;
             return;
         }
         let (mut bytes, mut sent) = (Vec::new(), Vec::new());

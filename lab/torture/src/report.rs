@@ -6,13 +6,12 @@
 //!   nothing.
 
 use super::faults::{Fault, Faults};
-use super::journal::Counts;
+use super::journal::{Counts, Material};
 use super::nemesis::Event;
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::{count, print_json, print_line};
-use pluvio_sim::check::{Verdict, Violation, check_history};
-use pluvio_sim::history::History;
+use pluvio_sim::check::{Check, Verdict, Violation, check_history, cycles, transfers};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -65,6 +64,8 @@ pub struct Report {
     pub linearizable: u64,
     /// Histories for which the search was given up at its limit: nothing is known.
     pub undecided: u64,
+    /// Transactions over several keys, and transfers.
+    pub transactions: u64,
     /// What does not hold.
     pub violations: Vec<Violation>,
     /// Where history, faults, report and traces are, if they were kept.
@@ -76,7 +77,8 @@ pub struct Report {
 
 impl Report {
     /// Judges what clients did and saw, beside what was wrong already.
-    pub fn judge(&mut self, history: &History) {
+    pub fn judge(&mut self, material: &Material) {
+        let history = &material.history;
         let Verdict {
             violations,
             linearizable,
@@ -86,6 +88,14 @@ impl Report {
         self.linearizable = linearizable;
         self.undecided = undecided;
         self.violations.extend(violations);
+        let deeds = &material.deeds;
+        self.violations
+            .extend(transfers::strictly_serializable(deeds));
+        let transactions = &material.transactions;
+        self.violations
+            .extend(cycles::strictly_serializable(transactions));
+        let count = deeds.len() + transactions.all.len();
+        self.transactions = u64::try_from(count).unwrap_or(u64::MAX);
         self.ok = self.violations.is_empty() && self.failed.is_none();
     }
 
@@ -172,6 +182,17 @@ impl Report {
             count(self.linearizable),
             count(self.undecided)
         ));
+        let wrong = { self.violations.iter() }
+            .filter(|violation| violation.check == Check::StrictlySerializable)
+            .count();
+        line(format!(
+            "{} transactions: {}",
+            count(self.transactions),
+            match wrong {
+                0 => "strictly serializable".to_owned(),
+                _ => format!("{wrong} violations of strict serializability"),
+            }
+        ));
         for violation in self.violations.iter().take(SHOWN_MAX) {
             line(violation.to_string());
         }
@@ -203,8 +224,9 @@ mod tests {
     use std::time::Duration;
 
     /// A history in which a Redis client reads this after another one wrote 1 and then 2.
-    fn history(last: u64) -> History {
-        let mut history = History::default();
+    fn history(last: u64) -> Material {
+        let mut material = Material::default();
+        let history = &mut material.history;
         let key = history.key("r-1", KeyKind::Register);
         let write = |id| Action::Write {
             content: Content::Bytes(id),
@@ -221,7 +243,7 @@ mod tests {
             let begun = history.invoke(key, 1, action, Duration::ZERO);
             history.finish(begun, Outcome::Plain(plain), 0, Duration::ZERO);
         }
-        history
+        material
     }
 
     #[test]

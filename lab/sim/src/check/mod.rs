@@ -13,6 +13,7 @@
 pub mod accounts;
 mod conditional;
 mod counters;
+pub mod cycles;
 mod enumeration;
 mod exchanges;
 pub mod expected;

@@ -9,6 +9,7 @@
 //!   some choice of those must explain it.
 
 use super::{Check, Violation};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Accounts.
@@ -17,7 +18,7 @@ pub const ACCOUNTS: usize = 6;
 const UNKNOWN_MAX: usize = 14;
 
 /// What came of a transaction.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Did {
     /// The amount was moved, as this one of all transfers.
     Moved {
@@ -40,7 +41,7 @@ pub enum Did {
 }
 
 /// A transaction of a client.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Deed {
     /// Whose.
     pub client: u16,

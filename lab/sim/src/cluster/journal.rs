@@ -4,6 +4,8 @@ use crate::check::Violation;
 use crate::check::transfers::{Deed, Did};
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::report::OperationCounts;
+use crate::cluster::several::Shared;
+use crate::history::transactions::{Ended, Holds, Step, Transactions};
 use crate::history::{
     Action, Answer, Begun, Clocks, Exchange, History, KeyId, KeyKind, OrderedBatch, Outcome, Plain,
     Record, Request, Scan,
@@ -14,6 +16,9 @@ use pluvio_client::ClientError;
 use pluvio_units::ServerId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Operations that are begun on a group of keys, before another one takes its place.
+const GROUP_OPERATIONS: u64 = 120;
 
 /// One key of the run.
 struct Place {
@@ -179,6 +184,11 @@ struct Pages {
     recovered: BTreeSet<ServerId>,
     listed: BTreeSet<ServerId>,
     deeds: Vec<Deed>,
+    transactions: Transactions,
+    /// The keys of each group of transactions.
+    groups: Vec<Vec<Shared>>,
+    /// Operations that may still be begun on the last group.
+    group_left: u64,
     steps_left: u64,
     steps_done: u64,
     value_last: u64,
@@ -341,6 +351,58 @@ impl Journal {
         (deed.returned, deed.did) = (returned, did);
     }
 
+    /// Keys for transactions: two registers and two lists, for [`GROUP_OPERATIONS`] of them.
+    pub(super) fn pick_several(&self) -> Vec<Shared> {
+        let mut pages = self.pages();
+        if pages.group_left == 0 {
+            pages.group_left = GROUP_OPERATIONS;
+            let number = pages.groups.len();
+            let kinds = [Holds::Register, Holds::List, Holds::Register, Holds::List];
+            let keys = kinds.into_iter().enumerate().map(|(at, holds)| {
+                let name = format!("{number} {at}");
+                let key = name.clone().into_bytes();
+                let id = pages.transactions.key(name, holds);
+                Shared { id, holds, key }
+            });
+            let keys = keys.collect();
+            pages.groups.push(keys);
+        }
+        pages.group_left -= 1;
+        pages.groups.last().cloned().unwrap_or_default()
+    }
+
+    /// All keys of transactions.
+    pub(super) fn shared_keys(&self) -> Vec<Shared> {
+        self.pages().groups.concat()
+    }
+
+    /// A transaction over several keys begins. Gives its number.
+    pub(super) fn begin_transaction(&self, client: u16, steps: Vec<Step>, now: Duration) -> usize {
+        let mut pages = self.pages();
+        let tick = pages.history.tick();
+        pages.transactions.begin(client, steps, tick, now)
+    }
+
+    /// It has ended.
+    pub(super) fn end_transaction(
+        &self,
+        number: usize,
+        ended: Ended,
+        steps: Vec<Step>,
+        now: Duration,
+    ) {
+        let mut pages = self.pages();
+        let tick = pages.history.tick();
+        pages.transactions.end(number, ended, steps, tick, now);
+        let kind = OperationKind::Several;
+        let counts = pages.operations.entry(kind).or_default();
+        match ended {
+            Ended::Done => counts.done += 1,
+            Ended::NotDone => counts.failed += 1,
+            Ended::Unknown => counts.unknown += 1,
+        }
+    }
+
     /// Counts why an operation failed.
     pub(super) fn failure(&self, error: &ClientError) {
         let kind = match error.retry_reason() {
@@ -417,6 +479,7 @@ impl Journal {
             failures: pages.failures,
             violations: pages.violations,
             deeds: pages.deeds,
+            transactions: pages.transactions,
             recoveries: pages.recovered.len() as u64,
         }
     }
@@ -429,5 +492,6 @@ pub(super) struct Closed {
     pub(super) failures: BTreeMap<String, u64>,
     pub(super) violations: Vec<Violation>,
     pub(super) deeds: Vec<Deed>,
+    pub(super) transactions: Transactions,
     pub(super) recoveries: u64,
 }

@@ -20,6 +20,7 @@ mod nodes;
 mod plan;
 mod report;
 mod run;
+pub mod several;
 mod shrink;
 mod times;
 pub mod values;

@@ -87,6 +87,8 @@ pub enum OperationKind {
     ReadVolatile,
     /// A transaction that moves an amount between two accounts, or reads them all.
     Transfer,
+    /// A transaction over registers and lists, or one operation on such a key.
+    Several,
 }
 
 impl OperationKind {
@@ -115,6 +117,9 @@ impl OperationKind {
 
     /// How often transactions are asked for, in runs that have some.
     const TRANSFERS: (Self, u32) = (Self::Transfer, 200);
+
+    /// How often transactions over registers and lists are asked for, in runs that have some.
+    const SEVERALS: (Self, u32) = (Self::Several, 200);
 
     /// Kinds that are one mutation of a key whose bytes checkers know.
     pub(super) const MUTATIONS: [Self; 10] = [
@@ -330,6 +335,9 @@ impl Plan {
         }
         if Stream::new(seed, "transfers").below(3) == 0 {
             plan.operations.push(OperationKind::TRANSFERS);
+        }
+        if Stream::new(seed, "several").below(3) == 0 {
+            plan.operations.push(OperationKind::SEVERALS);
         }
         if plan.faults.has(Fault::Clock) {
             // Leases are made for clocks that differ by a quarter at most (`docs/membership.md`).

@@ -1,6 +1,7 @@
 //! One run: start, work under faults, quiet time, last reads, judgement.
 
 use crate::check::accounts::{Contents, not_accounted_for, not_found};
+use crate::check::cycles;
 use crate::check::transfers::strictly_serializable;
 use crate::check::{Check, Violation, check_history, expected, ownership, running};
 use crate::cluster::clients::Clients;
@@ -196,6 +197,7 @@ fn report(
     let verdict = check_history(&closed.history, LINEAR_STEPS_MAX);
     violations.extend(verdict.violations);
     violations.extend(strictly_serializable(&closed.deeds));
+    violations.extend(cycles::strictly_serializable(&closed.transactions));
     let (warnings, missed) = sim.warnings();
     violations.extend(expected::only_expected(
         &warnings,
@@ -557,6 +559,12 @@ impl<'s> Cluster<'s> {
                 && !(is_heavy && worker.read_accounts_singly(kind).await)
             {
                 return Err("the accounts cannot be read".to_owned());
+            }
+            for key in journal.shared_keys() {
+                if !worker.read_shared(&key).await {
+                    let name = String::from_utf8_lossy(&key.key);
+                    return Err(format!("key {name} of transactions cannot be read"));
+                }
             }
             let others = worker.contents_of_others().await;
             let mut all = others.map_err(|error| format!("other tables: {error}"))?;

@@ -2,6 +2,7 @@
 
 mod exchanges;
 mod requests;
+mod several;
 mod tables;
 mod transfers;
 mod volatile;
@@ -59,6 +60,10 @@ pub(super) struct Worker {
     transfers: Stream,
     /// The table of accounts, once it is known.
     accounts: Option<Table>,
+    /// For transactions over registers and lists: apart, too.
+    several: Stream,
+    /// Their table, once it is known.
+    shared_keys: Option<Table>,
     /// The versions this client saw last.
     versions: BTreeMap<KeyId, u64>,
     /// The values it saw last of keys whose bytes checkers know.
@@ -156,6 +161,8 @@ impl Worker {
             lifetimes: Stream::new(shared.sim.seed(), &format!("lifetimes of {name}")),
             transfers: Stream::new(shared.sim.seed(), &format!("transfers of {name}")),
             accounts: None,
+            several: Stream::new(shared.sim.seed(), &format!("several of {name}")),
+            shared_keys: None,
             versions: BTreeMap::new(),
             seen: BTreeMap::new(),
             scratch_last: 0,
@@ -256,6 +263,7 @@ impl Worker {
                 self.volatile(kind).await;
             }
             OperationKind::Transfer => self.transfer(kind).await,
+            OperationKind::Several => self.several(kind).await,
         }
     }
 

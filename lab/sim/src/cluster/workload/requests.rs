@@ -95,7 +95,8 @@ pub(super) fn request(draw: &mut Stream, kind: OperationKind, target: &Target<'_
         | OperationKind::WriteVolatile
         | OperationKind::Touch
         | OperationKind::ReadVolatile
-        | OperationKind::Transfer => {
+        | OperationKind::Transfer
+        | OperationKind::Several => {
             panic!("{kind:?} is not one request of a key with known bytes")
         }
     };
