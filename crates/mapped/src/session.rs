@@ -7,6 +7,7 @@ use crate::socket::{receive, send};
 use pluvio_index::IndexReader;
 use pluvio_log::LogReader;
 use pluvio_memory::{GateView, SharedMemoryError};
+use pluvio_units::{ClusterId, ServerId};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -25,8 +26,8 @@ pub(crate) const CLOCK_SLACK: Duration = Duration::from_millis(50);
 /// Greetings, one of which must be answered within [`CLOCK_SLACK`].
 const GREETINGS: u32 = 20;
 
-/// Why a store cannot be read. Retryable, but for [`Self::Refused`] and [`Self::Clocks`], which
-/// another configuration helps against.
+/// Why a store cannot be read. Retryable, but for [`Self::Refused`], [`Self::OtherOwner`] and
+/// [`Self::Clocks`], which another configuration helps against.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The system's answer: nobody listens there, or this user may not connect.
@@ -43,6 +44,9 @@ pub enum OpenError {
     /// The session broke off.
     #[error("the owner does not answer: {0}")]
     Broken(io::Error),
+    /// Another one than the wanted server has this door.
+    #[error("the door is that of server {1} of cluster {0}")]
+    OtherOwner(ClusterId, ServerId),
     /// The owner speaks another protocol, or shares memory of another layout.
     #[error("the owner is another version: {0}")]
     OtherVersion(String),
@@ -77,8 +81,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Connects, and maps what the owner shares.
-    pub(crate) fn connect(path: &Path) -> Result<(Self, Memory), OpenError> {
+    /// Connects, and maps what the owner shares, if it is the wanted one.
+    pub(crate) fn connect(
+        path: &Path,
+        only: Option<(ClusterId, ServerId)>,
+    ) -> Result<(Self, Memory), OpenError> {
         let refused = |errno: Errno| OpenError::Connect {
             path: path.into(),
             source: errno.into(),
@@ -97,7 +104,7 @@ impl Session {
                 socket,
                 pid: rustix::process::getpid(),
             };
-            match session.greet() {
+            match session.greet(only) {
                 Ok(memory) => return Ok((session, memory)),
                 Err(OpenError::Clocks) => last = OpenError::Clocks,
                 Err(other) => return Err(other),
@@ -111,7 +118,7 @@ impl Session {
         self.pid == rustix::process::getpid()
     }
 
-    fn greet(&self) -> Result<Memory, OpenError> {
+    fn greet(&self, only: Option<(ClusterId, ServerId)>) -> Result<Memory, OpenError> {
         let before = monotonic_ns();
         // An owner that refuses says so, and closes, before it hears anything: then the greeting
         // may fail, and the end is reported before its reason.
@@ -128,6 +135,10 @@ impl Session {
             Message::Refused(why) => return Err(OpenError::Refused(why)),
             other => return Err(OpenError::other(format!("it sent {other:?}"))),
         };
+        let owner = (welcome.cluster, welcome.server);
+        if only.is_some_and(|only| only != owner) {
+            return Err(OpenError::OtherOwner(owner.0, owner.1));
+        }
         // The owner's clock was read between these two.
         let slack = u64::try_from(CLOCK_SLACK.as_nanos()).unwrap_or(0);
         if !(before..=after).contains(&welcome.monotonic_ns) || after - before > slack {

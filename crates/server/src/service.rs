@@ -12,10 +12,11 @@ use pluvio_master::Master;
 use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
     BackupOp, ChangeServerList, Class, DataOp, DropTablets, EndMigration, FatalKind, FreeReplica,
-    GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, HasServerList, Header,
-    IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet, Recover,
-    Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal,
-    StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
+    GetDoor, GetDoorReply, GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys,
+    HasServerList, Header, IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping,
+    ReceiveTablet, Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions,
+    ShareQuotas, SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica,
+    decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,6 +178,10 @@ impl ServerService {
             MasterOp::JoinTabletsLocal => {
                 self.master_now::<JoinTabletsLocal>(frame, |master, r| master.join_tablets(&r))
             }
+            MasterOp::GetDoor => self.master_now::<GetDoor>(frame, |_, _| {
+                let door = self.status.door.get().cloned();
+                Ok(GetDoorReply { door })
+            }),
             MasterOp::ShareQuotas => {
                 self.master_now::<ShareQuotas>(frame, |master, r| Ok(master.share_quotas(&r)))
             }

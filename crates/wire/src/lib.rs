@@ -20,6 +20,7 @@ mod codec;
 mod control;
 mod coordinators;
 mod data;
+mod door;
 mod drain;
 mod give_up;
 mod header;
@@ -43,6 +44,7 @@ pub use codec::{
 pub use control::*;
 pub use coordinators::Coordinators;
 pub use data::*;
+pub use door::*;
 pub use drain::*;
 pub use give_up::*;
 pub use header::Header;

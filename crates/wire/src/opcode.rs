@@ -170,6 +170,8 @@ opcodes! {
         JoinTabletsLocal = 49, Control, true;
         /// Say how quotas of tables are used, and take shares of them.
         ShareQuotas = 51, Control, true;
+        /// Where on its machine may processes map this server's memory?
+        GetDoor = 52, Control, true;
     }
 
     /// Operations of a backup.

@@ -162,6 +162,8 @@ proptest! {
         let _ = decode::<WriteReplica>(&frame);
         let _ = decode::<Recover>(&frame);
         let _ = decode::<GetTopKeys>(&frame);
+        let _ = decode::<GetDoor>(&frame);
+        let _ = reply_to::<GetDoor>(&"a".into(), frame.clone());
         let _ = TopKeys::decode(&frame.meta, frame.payload.clone());
     }
 
