@@ -216,7 +216,8 @@ fn open_door(
         && let Ok(path) = std::path::absolute(path)
         && let Ok(path) = path.into_os_string().into_string()
     {
-        server.tell_door(DoorPlace { machine, path });
+        let uid = rustix::process::geteuid().as_raw();
+        server.tell_door(DoorPlace { machine, path, uid });
     }
     Ok(Some(door))
 }

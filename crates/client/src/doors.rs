@@ -20,8 +20,8 @@ use core::cell::RefCell;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use pluvio_env::{
-    Address, Clock, MappedMemory, MappedRead, MappedReader, Moment, Network, NotMapped, TaskHandle,
-    Tasks, timeout,
+    Address, Clock, DoorOf, MappedMemory, MappedRead, MappedReader, Moment, Network, NotMapped,
+    TaskHandle, Tasks, timeout,
 };
 use pluvio_mutation::{Current, Get, Now, Outcome, Projection, look};
 use pluvio_units::{ClusterId, CoreId, KeyHash, ServerId, UnixMs};
@@ -322,12 +322,17 @@ impl System {
     }
 
     async fn find(&self, owner: &Owner) -> Result<Arc<dyn MappedReader>, NoDoor> {
-        let DoorPlace { machine, path } = self.ask(owner).await?;
+        let DoorPlace { machine, path, uid } = self.ask(owner).await?;
         let memory = Arc::clone(&self.memory);
-        let (cluster, server) = (owner.cluster, owner.server);
+        let door = DoorOf {
+            path,
+            cluster: owner.cluster,
+            server: owner.server,
+            uid,
+        };
         let attached = self.outside(move || {
             let is_here = memory.machine().is_some_and(|own| own == machine);
-            is_here.then(|| memory.attach(&path, cluster, server))
+            is_here.then(|| memory.attach(&door))
         });
         match attached.await {
             Some(Some(Ok(reader))) => Ok(reader),

@@ -1,8 +1,8 @@
 //! Memory of servers on this machine, by crate `mapped`.
 
-use pluvio_env::{MappedMemory, MappedRead, MappedReader, NotMapped};
-use pluvio_mapped::{Answer, OpenError, Reader};
-use pluvio_units::{ClusterId, KeyHash, ServerId, TableId};
+use pluvio_env::{DoorOf, MappedMemory, MappedRead, MappedReader, NotMapped};
+use pluvio_mapped::{Answer, OnlyOwner, OpenError, Reader};
+use pluvio_units::{KeyHash, TableId};
 use std::sync::Arc;
 
 /// Drawn by the kernel when the machine starts. Containers have it in common with it.
@@ -24,13 +24,13 @@ impl MappedMemory for OsMemory {
         (!id.is_empty()).then(|| id.to_owned())
     }
 
-    fn attach(
-        &self,
-        door: &str,
-        cluster: ClusterId,
-        server: ServerId,
-    ) -> Result<Arc<dyn MappedReader>, NotMapped> {
-        let reader = Reader::open_server(door, cluster, server);
+    fn attach(&self, door: &DoorOf) -> Result<Arc<dyn MappedReader>, NotMapped> {
+        let only = OnlyOwner {
+            cluster: door.cluster,
+            server: door.server,
+            uid: door.uid,
+        };
+        let reader = Reader::open_server(&door.path, only);
         let reader = reader.map_err(|error| not_mapped(&error))?;
         Ok(Arc::new(Memory(reader)))
     }

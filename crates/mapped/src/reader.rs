@@ -16,7 +16,7 @@
 
 use crate::clock::monotonic_ns;
 use crate::map::Map;
-use crate::session::{CLOCK_SLACK, Memory, OpenError, Session};
+use crate::session::{CLOCK_SLACK, Memory, OnlyOwner, OpenError, Session};
 use arc_swap::ArcSwap;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use pluvio_index::{IndexReader, Lookup};
@@ -113,7 +113,7 @@ impl Why {
 pub struct Reader {
     path: PathBuf,
     /// The one owner whose memory is read, where that matters.
-    only: Option<(ClusterId, ServerId)>,
+    only: Option<OnlyOwner>,
     attached: ArcSwap<Attached>,
     /// Held by the one thread that talks to the owner.
     session: Mutex<Option<Session>>,
@@ -135,19 +135,15 @@ impl Reader {
         Self::open_any(path.as_ref(), None)
     }
 
-    /// [`Self::open`] that reads the memory of this server alone, whoever has the door later.
+    /// [`Self::open`] that reads the memory of one server alone, whoever has the door later.
     ///
     /// # Errors
     /// As there.
-    pub fn open_server(
-        path: impl AsRef<Path>,
-        cluster: ClusterId,
-        server: ServerId,
-    ) -> Result<Self, OpenError> {
-        Self::open_any(path.as_ref(), Some((cluster, server)))
+    pub fn open_server(path: impl AsRef<Path>, only: OnlyOwner) -> Result<Self, OpenError> {
+        Self::open_any(path.as_ref(), Some(only))
     }
 
-    fn open_any(path: &Path, only: Option<(ClusterId, ServerId)>) -> Result<Self, OpenError> {
+    fn open_any(path: &Path, only: Option<OnlyOwner>) -> Result<Self, OpenError> {
         let (session, memory) = Session::connect(path, only)?;
         let map = session.map(&Map::default())?;
         let attached = Attached {

@@ -29,4 +29,6 @@ pub struct DoorPlace {
     pub machine: String,
     /// The path of its socket there.
     pub path: String,
+    /// The user that the server runs as.
+    pub uid: u32,
 }

@@ -4,7 +4,7 @@ use super::{FakeCluster, State};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::task::{Context, Poll};
 use pluvio_env::{
-    BoxFuture, MappedMemory, MappedRead, MappedReader, NotMapped, Pace, TaskHandle, Tasks,
+    BoxFuture, DoorOf, MappedMemory, MappedRead, MappedReader, NotMapped, Pace, TaskHandle, Tasks,
 };
 use pluvio_units::{ClusterId, CoreId, KeyHash, ServerId, TableId};
 use pluvio_wire::{DoorPlace, TabletState};
@@ -48,6 +48,7 @@ impl FakeCluster {
         let place = DoorPlace {
             machine: if is_here { MACHINE } else { "another" }.into(),
             path: format!("/door-{}", server.0),
+            uid: 0,
         };
         self.state().mapped.doors.push((server, place, true));
     }
@@ -66,6 +67,7 @@ impl FakeCluster {
         let place = DoorPlace {
             machine: MACHINE.into(),
             path: format!("/door-{}", other.0),
+            uid: 0,
         };
         self.state().mapped.doors.insert(0, (server, place, true));
     }
@@ -123,21 +125,17 @@ impl MappedMemory for FakeCluster {
         Some(MACHINE.into())
     }
 
-    fn attach(
-        &self,
-        door: &str,
-        cluster: ClusterId,
-        server: ServerId,
-    ) -> Result<Arc<dyn MappedReader>, NotMapped> {
+    fn attach(&self, door: &DoorOf) -> Result<Arc<dyn MappedReader>, NotMapped> {
+        let owner = (door.cluster, door.server);
         let mut state = self.state();
-        if (state.cluster, state.behind(door)?) != (cluster, server) {
+        if (state.cluster, state.behind(&door.path)?) != owner {
             return Err(NotMapped("another one has this door".into()));
         }
         state.mapped.readers += 1;
         Ok(Arc::new(FakeReader {
             cluster: self.clone(),
-            path: door.into(),
-            owner: (cluster, server),
+            path: door.path.clone(),
+            owner,
             version: AtomicU64::new(state.mapped.version),
         }))
     }

@@ -16,17 +16,25 @@ pub trait MappedMemory: Send + Sync {
         16
     }
 
-    /// Connects to the door at a path of this machine, if its owner is this server. Blocks, some
-    /// seconds at most.
+    /// Connects to a door of this machine, if the server that is named has it. Blocks, some seconds
+    /// at most.
     ///
     /// # Errors
     /// Why its memory cannot be read. A later attempt may succeed.
-    fn attach(
-        &self,
-        door: &str,
-        cluster: ClusterId,
-        server: ServerId,
-    ) -> Result<Arc<dyn MappedReader>, NotMapped>;
+    fn attach(&self, door: &DoorOf) -> Result<Arc<dyn MappedReader>, NotMapped>;
+}
+
+/// A door, and who has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DoorOf {
+    /// The path of its socket on this machine.
+    pub path: String,
+    /// The cluster of its server.
+    pub cluster: ClusterId,
+    /// The server.
+    pub server: ServerId,
+    /// The user that the server runs as. A socket of another user is none of its.
+    pub uid: u32,
 }
 
 /// The memory of one server. Any thread may use it. Dropping it gives the memory back.

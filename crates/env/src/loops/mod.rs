@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub use address::{Address, Endpoint, Transport};
 pub use clock::{Clock, Moment, TimedOut, timeout};
 pub use disk::{Disk, DiskError, File, OpenMode};
-pub use mapped::{MappedMemory, MappedRead, MappedReader, NotMapped};
+pub use mapped::{DoorOf, MappedMemory, MappedRead, MappedReader, NotMapped};
 pub use network::{
     ByteStream, CallError, Frame, Handled, HeldReply, Listening, Network, NetworkError,
     NoConnection, Peer, Replies, Service, StreamError, StreamService, waiting_party,

@@ -5,7 +5,7 @@
 //! answers where memory would: what is served, durable, and under a lease. So the client's part is
 //! tried out under every fault: when it reads where, and what it does with servers that are gone.
 
-use pluvio_env::{MappedMemory, MappedRead, MappedReader, NotMapped};
+use pluvio_env::{DoorOf, MappedMemory, MappedRead, MappedReader, NotMapped};
 use pluvio_server::Server;
 use pluvio_units::{ClusterId, KeyHash, ServerId, TableId};
 use pluvio_wire::{DoorPlace, Get, Header};
@@ -35,6 +35,7 @@ impl Memories {
         server.tell_door(DoorPlace {
             machine: MACHINE.into(),
             path,
+            uid: 0,
         });
     }
 
@@ -53,17 +54,12 @@ impl MappedMemory for Memories {
         1
     }
 
-    fn attach(
-        &self,
-        door: &str,
-        cluster: ClusterId,
-        server: ServerId,
-    ) -> Result<Arc<dyn MappedReader>, NotMapped> {
+    fn attach(&self, door: &DoorOf) -> Result<Arc<dyn MappedReader>, NotMapped> {
         let doors = self.0.doors.lock().unwrap_or_else(PoisonError::into_inner);
         let reader = Reader {
             memories: self.clone(),
-            server: doors.get(door).cloned().unwrap_or_default(),
-            owner: (cluster, server),
+            server: doors.get(&door.path).cloned().unwrap_or_default(),
+            owner: (door.cluster, door.server),
         };
         reader.refresh()?;
         Ok(Arc::new(reader))
