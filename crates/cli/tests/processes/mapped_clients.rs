@@ -82,16 +82,17 @@ fn a_client_reads_without_requests_and_sees_all_changes() {
         read(&other, &theirs, key);
     }
     assert_eq!(other.asynchronous().mapped_servers(), []);
-    let before = requests(&cluster, id);
-    for at in 0..READS {
-        assert_eq!(read(&client, &table, at % KEYS), 0);
-    }
-    let answered = requests(&cluster, id) - before;
     // A busy machine may stop the server for so long that its word does not hold any more.
-    assert!(
-        answered < READS / 10,
-        "{answered} requests for {READS} reads"
-    );
+    wait_for("reads that are no requests", || {
+        let before = requests(&cluster, id);
+        for at in 0..READS {
+            assert_eq!(read(&client, &table, at % KEYS), 0);
+        }
+        let answered = requests(&cluster, id) - before;
+        let few = answered < READS / 100;
+        few.then_some(())
+            .ok_or(format!("{answered} requests for {READS} reads"))
+    });
     // Changes of its own, and of others.
     for count in 1..200 {
         let key = count % KEYS;

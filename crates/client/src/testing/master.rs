@@ -216,7 +216,7 @@ impl State {
         Ok(())
     }
 
-    fn object(&self, table: TableId, place: &(KeyHash, Vec<u8>)) -> Option<Current<'_>> {
+    pub(super) fn object(&self, table: TableId, place: &(KeyHash, Vec<u8>)) -> Option<Current<'_>> {
         let (version, value, deadline) = self.tables.get(&table)?.objects.get(place)?;
         Some(Current {
             version: *version,
