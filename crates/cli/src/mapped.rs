@@ -2,21 +2,28 @@
 
 use pluvio_door::{Door, DoorError, DoorOptions, Engine, FRESH, Owner, ReadableMap};
 use pluvio_server::Master;
-use pluvio_units::ServerId;
+use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{MappedReader, MappedReaders};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-struct Memory(Arc<Master>);
+struct Memory {
+    cluster: ClusterId,
+    master: Arc<Master>,
+}
 
 impl Owner for Memory {
     fn engine(&self) -> &Engine {
-        self.0.store()
+        self.master.store()
+    }
+
+    fn cluster(&self) -> ClusterId {
+        self.cluster
     }
 
     fn server(&self) -> ServerId {
-        self.0.id()
+        self.master.id()
     }
 
     fn is_alone(&self) -> bool {
@@ -24,18 +31,23 @@ impl Owner for Memory {
     }
 
     fn map(&self) -> ReadableMap {
-        self.0.readable()
+        self.master.readable()
     }
 
     fn fresh_until(&self, now: Duration) -> Duration {
         // `now` was read first: the sum is no later than the end of the lease.
-        now + self.0.serves_for().min(FRESH)
+        now + self.master.serves_for().min(FRESH)
     }
 }
 
-/// Opens a door to the memory of a master.
-pub fn open(path: &Path, master: Arc<Master>, options: DoorOptions) -> Result<Door, DoorError> {
-    Door::open(path, Arc::new(Memory(master)), options)
+/// Opens a door to the memory of a master of that cluster.
+pub fn open(
+    path: &Path,
+    cluster: ClusterId,
+    master: Arc<Master>,
+    options: DoorOptions,
+) -> Result<Door, DoorError> {
+    Door::open(path, Arc::new(Memory { cluster, master }), options)
 }
 
 /// The processes that read, for the status.

@@ -12,13 +12,14 @@ use pluvio_console::options::Global;
 use pluvio_console::output::number_of;
 use pluvio_console::ports;
 use pluvio_door::{Door, DoorOptions};
-use pluvio_env::{Address, BoxFuture, Transport};
+use pluvio_env::{Address, BoxFuture, MappedMemory, Transport};
 use pluvio_env_os::{Phase, StopSignal, StopSignals, tell_manager};
 use pluvio_local::stamps::{Notes, Stamped};
 use pluvio_local::{Announcement, Durability, REDIS_PASSWORD, Role};
 use pluvio_net::{OsNetwork, Tls};
 use pluvio_server::{MachineFn, Password, Server, ServerError, ServerOptions};
 use pluvio_units::{CoreId, Size};
+use pluvio_wire::DoorPlace;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -144,7 +145,7 @@ async fn serve(
         let keep = heap::keep_small(clock, tasks, memory);
         env.tasks.spawn(CoreId(0), "keep the heap small", keep)
     });
-    let door = open_door(&server, &arguments)?;
+    let door = open_door(&server, &arguments, env.mapped.as_deref())?;
     Announcement {
         ready: true,
         role: "server".into(),
@@ -186,7 +187,11 @@ async fn serve(
 }
 
 /// Lets processes of this machine read the server's memory, if that is wanted.
-fn open_door(server: &Arc<Server>, arguments: &Arguments) -> Result<Option<Arc<Door>>, Failure> {
+fn open_door(
+    server: &Arc<Server>,
+    arguments: &Arguments,
+    memory: Option<&dyn MappedMemory>,
+) -> Result<Option<Arc<Door>>, Failure> {
     let (Some(path), Some(master)) = (&arguments.mapped_reads, server.master()) else {
         return Ok(None);
     };
@@ -197,7 +202,7 @@ fn open_door(server: &Arc<Server>, arguments: &Arguments) -> Result<Option<Arc<D
             Reader::Gid(gid) => options.allowed.gids.push(gid),
         }
     }
-    let door = mapped::open(path, master, options);
+    let door = mapped::open(path, server.cluster(), master, options);
     let door = door.map_err(|error| Failure::new(format!("--mapped-reads: {error}")))?;
     let door = Arc::new(door);
     let told = Arc::downgrade(&door);
@@ -206,6 +211,14 @@ fn open_door(server: &Arc<Server>, arguments: &Arguments) -> Result<Option<Arc<D
             .map(|door| mapped::told(&door))
             .unwrap_or_default()
     });
+    // Only with a name of the machine do clients know whether they are on it.
+    if let Some(machine) = memory.and_then(MappedMemory::machine)
+        && let Ok(path) = std::path::absolute(path)
+        && let Ok(path) = path.into_os_string().into_string()
+    {
+        let uid = rustix::process::geteuid().as_raw();
+        server.tell_door(DoorPlace { machine, path, uid });
+    }
     Ok(Some(door))
 }
 

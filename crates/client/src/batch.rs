@@ -582,6 +582,17 @@ impl Client {
             .collect()
     }
 
+    /// The outcome of an item that is read in mapped memory.
+    fn of_memory(&self, items: Items<'_>, index: usize) -> Option<Outcome> {
+        match items {
+            Items::Gets(gets) => {
+                let (table, get) = &gets[index];
+                self.get_mapped(table, items.hash(index), get)
+            }
+            Items::Mutations(_) => None,
+        }
+    }
+
     /// Does a part of a batch.
     async fn part(
         &self,
@@ -593,7 +604,10 @@ impl Client {
         let mut pending = Vec::with_capacity(range.len());
         for index in range.clone() {
             match items.check(index) {
-                Ok(()) => pending.push(index),
+                Ok(()) => match self.of_memory(items, index) {
+                    Some(outcome) => results[index] = Some(Ok(outcome)),
+                    None => pending.push(index),
+                },
                 Err(error) => results[index] = Some(Err(error)),
             }
         }

@@ -5,6 +5,7 @@
 //! calls. It must not be used on an event loop: it would wait for itself.
 
 use crate::error::ClientError;
+use crate::objects::{object, projected};
 use crate::{
     BitStep, BitsReply, ClusterStatus, CountObjectsReply, Deadline, DeleteReply, EnumeratedObject,
     Get, IncrementReply, LengthReply, Lifetime, MigrateTabletReply, MigrationStatus, Mutation,
@@ -273,6 +274,13 @@ impl<B: BlockOn> Client<B> {
         key: &[u8],
         rules: RejectRules,
     ) -> Result<Option<Object>, ClientError> {
+        let get = Get {
+            rules,
+            ..Get::new(table.id(), key)
+        };
+        if let Some(outcome) = self.inner.get_mapped_now(table, &get) {
+            return object(outcome);
+        }
         let (table, key) = (table.clone(), key.to_vec());
         call!(self, client => client.read_if(&table, &key, rules).await)
     }
@@ -373,6 +381,9 @@ impl<B: BlockOn> Client<B> {
     /// # Errors
     /// As there.
     pub fn get(&self, table: &Table, get: Get<'_>) -> Result<Outcome, ClientError> {
+        if let Some(outcome) = self.inner.get_mapped_now(table, &get) {
+            return Ok(outcome);
+        }
         let (table, frame) = (table.clone(), pack_get(&get)?);
         call!(self, client => {
             let gets = unpack_get(&frame)?;
@@ -394,6 +405,9 @@ impl<B: BlockOn> Client<B> {
             projection,
             ..Get::new(table.id(), key)
         };
+        if let Some(outcome) = self.inner.get_mapped_now(table, &get) {
+            return projected(outcome);
+        }
         let (table, frame) = (table.clone(), pack_get(&get)?);
         call!(self, client => {
             let gets = unpack_get(&frame)?;

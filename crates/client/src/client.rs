@@ -1,5 +1,6 @@
 //! The client: what it owns, and how an operation on one object finds its server.
 
+use crate::doors::Doors;
 use crate::error::ClientError;
 use crate::local::LocalMaster;
 use crate::options::{ClientOptions, Parts};
@@ -11,7 +12,9 @@ use crate::window::{WindowPlace, Windows};
 use core::time::Duration;
 use pluvio_env::{CallError, timeout};
 use pluvio_units::{ClientId, ClusterId, CoreId, KeyHash, ServerId, TableId};
-use pluvio_wire::{Answer, Coordinators, Header, Refusal, RetryReason, RpcError, TableInfo};
+use pluvio_wire::{
+    Answer, Coordinators, Get, Header, Outcome, Refusal, RetryReason, RpcError, TableInfo,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -40,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) parts: Parts,
     pub(crate) options: ClientOptions,
     pub(crate) local: Option<Arc<dyn LocalMaster>>,
+    /// `None`: all reads are requests, or go to `local`.
+    doors: Option<Doors>,
     pub(crate) sequence: Sequence,
     windows: Windows,
     /// Where the coordinators are, and which of them led last.
@@ -85,11 +90,15 @@ impl Client {
         // Zero means "no identity".
         let id = ClientId(parts.rng.next_u64().max(1));
         let coordinators = Coordinators::new(options.coordinators.clone());
+        // A server does not map other servers' memory.
+        let maps = options.mapped_reads && local.is_none();
+        let doors = maps.then(|| Doors::new(&parts)).flatten();
         Self {
             shared: Arc::new(Shared {
                 parts,
                 options,
                 local,
+                doors,
                 sequence: Sequence::new(id),
                 windows: Windows::default(),
                 coordinators,
@@ -129,6 +138,24 @@ impl Client {
         let options = &self.shared.options;
         let full = self.full_timeout.unwrap_or(options.full_timeout);
         Attempts::new(&self.shared.parts, options, full)
+    }
+
+    /// The servers on this machine whose memory this client reads by now, by ascending id
+    /// ([`ClientOptions::mapped_reads`]).
+    #[must_use]
+    pub fn mapped_servers(&self) -> Vec<ServerId> {
+        self.shared.doors.as_ref().map_or(Vec::new(), Doors::mapped)
+    }
+
+    /// The outcome of a read that was checked, if mapped memory of its server tells it.
+    #[inline]
+    pub(crate) fn get_mapped(
+        &self,
+        table: &Table,
+        hash: KeyHash,
+        get: &Get<'_>,
+    ) -> Option<Outcome> {
+        self.shared.doors.as_ref()?.read(table, hash, get)
     }
 
     /// Whether the server that embeds this client has a hash of a table, as far as it knows.

@@ -43,6 +43,10 @@
 //! - CLIENT-6: a holder of one of the 256 places of a server waits for that server's answer only,
 //!   not for a turn to begin. So an operation that waits for a place while it is under way gets it,
 //!   as batches and retries do.
+//! - CLIENT-7: memory is read only of the server, and of the cluster, that the table's map names. A
+//!   door that another one has by then stays shut.
+//! - CLIENT-8: no operation waits for a door. A server has one task at most that looks for its
+//!   door, and its pauses grow.
 //!
 //! Threads: everything is `Send + Sync`. Servers give each core its own clone
 //! ([`Client::on_core`]); others need not care.
@@ -57,6 +61,7 @@ pub mod blocking;
 mod client;
 mod control;
 mod cut;
+mod doors;
 mod drain;
 mod early;
 mod enumerate;

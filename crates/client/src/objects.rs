@@ -110,7 +110,16 @@ impl Client {
             hash: Some(hash),
             ..get
         };
+        if let Some(outcome) = self.get_mapped(table, hash, &get) {
+            return Ok(outcome);
+        }
         self.on_hash(table, hash, &OneGet(get)).await
+    }
+
+    /// The outcome of a read, if memory of its server is mapped and tells it: without waiting.
+    pub(crate) fn get_mapped_now(&self, table: &Table, get: &Get<'_>) -> Option<Outcome> {
+        check_get(get).ok()?;
+        self.get_mapped(table, table.hash(get.key), get)
     }
 
     /// [`Client::mutate`] without conditions on the value, as an error when rules reject it.
@@ -168,12 +177,7 @@ impl Client {
             projection,
             ..Get::new(table.id(), key)
         };
-        match self.get(table, get).await? {
-            Outcome::Unchanged { version, output } => {
-                Ok((version != ObjectVersion(0)).then_some(output))
-            }
-            other => Err(misunderstood(&other)),
-        }
+        projected(self.get(table, get).await?)
     }
 
     /// Writes an object.
@@ -568,6 +572,16 @@ pub(crate) fn object(outcome: Outcome) -> Result<Option<Object>, ClientError> {
             },
         })),
         Outcome::Rejected { version, .. } => Err(ClientError::Rejected { version }),
+        other => Err(misunderstood(&other)),
+    }
+}
+
+/// What the caller of a projection gets.
+pub(crate) fn projected(outcome: Outcome) -> Result<Option<Output>, ClientError> {
+    match outcome {
+        Outcome::Unchanged { version, output } => {
+            Ok((version != ObjectVersion(0)).then_some(output))
+        }
         other => Err(misunderstood(&other)),
     }
 }

@@ -1,7 +1,7 @@
 //! What a client needs and how it behaves.
 
 use core::time::Duration;
-use pluvio_env::{Address, Clock, Env, Network, Rng, Tasks};
+use pluvio_env::{Address, Clock, Env, MappedMemory, Network, Rng, Tasks};
 use std::sync::Arc;
 
 /// What a client uses of the operating system.
@@ -16,6 +16,8 @@ pub struct Parts {
     /// Where work goes on behind an answer: the end of a transaction of several servers. Without
     /// it, the caller waits for that.
     pub tasks: Option<Arc<dyn Tasks>>,
+    /// Memory of servers on this machine. Without it, or without tasks, all reads are requests.
+    pub mapped: Option<Arc<dyn MappedMemory>>,
 }
 
 impl From<&Env> for Parts {
@@ -25,6 +27,7 @@ impl From<&Env> for Parts {
             rng: env.rng.clone(),
             network: env.network.clone(),
             tasks: Some(env.tasks.clone()),
+            mapped: env.mapped.clone(),
         }
     }
 }
@@ -58,6 +61,9 @@ pub struct ClientOptions {
     /// identity, by which a server that has executed it already recognizes it. `false`: it fails
     /// with [`ErrorKind::MaybeExecuted`](crate::ErrorKind::MaybeExecuted).
     pub retry_ambiguous: bool,
+    /// Whether objects of a server on this machine are read in its memory, where it lets this
+    /// process in (`docs/mapped-reads.md`). Default true: what reads give is the same.
+    pub mapped_reads: bool,
     /// Is told when an operation has been tried for a second and goes on: why it is not done. For
     /// programs whose users would wait in silence.
     pub on_delay: Option<OnDelay>,
@@ -93,6 +99,7 @@ impl ClientOptions {
             attempt_timeout: Duration::from_secs(2),
             full_timeout: Duration::from_secs(10),
             retry_ambiguous: true,
+            mapped_reads: true,
             on_delay: None,
         }
     }
@@ -122,6 +129,13 @@ impl ClientOptions {
     #[must_use]
     pub fn retry_ambiguous(mut self, retry: bool) -> Self {
         self.retry_ambiguous = retry;
+        self
+    }
+
+    /// With another [`ClientOptions::mapped_reads`].
+    #[must_use]
+    pub fn mapped_reads(mut self, mapped: bool) -> Self {
+        self.mapped_reads = mapped;
         self
     }
 }

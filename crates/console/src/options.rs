@@ -30,6 +30,9 @@ pub struct Global {
     /// How long an operation may take, all retries included
     #[arg(long, global = true, value_name = "TIME", env = "PLUVIO_TIMEOUT", default_value = "10s", value_parser = time_limit)]
     pub timeout: Duration,
+    /// Send every read to its server, also where a server on this machine lets its memory be read
+    #[arg(long, global = true, env = "PLUVIO_NO_MAPPED_READS")]
+    pub no_mapped_reads: bool,
     /// Report as JSON on standard output
     #[arg(long, global = true)]
     pub json: bool,

@@ -74,6 +74,7 @@ where
     F: Future<Output = Result<T, Failure>> + Send + 'static,
 {
     let mut options = options(&global.coordinator, global.timeout);
+    options.mapped_reads = !global.no_mapped_reads;
     let limit = global.timeout;
     let first = Once::new();
     options.on_delay = Some(OnDelay::new(move |why| {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use pluvio_store::{Engine, ReadableMap, Store};
-use pluvio_units::ServerId;
+use pluvio_units::{ClusterId, ServerId};
 
 /// How long the page stays fresh without the door's thread: a reader of an owner that is stopped
 /// or gone notices by then. As long as a server's lease at most.
@@ -12,6 +12,9 @@ pub const FRESH: Duration = Duration::from_millis(500);
 pub trait Owner: Send + Sync {
     /// Its engine, whose options allow readers.
     fn engine(&self) -> &Engine;
+
+    /// The cluster; 0 for a store inside a program.
+    fn cluster(&self) -> ClusterId;
 
     /// The server; 0 for a store inside a program.
     fn server(&self) -> ServerId;
@@ -30,6 +33,10 @@ pub trait Owner: Send + Sync {
 impl Owner for Store {
     fn engine(&self) -> &Engine {
         Store::engine(self)
+    }
+
+    fn cluster(&self) -> ClusterId {
+        ClusterId(0)
     }
 
     fn server(&self) -> ServerId {

@@ -171,7 +171,8 @@ impl Session {
             return false;
         };
         let welcome = Welcome {
-            server: owner.server().0,
+            cluster: owner.cluster(),
+            server: owner.server(),
             alone: owner.is_alone(),
             gate: readable.gate.bytes(),
             log: readable.bytes.1,

@@ -23,6 +23,8 @@ mod disk;
 mod file;
 mod limits;
 mod manager;
+#[cfg(target_os = "linux")]
+mod mapped;
 mod no_disk;
 mod parent;
 mod rng;

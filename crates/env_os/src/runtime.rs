@@ -203,6 +203,10 @@ impl OsRuntime {
             disk,
             network,
             tasks: self.tasks(),
+            #[cfg(target_os = "linux")]
+            mapped: Some(Arc::new(crate::mapped::OsMemory)),
+            #[cfg(not(target_os = "linux"))]
+            mapped: None,
         }
     }
 

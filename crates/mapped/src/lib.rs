@@ -32,5 +32,5 @@ mod store;
 
 pub use clock::monotonic_ns;
 pub use reader::{Answer, Reader, Why};
-pub use session::OpenError;
+pub use session::{OnlyOwner, OpenError};
 pub use store::{ReadError, Store, Table};

@@ -19,12 +19,12 @@
 //! something else than it may get ends the session.
 
 use pluvio_index::IndexLayout;
-use pluvio_units::{HashKind, HashRange, KeyHash, TableHash, TableId};
+use pluvio_units::{ClusterId, HashKind, HashRange, KeyHash, ServerId, TableHash, TableId};
 
 /// The first word of a session.
 const MAGIC: u32 = u32::from_le_bytes(*b"PMAP");
 /// Raised with each change of these messages.
-const PROTOCOL: u16 = 1;
+const PROTOCOL: u16 = 2;
 
 /// Longest packet.
 pub const PACKET_MAX: usize = 48 << 10;
@@ -50,8 +50,10 @@ const MAP_END: u8 = 8;
 /// The memory that the owner shares, and how it is read. Its files: gate, log and seglets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Welcome {
+    /// The cluster; 0 for a store inside a program.
+    pub cluster: ClusterId,
     /// The server; 0 for a store inside a program.
-    pub server: u64,
+    pub server: ServerId,
     /// Readers have nobody to ask. Values that are not durable yet are shown. A deadline that is
     /// near is judged by the last time that the owner has judged by.
     pub alone: bool,
@@ -132,6 +134,7 @@ impl Message {
                 out.push(WELCOME);
                 out.push(u8::from(welcome.alone));
                 let Welcome {
+                    cluster,
                     server,
                     alone: _,
                     gate,
@@ -139,7 +142,8 @@ impl Message {
                     seglets,
                     monotonic_ns,
                 } = *welcome;
-                put(&mut out, &[server, gate, log, seglets, monotonic_ns]);
+                put(&mut out, &[cluster.0, server.0, gate, log, seglets]);
+                put(&mut out, &[monotonic_ns]);
             }
             Self::Refused(why) => {
                 out.push(REFUSED);
@@ -196,7 +200,8 @@ impl Message {
             }
             WELCOME => Self::Welcome(Welcome {
                 alone: take_flag(&mut rest)?,
-                server: take_word(&mut rest)?,
+                cluster: ClusterId(take_word(&mut rest)?),
+                server: ServerId(take_word(&mut rest)?),
                 gate: take_word(&mut rest)?,
                 log: take_word(&mut rest)?,
                 seglets: take_word(&mut rest)?,
@@ -330,7 +335,8 @@ mod tests {
             kind: HashKind::Seeded,
         };
         let welcome = Welcome {
-            server: 1,
+            cluster: ClusterId(6),
+            server: ServerId(1),
             alone: true,
             gate: 2,
             log: 3,

@@ -16,13 +16,15 @@
 
 use crate::clock::monotonic_ns;
 use crate::map::Map;
-use crate::session::{CLOCK_SLACK, Memory, OpenError, Session};
+use crate::session::{CLOCK_SLACK, Memory, OnlyOwner, OpenError, Session};
 use arc_swap::ArcSwap;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use pluvio_index::{IndexReader, Lookup};
 use pluvio_log::ReadEntry;
 use pluvio_memory::NotCounted;
-use pluvio_units::{Deadline, KeyHash, ObjectVersion, ServerId, TableHash, TableId, UnixMs};
+use pluvio_units::{
+    ClusterId, Deadline, KeyHash, ObjectVersion, ServerId, TableHash, TableId, UnixMs,
+};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -110,6 +112,8 @@ impl Why {
 #[derive(Debug)]
 pub struct Reader {
     path: PathBuf,
+    /// The one owner whose memory is read, where that matters.
+    only: Option<OnlyOwner>,
     attached: ArcSwap<Attached>,
     /// Held by the one thread that talks to the owner.
     session: Mutex<Option<Session>>,
@@ -128,8 +132,19 @@ impl Reader {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        let path = path.as_ref();
-        let (session, memory) = Session::connect(path)?;
+        Self::open_any(path.as_ref(), None)
+    }
+
+    /// [`Self::open`] that reads the memory of one server alone, whoever has the door later.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_server(path: impl AsRef<Path>, only: OnlyOwner) -> Result<Self, OpenError> {
+        Self::open_any(path.as_ref(), Some(only))
+    }
+
+    fn open_any(path: &Path, only: Option<OnlyOwner>) -> Result<Self, OpenError> {
+        let (session, memory) = Session::connect(path, only)?;
         let map = session.map(&Map::default())?;
         let attached = Attached {
             memory: Arc::new(memory),
@@ -137,6 +152,7 @@ impl Reader {
         };
         Ok(Self {
             path: path.into(),
+            only,
             attached: ArcSwap::from_pointee(attached),
             session: Mutex::new(Some(session)),
             stale: AtomicU64::new(0),
@@ -146,7 +162,14 @@ impl Reader {
     /// The server that owns the memory; 0 for a store inside a program.
     #[must_use]
     pub fn server(&self) -> ServerId {
-        ServerId(self.attached.load().memory.welcome.server)
+        self.attached.load().memory.welcome.server
+    }
+
+    /// The cluster and the server that own the memory; zeroes for a store inside a program.
+    #[must_use]
+    pub fn owner(&self) -> (ClusterId, ServerId) {
+        let welcome = self.attached.load().memory.welcome;
+        (welcome.cluster, welcome.server)
     }
 
     /// The table with this name, where tables are known by name.
@@ -173,6 +196,15 @@ impl Reader {
         self.stale.load(Ordering::Relaxed) == self.attached.load().map.number
     }
 
+    /// Whether reads can be answered now: the map is the newest, and the page is fresh. No system
+    /// call, and no answer that was given before.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let attached = self.attached.load();
+        let memory = &attached.memory;
+        memory.gate.version() == attached.map.version && memory.is_fresh()
+    }
+
     /// Gets a new map from the owner, unless another thread has got one meanwhile. Connects anew
     /// where the session is over, or was made by the process that this one was forked from. Waits
     /// for the owner some seconds at most.
@@ -195,7 +227,7 @@ impl Reader {
             }
         }
         *held = None;
-        let (session, memory) = Session::connect(&self.path)?;
+        let (session, memory) = Session::connect(&self.path, self.only)?;
         let map = session.map(&Map::default())?;
         let memory = Arc::new(memory);
         self.attached.store(Arc::new(Attached { memory, map }));

@@ -7,9 +7,10 @@ use crate::socket::{receive, send};
 use pluvio_index::IndexReader;
 use pluvio_log::LogReader;
 use pluvio_memory::{GateView, SharedMemoryError};
+use pluvio_units::{ClusterId, ServerId};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with,
 };
@@ -25,8 +26,8 @@ pub(crate) const CLOCK_SLACK: Duration = Duration::from_millis(50);
 /// Greetings, one of which must be answered within [`CLOCK_SLACK`].
 const GREETINGS: u32 = 20;
 
-/// Why a store cannot be read. Retryable, but for [`Self::Refused`] and [`Self::Clocks`], which
-/// another configuration helps against.
+/// Why a store cannot be read. Retryable, but for [`Self::Refused`], [`Self::OtherOwner`],
+/// [`Self::OtherUser`] and [`Self::Clocks`], which another configuration helps against.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The system's answer: nobody listens there, or this user may not connect.
@@ -43,6 +44,12 @@ pub enum OpenError {
     /// The session broke off.
     #[error("the owner does not answer: {0}")]
     Broken(io::Error),
+    /// Another one than the wanted server has this door.
+    #[error("the door is that of server {1} of cluster {0}")]
+    OtherOwner(ClusterId, ServerId),
+    /// Another user listens there than the wanted server's.
+    #[error("the door is that of user {0}")]
+    OtherUser(u32),
     /// The owner speaks another protocol, or shares memory of another layout.
     #[error("the owner is another version: {0}")]
     OtherVersion(String),
@@ -61,6 +68,17 @@ impl OpenError {
     }
 }
 
+/// The one owner whose memory is wanted. The path of a door does not tell: others may get it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnlyOwner {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The server. Its id stands for one life of it.
+    pub server: ServerId,
+    /// The user that it runs as, whom the system knows.
+    pub uid: u32,
+}
+
 /// The mapped memory that stays the same as long as the owner lives.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -77,8 +95,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Connects, and maps what the owner shares.
-    pub(crate) fn connect(path: &Path) -> Result<(Self, Memory), OpenError> {
+    /// Connects, and maps what the owner shares, if it is the wanted one.
+    pub(crate) fn connect(
+        path: &Path,
+        only: Option<OnlyOwner>,
+    ) -> Result<(Self, Memory), OpenError> {
         let refused = |errno: Errno| OpenError::Connect {
             path: path.into(),
             source: errno.into(),
@@ -97,7 +118,13 @@ impl Session {
                 socket,
                 pid: rustix::process::getpid(),
             };
-            match session.greet() {
+            if let Some(only) = only {
+                let peer = socket_peercred(&session.socket).map_err(refused)?;
+                if peer.uid.as_raw() != only.uid {
+                    return Err(OpenError::OtherUser(peer.uid.as_raw()));
+                }
+            }
+            match session.greet(only) {
                 Ok(memory) => return Ok((session, memory)),
                 Err(OpenError::Clocks) => last = OpenError::Clocks,
                 Err(other) => return Err(other),
@@ -111,7 +138,7 @@ impl Session {
         self.pid == rustix::process::getpid()
     }
 
-    fn greet(&self) -> Result<Memory, OpenError> {
+    fn greet(&self, only: Option<OnlyOwner>) -> Result<Memory, OpenError> {
         let before = monotonic_ns();
         // An owner that refuses says so, and closes, before it hears anything: then the greeting
         // may fail, and the end is reported before its reason.
@@ -128,6 +155,10 @@ impl Session {
             Message::Refused(why) => return Err(OpenError::Refused(why)),
             other => return Err(OpenError::other(format!("it sent {other:?}"))),
         };
+        let owner = (welcome.cluster, welcome.server);
+        if only.is_some_and(|only| (only.cluster, only.server) != owner) {
+            return Err(OpenError::OtherOwner(owner.0, owner.1));
+        }
         // The owner's clock was read between these two.
         let slack = u64::try_from(CLOCK_SLACK.as_nanos()).unwrap_or(0);
         if !(before..=after).contains(&welcome.monotonic_ns) || after - before > slack {

@@ -67,6 +67,12 @@ impl Store {
     pub fn reader(&self) -> &Reader {
         &self.0
     }
+
+    /// The reader behind it, to be kept.
+    #[must_use]
+    pub fn shared_reader(&self) -> Arc<Reader> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl Table {

@@ -24,8 +24,9 @@ use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
 use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, Size};
 use pluvio_wire::{
-    ClusterSettings, Coordinators, Enlist, EnlistReply, FatalKind, GetServerList, MappedReaders,
-    Refusal, RetryReason, RpcError, ServerInfo, ServerList, ServerState, ServerStatus,
+    ClusterSettings, Coordinators, DoorPlace, Enlist, EnlistReply, FatalKind, GetServerList,
+    MappedReaders, Refusal, RetryReason, RpcError, ServerInfo, ServerList, ServerState,
+    ServerStatus,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -229,6 +230,13 @@ impl Server {
         let _is_first = self.status.readers.set(Box::new(readers));
     }
 
+    /// Has clients learn where processes of this machine may map the memory; only the first call
+    /// counts.
+    pub fn tell_door(&self, door: DoorPlace) {
+        // A second door is found by nobody.
+        let _is_first = self.status.door.set(door);
+    }
+
     /// Its backup, for tests and checkers.
     #[must_use]
     pub fn backup(&self) -> &Backup {
@@ -418,6 +426,7 @@ impl Starting {
             source: Arc::clone(&status),
             ports: OnceLock::new(),
             readers: OnceLock::new(),
+            door: OnceLock::new(),
         });
         let service = Arc::new(ServerService {
             membership: Arc::clone(&self.membership),

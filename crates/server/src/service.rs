@@ -12,10 +12,11 @@ use pluvio_master::Master;
 use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
     BackupOp, ChangeServerList, Class, Cut, DataOp, DropTablets, EndMigration, FatalKind,
-    FreeReplica, GetRecoveryData, GetServerStatus, GetTabletData, GetTopKeys, HasServerList,
-    Header, IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom, Opcode, Ping, ReceiveTablet,
-    Recover, Refusal, Request, RetryReason, RoleOp, ServerOp, SetPartitions, ShareQuotas,
-    SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList, WriteReplica, decode, reply,
+    FreeReplica, GetDoor, GetDoorReply, GetRecoveryData, GetServerStatus, GetTabletData,
+    GetTopKeys, HasServerList, Header, IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom,
+    Opcode, Ping, ReceiveTablet, Recover, Refusal, Request, RetryReason, RoleOp, ServerOp,
+    SetPartitions, ShareQuotas, SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList,
+    WriteReplica, decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -183,6 +184,10 @@ impl ServerService {
                     |master, r| async move { master.cut(core, r).await },
                 )
             }
+            MasterOp::GetDoor => self.master_now::<GetDoor>(frame, |_, _| {
+                let door = self.status.door.get().cloned();
+                Ok(GetDoorReply { door })
+            }),
             MasterOp::ShareQuotas => {
                 self.master_now::<ShareQuotas>(frame, |master, r| Ok(master.share_quotas(&r)))
             }

@@ -7,7 +7,7 @@ use pluvio_backup::Backup;
 use pluvio_env::{Env, Moment};
 use pluvio_redis::RedisService;
 use pluvio_units::{CoreId, TimeSpread};
-use pluvio_wire::{MappedReaders, ServerStatus};
+use pluvio_wire::{DoorPlace, MappedReaders, ServerStatus};
 use std::sync::{Arc, OnceLock};
 
 /// Reads the status from the parts of a server.
@@ -25,6 +25,8 @@ pub(crate) struct WholeStatus {
     pub(crate) source: Arc<StatusSource>,
     pub(crate) ports: OnceLock<Vec<RedisService>>,
     pub(crate) readers: OnceLock<ReadersFn>,
+    /// Where processes of this machine may map the memory.
+    pub(crate) door: OnceLock<DoorPlace>,
 }
 
 /// Tells which processes read the memory.

@@ -53,6 +53,10 @@ pub enum Code {
     PluvioDamaged = 17,
     /// The library has an error. The store may be unusable; other stores are not touched.
     PluvioPanic = 18,
+    /// Mapped memory does not tell it: the owner is to be asked.
+    PluvioAsk = 19,
+    /// The owner of mapped memory is gone, or lets this process not read. A retry may help.
+    PluvioGone = 20,
 }
 
 /// Why a call failed.

@@ -104,6 +104,28 @@ fn told(why: StoreError, version: &Wanted<u64>) -> Failure {
     why.into()
 }
 
+/// Copies a value into the caller's buffer, and tells its size.
+///
+/// # Safety
+/// The buffer may be written as far as its capacity goes, and overlaps no value.
+pub(crate) unsafe fn copy_out(
+    bytes: &[u8],
+    (buffer, capacity): (*mut u8, usize),
+    size: &Wanted<usize>,
+) -> Result<(), Failure> {
+    size.write(bytes.len());
+    if bytes.len() > capacity {
+        let message = "the buffer is too small";
+        return Err(Failure::new(Code::PluvioBufferTooSmall, message));
+    }
+    if !bytes.is_empty() {
+        // SAFETY: the capacity is at least this by the check, so the buffer is not null. It is the
+        // caller's, so nothing overlaps.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
+    }
+    Ok(())
+}
+
 /// Copies a value into `buffer`, which has room for `capacity` bytes. `size`, where it is not null,
 /// gets the size of the value, also with PLUVIO_BUFFER_TOO_SMALL; `version` the version.
 /// PLUVIO_NOT_FOUND: there is no object.
@@ -129,20 +151,10 @@ pub unsafe extern "C" fn pluvio_get(
         }
         let found = TABLES.find(table.id)?;
         let copied = value(&found).table.get_with(key, |of, bytes| {
-            size.write(bytes.len());
             version.write(of.0);
-            if bytes.len() > capacity {
-                return Err(Failure::new(
-                    Code::PluvioBufferTooSmall,
-                    "the buffer is too small",
-                ));
-            }
-            if !bytes.is_empty() {
-                // SAFETY: the buffer has room for `capacity` bytes by the contract of the header,
-                // and is not null. It is the caller's, so it does not overlap the store's memory.
-                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
-            }
-            Ok(())
+            // SAFETY: the buffer has room for `capacity` bytes by the contract of the header. It is
+            // the caller's, so it does not overlap the store's memory.
+            unsafe { copy_out(bytes, (buffer, capacity), &size) }
         });
         copied.unwrap_or(Err(Failure::silent(Code::PluvioNotFound)))
     })

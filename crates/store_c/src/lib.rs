@@ -26,6 +26,8 @@ mod code;
 mod data;
 mod handles;
 #[allow(unsafe_code)] // exported functions
+mod mapped;
+#[allow(unsafe_code)] // exported functions
 mod open;
 #[allow(unsafe_code)] // exported functions
 mod walk;

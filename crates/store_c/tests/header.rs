@@ -5,7 +5,15 @@
 use std::path::Path;
 
 /// In the order of the header.
-const SOURCES: [&str; 6] = ["code", "arguments", "open", "data", "batches", "walk"];
+const SOURCES: [&str; 7] = [
+    "code",
+    "arguments",
+    "open",
+    "data",
+    "batches",
+    "walk",
+    "mapped",
+];
 
 #[test]
 fn the_header_is_up_to_date() {

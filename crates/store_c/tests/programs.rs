@@ -2,8 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use pluvio_door::{Door, DoorOptions};
+use pluvio_store::{Size, Store, StoreError};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -15,10 +20,8 @@ fn library() -> PathBuf {
     test.parent().unwrap().to_owned()
 }
 
-/// Compiles a program with these options, runs it with an empty folder, and gives its output.
-fn run(source: &Path, options: &[&str]) -> String {
-    let place = tempfile::tempdir().unwrap();
-    let (program, data) = (place.path().join("program"), place.path().join("data"));
+/// Compiles a program with these options.
+fn compile(source: &Path, options: &[&str], program: &Path) {
     let library = library();
     let mut compiler = Command::new("cc");
     compiler
@@ -28,13 +31,20 @@ fn run(source: &Path, options: &[&str]) -> String {
         .arg(folder().join("include"))
         .arg(source)
         .arg("-o")
-        .arg(&program)
+        .arg(program)
         .arg(format!("-L{}", library.display()))
         .arg(format!("-Wl,-rpath,{}", library.display()))
         .arg("-lpluvio_store_c");
     let compiled = compiler.output().unwrap();
     let said = String::from_utf8_lossy(&compiled.stderr);
     assert!(compiled.status.success(), "{compiler:?}\n{said}");
+}
+
+/// Compiles a program with these options, runs it with an empty folder, and gives its output.
+fn run(source: &Path, options: &[&str]) -> String {
+    let place = tempfile::tempdir().unwrap();
+    let (program, data) = (place.path().join("program"), place.path().join("data"));
+    compile(source, options, &program);
     let ran = Command::new(&program).arg(&data).output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(
@@ -50,6 +60,61 @@ fn run(source: &Path, options: &[&str]) -> String {
 #[test]
 fn a_program_of_several_threads_does_all_there_is() {
     assert_eq!(run(&folder().join("tests/c/all.c"), &[]), "all is well\n");
+}
+
+/// Lets a program read a store of this process, which changes it and then closes its door.
+fn read_by_another(options: &[&str]) {
+    let place = tempfile::tempdir().unwrap();
+    let (program, at) = (place.path().join("program"), place.path().join("door"));
+    compile(&folder().join("tests/c/mapped.c"), options, &program);
+    let store = Store::builder().memory(Size::mib(64)).shared(true);
+    let store = store.build().unwrap();
+    let towns = store.create_table("towns").unwrap();
+    let put = |key: &[u8], value: &[u8]| {
+        while let Err(full) = towns.put(key, value) {
+            assert!(matches!(full, StoreError::Full { .. }), "{full}");
+            std::thread::yield_now();
+        }
+    };
+    put(b"Bern", b"134794");
+    put(b"", b"");
+    let change = |count: u32| {
+        for key in 0..50 {
+            let value = vec![count as u8; 1 + (count * 997 + key * 13) as usize % 100_000];
+            put(format!("key {key}").as_bytes(), &value);
+        }
+    };
+    change(0);
+    let door = Door::open(&at, Arc::new(store), DoorOptions::default()).unwrap();
+    let mut child = Command::new(&program);
+    child.arg(&at).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = child.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut count = 0;
+            while !over.load(Ordering::Relaxed) {
+                count += 1;
+                change(count);
+            }
+        });
+        said.read_line(&mut line).unwrap();
+        over.store(true, Ordering::Relaxed);
+    });
+    drop(door);
+    drop(child.stdin.take());
+    said.read_to_string(&mut line).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(line, "read\nall is well\n", "{}: {errors}", ended.status);
+}
+
+// shows: CABI-1
+#[test]
+fn a_program_reads_the_memory_of_this_one() {
+    read_by_another(&[]);
 }
 
 #[test]
@@ -94,5 +159,6 @@ mod needs_sanitizers {
         let options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
         let said = run(&folder().join("tests/c/all.c"), &options);
         assert_eq!(said, "all is well\n");
+        read_by_another(&options);
     }
 }

@@ -172,6 +172,8 @@ opcodes! {
         Cut = 50, Control, true;
         /// Say how quotas of tables are used, and take shares of them.
         ShareQuotas = 51, Control, true;
+        /// Where on its machine may processes map this server's memory?
+        GetDoor = 52, Control, true;
     }
 
     /// Operations of a backup.

@@ -215,6 +215,8 @@ proptest! {
         let _ = decode::<GetTopKeys>(&frame);
         let _ = decode::<Cut>(&frame);
         let _ = CutReply::decode(&frame.meta, frame.payload.clone());
+        let _ = decode::<GetDoor>(&frame);
+        let _ = reply_to::<GetDoor>(&"a".into(), frame.clone());
         let _ = TopKeys::decode(&frame.meta, frame.payload.clone());
     }
 

@@ -289,6 +289,7 @@ impl SimHandle {
                 owner,
                 cores,
             }),
+            mapped: None,
         };
         ProcessEnv { id, env }
     }

@@ -29,6 +29,7 @@ mod handover;
 mod import_export;
 mod killed_leaders;
 mod limits;
+mod mapped_clients;
 mod mapped_reads;
 mod metadata;
 mod metadata_trouble;

@@ -18,7 +18,7 @@ const KEYS: u64 = 64;
 const MANY: u64 = 300;
 
 /// A server of the cluster whose memory is read; its door, and its id.
-fn join(cluster: &Cluster) -> (Running, PathBuf, u64) {
+pub fn join(cluster: &Cluster) -> (Running, PathBuf, u64) {
     let door = cluster.directory().join("door");
     let mut command = command();
     command
@@ -51,7 +51,7 @@ fn tablets(cluster: &Cluster, name: &str) -> Vec<(String, u64)> {
 }
 
 /// Moves all of the table to one server.
-fn move_all(cluster: &Cluster, name: &str, to: u64) {
+pub fn move_all(cluster: &Cluster, name: &str, to: u64) {
     for (first, owner) in tablets(cluster, name) {
         if owner != to {
             let to = to.to_string();

@@ -100,6 +100,7 @@ impl FakeCluster {
             if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
                 return value;
             }
+            self.poll_tasks(&mut context);
             while !flag.0.swap(false, Ordering::SeqCst) {
                 let timer = self.state().next_timer();
                 timer

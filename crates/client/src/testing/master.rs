@@ -15,9 +15,10 @@ use pluvio_units::{
 };
 use pluvio_wire::{
     AwaitDurable, CountObjects, CountObjectsReply, DataOp, Decide, Decided, Enumerate,
-    EnumerateReply, EnumeratedObject, FatalKind, Header, Opcode, Outcomes, Ping, PingReply,
-    Refusal, Release, Request, Results, RetryReason, RoleOp, Seen, TabletState, Vote, Voted, Whole,
-    check_key, decode, decode_get, decode_mutate, decode_transact, reply, reply_outcomes,
+    EnumerateReply, EnumeratedObject, FatalKind, GetDoor, GetDoorReply, Header, MasterOp, Opcode,
+    Outcomes, Ping, PingReply, Refusal, Release, Request, Results, RetryReason, RoleOp, Seen,
+    TabletState, Vote, Voted, Whole, check_key, decode, decode_get, decode_mutate, decode_transact,
+    reply, reply_outcomes,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -123,6 +124,10 @@ impl State {
             RoleOp::Data(DataOp::CountObjects) => {
                 answer::<CountObjects>(request, |h, r| self.count(server, h, &r))
             }
+            RoleOp::Master(MasterOp::GetDoor) => answer::<GetDoor>(request, |_, _| {
+                let door = self.door(server);
+                Ok(GetDoorReply { door })
+            }),
             RoleOp::Any(_) if opcode == Opcode::Ping => answer::<Ping>(request, |_, _| {
                 Ok(PingReply {
                     server,
@@ -211,7 +216,7 @@ impl State {
         Ok(())
     }
 
-    fn object(&self, table: TableId, place: &(KeyHash, Vec<u8>)) -> Option<Current<'_>> {
+    pub(super) fn object(&self, table: TableId, place: &(KeyHash, Vec<u8>)) -> Option<Current<'_>> {
         let (version, value, deadline) = self.tables.get(&table)?.objects.get(place)?;
         Some(Current {
             version: *version,

@@ -21,6 +21,7 @@
 mod clock;
 mod coordinator;
 mod local;
+mod mapped;
 mod master;
 
 use crate::{Client, ClientOptions, LocalMaster, Parts};
@@ -100,6 +101,8 @@ struct State {
     held: Option<(u32, u32)>,
     /// Those who wait for positions.
     held_wakers: Vec<core::task::Waker>,
+    mapped: mapped::FakeDoors,
+    tasks: mapped::FakeTasks,
 }
 
 struct FakeTable {
@@ -145,6 +148,8 @@ impl FakeCluster {
             local_waits: None,
             held: None,
             held_wakers: Vec::new(),
+            mapped: mapped::FakeDoors::default(),
+            tasks: mapped::FakeTasks::default(),
         })))
     }
 
@@ -160,6 +165,7 @@ impl FakeCluster {
             rng: Arc::new(self.clone()),
             network: Arc::new(self.clone()),
             tasks: None,
+            mapped: None,
         }
     }
 
@@ -265,6 +271,7 @@ impl FakeCluster {
     /// The server stops answering; its tablets wait for [`FakeCluster::recover`].
     pub fn crash(&self, server: ServerId) {
         let mut state = self.state();
+        state.mapped.version += 1;
         if let Some((_, up)) = state.servers.get_mut(&server) {
             *up = false;
         }
@@ -278,6 +285,7 @@ impl FakeCluster {
     /// Gives all tablets of one server to another, with their objects.
     pub fn recover(&self, from: ServerId, to: ServerId) {
         let mut state = self.state();
+        state.mapped.version += 1;
         for table in state.tables.values_mut() {
             for tablet in table.tablets.iter_mut().filter(|t| t.owner == from) {
                 tablet.owner = to;
@@ -303,6 +311,7 @@ impl FakeCluster {
     /// When there is no such table.
     pub fn move_tablet(&self, table: TableId, hash: KeyHash, to: ServerId) {
         let mut state = self.state();
+        state.mapped.version += 1;
         let table = state.tables.get_mut(&table).expect("the table is there");
         for tablet in &mut table.tablets {
             if tablet.range.contains(hash) {

@@ -2,6 +2,7 @@
 
 mod batch;
 mod checks;
+mod mapped;
 mod model;
 mod mutations;
 mod order;

@@ -6,6 +6,7 @@ mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod disk;
+mod mapped;
 mod network;
 mod rng;
 mod tasks;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 pub use address::{Address, Endpoint, Transport};
 pub use clock::{Clock, Moment, TimedOut, timeout};
 pub use disk::{Disk, DiskError, File, OpenMode};
+pub use mapped::{DoorOf, MappedMemory, MappedRead, MappedReader, NotMapped};
 pub use network::{
     ByteStream, CallError, Frame, Handled, HeldReply, Listening, Network, NetworkError,
     NoConnection, Peer, Replies, Service, StreamError, StreamService, waiting_party,
@@ -39,4 +41,6 @@ pub struct Env {
     pub network: Arc<dyn Network>,
     /// Concurrent work.
     pub tasks: Arc<dyn Tasks>,
+    /// Memory of servers on this machine, where processes may map it.
+    pub mapped: Option<Arc<dyn MappedMemory>>,
 }

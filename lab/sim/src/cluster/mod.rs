@@ -14,6 +14,7 @@ mod attempts;
 mod clients;
 mod faults;
 mod journal;
+mod memory;
 mod narrow;
 mod nemesis;
 mod nodes;

@@ -6,6 +6,7 @@ use crate::check::ownership::Served;
 use crate::check::running::not_running;
 use crate::cluster::faults::Fault;
 use crate::cluster::journal::Journal;
+use crate::cluster::memory::Memories;
 use crate::cluster::plan::Plan;
 use crate::intercept::{Intercepted, Interceptor};
 use crate::random::Stream;
@@ -100,6 +101,8 @@ pub(super) struct Nodes {
     coordinators: Vec<(Node, Arc<Mutex<Weak<Candidate>>>)>,
     servers: Vec<(Node, Arc<Mutex<View>>)>,
     pub(super) expelled: u64,
+    /// The memory of the servers, for clients that read it.
+    pub(super) memories: Memories,
 }
 
 fn view(view: &Mutex<View>) -> std::sync::MutexGuard<'_, View> {
@@ -127,6 +130,7 @@ impl Nodes {
             coordinators: Vec::new(),
             servers: Vec::new(),
             expelled: 0,
+            memories: Memories::default(),
         };
         for number in 0..plan.coordinators {
             let name = coordinator_address(number);
@@ -191,7 +195,7 @@ impl Nodes {
         };
         let has_wishes = self.plan.faults.has(Fault::Drain) || self.plan.faults.has(Fault::Balance);
         let (wish_env, known) = (env.clone(), Coordinators::new(coordinators(&self.plan)));
-        let journal = self.journal.clone();
+        let (journal, memories) = (self.journal.clone(), self.memories.clone());
         let (handle, id, corrupt) = (sim.handle(), process.id, Arc::clone(&slot));
         options.on_corruption = Some(OnCorruption::new(move |_| {
             // Who finds it may hold locks, and go on for a while.
@@ -204,6 +208,7 @@ impl Nodes {
                 Ok(server) => {
                     let server = Arc::new(server);
                     view(&slot).server = Arc::downgrade(&server);
+                    memories.open(number, &server);
                     if has_wishes {
                         serve_until_stopped(&server, &wish_env, &known, &slot).await;
                     } else {

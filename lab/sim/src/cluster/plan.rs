@@ -229,6 +229,8 @@ pub struct Plan {
     pub datagram_bytes_max: Option<usize>,
     /// Whether the accounts of transfers are spread over the servers; else one server has all.
     pub accounts_are_apart: bool,
+    /// Whether clients read in the memory of servers.
+    pub mapped_reads: bool,
 }
 
 impl Plan {
@@ -322,6 +324,7 @@ impl Plan {
             every_tombstone: draw.below(4) == 0,
             datagram_bytes_max: None,
             accounts_are_apart: Stream::new(seed, "accounts").below(2) == 0,
+            mapped_reads: Stream::new(seed, "mapped reads").below(4) == 0,
         };
         // Some, or so many that one seldom ends before the next begins. Drawn apart, too.
         let migrations =

@@ -51,6 +51,8 @@ pub struct RunReport {
     pub recoveries: u64,
     /// Servers that were declared dead while they lived, and started again.
     pub expelled: u64,
+    /// Reads that clients did in the memory of servers.
+    pub mapped_reads: u64,
     /// Keys whose histories were shown to be linearizable.
     pub keys_linearizable: u64,
     /// Keys whose histories were too tangled to tell.

@@ -147,6 +147,7 @@ pub fn run_traced(
     }
     let mut nemesis = Nemesis::new(options.seed, &plan, &options.keep);
     let mut expelled = 0;
+    let mut mapped_reads = 0;
     let marks = Marks::count();
     let mut reached = None;
     guarded(&journal, || {
@@ -154,6 +155,7 @@ pub fn run_traced(
         cluster.work(&mut nemesis);
         let healthy = cluster.quiet(&mut nemesis);
         expelled = cluster.nodes.expelled;
+        mapped_reads = cluster.nodes.memories.reads();
         // What the checkers do reaches branches, too.
         reached = Some(marks.reached());
         if healthy {
@@ -162,6 +164,7 @@ pub fn run_traced(
     });
     let mut report = report(options, &plan, &sim, &journal, &nemesis, expelled);
     let reached = reached.unwrap_or_else(|| marks.reached()).into_iter();
+    report.mapped_reads = mapped_reads;
     report.marks = reached
         .map(|(name, times)| (name.to_owned(), times))
         .collect();
@@ -219,6 +222,7 @@ fn report(
         marks: BTreeMap::new(),
         recoveries: closed.recoveries,
         expelled,
+        mapped_reads: 0,
         keys_linearizable: verdict.linearizable,
         keys_undecided: verdict.undecided,
         trace_hash: format!("{:016x}", sim.trace_hash()),
@@ -302,6 +306,7 @@ impl<'s> Cluster<'s> {
             journal: journal.clone(),
             keys,
             plan: Arc::clone(plan),
+            memories: nodes.memories.clone(),
         };
         let observer = sim.process("observer");
         make_tables(sim, &observer, &shared);

@@ -10,6 +10,7 @@ mod volatile;
 use crate::check::{Check, Violation};
 use crate::cluster::attempts::Attempts;
 use crate::cluster::journal::{Journal, Keys};
+use crate::cluster::memory::Memories;
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::values;
 use crate::history::{
@@ -22,7 +23,7 @@ use bytes::Bytes;
 use pluvio_client::{
     Client, ClientError, ClientOptions, ErrorKind, Key, Number, Parts, RejectRules, Table,
 };
-use pluvio_env::Env;
+use pluvio_env::{Env, MappedMemory};
 use pluvio_units::HashKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     pub(super) journal: Journal,
     pub(super) keys: Arc<Keys>,
     pub(super) plan: Arc<Plan>,
+    /// The memory of servers.
+    pub(super) memories: Memories,
 }
 
 /// One client.
@@ -72,12 +75,15 @@ pub(super) struct Worker {
 }
 
 /// A client whose changes are counted by `attempts`.
-pub(super) fn recorded_client(env: &Env, plan: &Plan, attempts: &Attempts) -> Client {
+fn recorded_client(env: &Env, shared: &Shared, attempts: &Attempts) -> Client {
+    let plan = &shared.plan;
+    let memories = || Arc::new(shared.memories.clone()) as Arc<dyn MappedMemory>;
     let parts = Parts {
         clock: env.clock.clone(),
         rng: env.rng.clone(),
         network: Intercepted::new(env.network.clone(), attempts.clone()),
         tasks: Some(env.tasks.clone()),
+        mapped: plan.mapped_reads.then(memories),
     };
     let options = ClientOptions::new(super::nodes::coordinators(plan))
         .timeout(plan.timeout)
@@ -152,7 +158,7 @@ impl Worker {
         Self {
             number,
             env: env.clone(),
-            client: recorded_client(env, &shared.plan, &attempts),
+            client: recorded_client(env, shared, &attempts),
             attempts,
             tables: Vec::new(),
             draw: Stream::new(shared.sim.seed(), &name),

@@ -97,6 +97,7 @@ pub fn client(env: &Env, network: Arc<dyn Network>) -> Client {
         rng: env.rng.clone(),
         network,
         tasks: Some(env.tasks.clone()),
+        mapped: env.mapped.clone(),
     };
     let options = ClientOptions::new([Address::from(COORDINATOR)])
         .timeout(Duration::from_secs(60))

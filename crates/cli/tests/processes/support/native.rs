@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// An event loop for clients.
 #[derive(Clone)]
-pub struct Loop(Arc<OsRuntime>);
+pub struct Loop(pub Arc<OsRuntime>);
 
 impl BlockOn for Loop {
     fn block_on<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
