@@ -95,10 +95,10 @@ pub use transaction::{Commit, Transacted, Transaction};
 pub use pluvio_units::Deadline;
 pub use pluvio_wire::{
     Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind,
-    ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX, EnumeratedObject, FatalKind, Get,
-    GetTopKeys, Lifetime, MULTI_BYTES_MAX, MigrateTabletReply, MigrationStatus, Mutation, Opcode,
-    Operation, Outcome, Output, PUT_VERSION_MAX, Payload, Projection, ProjectionKind, QuotaState,
-    QuotaWish, RejectRules, RetryReason, ServerInfo, ServerList, ServerStatus, Span, TOP_KEYS_MAX,
-    TRANSACTION_STEPS_MAX, TableInfo, TableQuota, TopKeys, TouchIf, TransactionStep, Unfit,
-    WhichTablet,
+    ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX, DataDirectoryStatus, EnumeratedObject,
+    FatalKind, Get, GetTopKeys, Lifetime, MULTI_BYTES_MAX, MigrateTabletReply, MigrationStatus,
+    Mutation, Opcode, Operation, Outcome, Output, PUT_VERSION_MAX, Payload, Projection,
+    ProjectionKind, QuotaState, QuotaWish, RejectRules, RetryReason, ServerInfo, ServerList,
+    ServerStatus, Span, TOP_KEYS_MAX, TRANSACTION_STEPS_MAX, TableInfo, TableQuota, TopKeys,
+    TouchIf, TransactionStep, Unfit, WhichTablet,
 };
