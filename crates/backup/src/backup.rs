@@ -1,21 +1,22 @@
 //! The backup as its server sees it.
 
 use crate::catalogue::{Catalogue, Room};
+use crate::directory::{Directory, FRAMES};
 use crate::error::BackupError;
-use crate::frame::{DIRECTORY, Frame, ReplicaKey, Stage};
+use crate::frame::{Frame, ReplicaKey, Stage};
 use crate::options::BackupOptions;
 use crate::recovery::Recoveries;
 use crate::scan::scan;
 use crate::speed::disk_speed;
-use crate::stats::{BackupStats, Counters, read};
-use crate::syncer::Syncer;
+use crate::stats::{BackupStats, Counters, DirectoryStats, read};
 use core::future::poll_fn;
 use core::task::Poll;
 use pluvio_env::Env;
 use pluvio_units::{ClusterId, CoreId, SegmentId, ServerId};
 use pluvio_wire::{Refusal, RetryReason, ServerList};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -32,9 +33,11 @@ pub struct Backup(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) options: BackupOptions,
-    pub(crate) disk_mb_per_s: u32,
+    /// The backup itself.
+    pub(crate) me: Weak<Self>,
+    /// Where frames lie; the first one is that of `env`.
+    pub(crate) directories: Vec<Arc<Directory>>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) syncer: Arc<Syncer>,
     pub(crate) catalogue: Mutex<Catalogue>,
     pub(crate) recoveries: Recoveries,
     /// One run of garbage collection at a time.
@@ -50,29 +53,59 @@ impl Backup {
     /// See [`BackupError`].
     pub async fn start(env: Env, options: BackupOptions) -> Result<Self, BackupError> {
         let counters = Arc::new(Counters::default());
-        let found = scan(&env, &options, &counters).await?;
-        let disk_mb_per_s = disk_speed(&env).await;
-        let mut catalogue = Catalogue::of(found.cluster);
-        for frame in found.frames {
-            catalogue.insert_found(frame);
+        let directories = Directory::all(&env, &options.first, &options.further, &counters);
+        let mut catalogue = Catalogue::of(options.cluster);
+        let mut twice = Vec::new();
+        for home in &directories {
+            let found = scan(home, catalogue.cluster, &options, &counters).await;
+            let found = match found.map_err(|error| error.of_directory(home)) {
+                Ok(found) => found,
+                Err(error) if error.is_of_further() && options.leaves_failed => {
+                    tracing::error!(directory = home.name, %error, "a data directory cannot be read, and is left");
+                    home.set_left(error.to_string());
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            catalogue.cluster = found.cluster;
+            let frames = found.frames.into_iter();
+            twice.extend(frames.filter_map(|frame| catalogue.insert_better(frame)));
         }
-        tracing::info!(
-            frames = catalogue.frames.len(),
-            bytes = catalogue.bytes,
-            disk_mb_per_s,
-            "backup started"
-        );
-        Ok(Self(Arc::new(Inner {
-            syncer: Syncer::new(env.clone(), DIRECTORY, Arc::clone(&counters)),
+        for frame in twice {
+            tracing::info!(
+                path = frame.key.path(),
+                directory = frame.home.name,
+                "a frame is there twice, and the worse one is removed"
+            );
+            if let Err(error) = frame.home.env.disk.remove(&frame.key.path()).await {
+                tracing::warn!(%error, "cannot remove a frame");
+            }
+        }
+        for home in directories.iter().filter(|home| !home.is_left()) {
+            let mb_per_s = disk_speed(&home.env).await;
+            home.mb_per_s.store(mb_per_s, Ordering::Relaxed);
+            let (frames, bytes) = home.holds();
+            tracing::info!(
+                directory = home.name,
+                frames,
+                bytes,
+                mb_per_s,
+                "backup started"
+            );
+        }
+        let me = Self(Arc::new_cyclic(|me| Inner {
+            me: Weak::clone(me),
+            directories,
             recoveries: Recoveries::new(&options),
             catalogue: Mutex::new(catalogue),
             cleaning: tokio::sync::Mutex::new(()),
             garbage_started: false.into(),
             env,
             options,
-            disk_mb_per_s,
             counters,
-        })))
+        }));
+        me.watch_directories();
+        Ok(me)
     }
 
     /// The cluster that the frames, or the options, say this data directory belongs to.
@@ -81,10 +114,13 @@ impl Backup {
         self.0.catalogue().cluster
     }
 
-    /// How fast the disk is, in MB/s, at least 1. Goes into the server list.
+    /// How fast the disks are together, in MB/s, at least 1. Goes into the server list.
     #[must_use]
     pub fn disk_mb_per_s(&self) -> u32 {
-        self.0.disk_mb_per_s
+        let here = self.0.directories.iter().filter(|home| !home.is_left());
+        here.map(|home| home.speed())
+            .fold(0, u32::saturating_add)
+            .max(1)
     }
 
     /// The coordinator has given this server its id. Until then every write is put off.
@@ -95,7 +131,7 @@ impl Backup {
         let mut catalogue = self.0.catalogue();
         match catalogue.cluster {
             Some(ours) if ours != cluster => {
-                Err(BackupError::foreign(DIRECTORY.to_owned(), ours, cluster))
+                Err(BackupError::foreign(FRAMES.to_owned(), ours, cluster))
             }
             Some(_) | None => {
                 catalogue.cluster = Some(cluster);
@@ -134,7 +170,13 @@ impl Backup {
     pub async fn hangs(&self) -> String {
         loop {
             self.0.env.clock.sleep(HANG_LOOK_PAUSE).await;
-            let busiest = self.0.catalogue().busiest(self.0.env.clock.now());
+            let now = self.0.env.clock.now();
+            let busiest = {
+                let catalogue = self.0.catalogue();
+                let here = self.0.directories.iter().filter(|home| !home.is_left());
+                let busy = here.filter_map(|home| catalogue.busiest(home, now));
+                busy.max_by_key(|(_, time)| *time)
+            };
             if let Some((key, time)) = busiest.filter(|(_, time)| *time >= HANG_MAX) {
                 pluvio_units::mark("backup-hangs");
                 let (path, seconds) = (key.path(), time.as_secs());
@@ -165,6 +207,30 @@ impl Backup {
             recovery_evicted: read(&counters.recovery_evicted),
             recovery_buffer_bytes,
         }
+    }
+
+    /// The data directories, the first one first.
+    #[must_use]
+    pub fn directories(&self) -> Vec<DirectoryStats> {
+        let directory = |home: &Arc<Directory>| {
+            let (frames, frame_bytes) = home.holds();
+            DirectoryStats {
+                name: home.name.clone(),
+                left: home.why_left().map(str::to_owned),
+                frames,
+                frame_bytes,
+                room: home.room(),
+                mb_per_s: home.speed(),
+            }
+        };
+        let missing = self.0.options.missing.iter();
+        let missing = missing.map(|(name, why)| DirectoryStats {
+            name: name.clone(),
+            left: Some(why.clone()),
+            ..DirectoryStats::default()
+        });
+        let here = self.0.directories.iter().map(directory);
+        here.chain(missing).collect()
     }
 
     /// Every frame, by master and segment, with whether it is of any use; for checkers.
@@ -220,6 +286,7 @@ impl Inner {
         Room {
             frame_bytes_max: self.options.frame_bytes_max,
             open_frames_max: self.options.open_frames_max,
+            segment_bytes: self.options.segment_bytes as u64,
         }
     }
 }

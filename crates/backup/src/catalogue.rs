@@ -1,5 +1,6 @@
 //! Which frames there are, and which masters may write: everything behind the backup's one lock.
 
+use crate::directory::{Directory, Offer, READ_MAX, SLOW, WRITE_MAX, choose};
 use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
 use crate::plan::created;
 use core::time::Duration;
@@ -30,8 +31,8 @@ pub(crate) struct Catalogue {
     pub(crate) frames: BTreeMap<ReplicaKey, Arc<Frame>>,
     /// Replacements that are not complete.
     pub(crate) rewrites: BTreeMap<ReplicaKey, Arc<Frame>>,
-    /// Keys of frames open for writing.
-    open: BTreeSet<ReplicaKey>,
+    /// Keys of frames open for writing, and the numbers of their data directories.
+    open: BTreeMap<ReplicaKey, usize>,
     masters: BTreeMap<ServerId, MasterState>,
     /// Freed segments that are remembered, of all masters.
     freed: usize,
@@ -52,6 +53,7 @@ struct MasterState {
 pub(crate) struct Room {
     pub(crate) frame_bytes_max: u64,
     pub(crate) open_frames_max: usize,
+    pub(crate) segment_bytes: u64,
 }
 
 impl Catalogue {
@@ -65,9 +67,132 @@ impl Catalogue {
 
     /// Puts in a frame found at start.
     pub(crate) fn insert_found(&mut self, frame: Arc<Frame>) {
-        self.bytes += frame.state().file_bytes();
+        self.came(&frame);
         self.found += 1;
         self.frames.insert(frame.key, frame);
+    }
+
+    /// Of a replica found at start in two data directories, the frame that recovery can do more
+    /// with is kept. Gives the other one (BACKUP-14).
+    pub(crate) fn insert_better(&mut self, frame: Arc<Frame>) -> Option<Arc<Frame>> {
+        let Some(known) = self.frames.get(&frame.key) else {
+            self.insert_found(frame);
+            return None;
+        };
+        pluvio_units::mark("backup-finds-frame-twice");
+        let worth = |frame: &Frame| {
+            let state = frame.state();
+            let usable = is_visible(&state);
+            (usable, state.closed, state.epoch, state.certified)
+        };
+        if worth(known) >= worth(&frame) {
+            return Some(frame);
+        }
+        let worse = self.frames.remove(&frame.key);
+        if let Some(worse) = &worse {
+            self.went(worse);
+            self.found -= 1;
+        }
+        self.insert_found(frame);
+        worse
+    }
+
+    /// A frame is there.
+    fn came(&mut self, frame: &Frame) {
+        let bytes = frame.state().file_bytes();
+        self.bytes += bytes;
+        frame.home.holds_more(1, bytes.cast_signed());
+    }
+
+    /// A frame is here no more.
+    fn went(&mut self, frame: &Frame) {
+        let bytes = frame.state().file_bytes();
+        self.bytes -= bytes;
+        frame.home.holds_more(-1, -bytes.cast_signed());
+    }
+
+    /// The data directory for the next frame.
+    fn home_of_next<'a>(
+        &self,
+        homes: &'a [Arc<Directory>],
+        room: Room,
+        now: Moment,
+    ) -> Option<&'a Arc<Directory>> {
+        if let [only] = homes {
+            return Some(only);
+        }
+        let mut open = vec![0_u64; homes.len()];
+        for home in self.open.values() {
+            if let Some(number) = open.get_mut(*home) {
+                *number += 1;
+            }
+        }
+        let here = homes.iter().zip(&open).filter(|(home, _)| !home.is_left());
+        let offers: Vec<_> = here
+            .map(|(home, open)| {
+                // Open frames grow.
+                let grows = open * room.segment_bytes;
+                let slow = self.busy_for(home, now) >= SLOW;
+                let offer = Offer {
+                    bytes: home.holds().1.saturating_add(grows),
+                    room: home.room().map(|room| room.saturating_sub(grows)),
+                    mb_per_s: home.speed(),
+                    avoided: slow || !home.is_well(now),
+                };
+                (home.index, offer)
+            })
+            .collect();
+        choose(&offers, room.segment_bytes).and_then(|index| homes.get(index))
+    }
+
+    /// For how long something is under way in a data directory.
+    pub(crate) fn busy_for(&self, home: &Directory, now: Moment) -> Duration {
+        let write = self.busiest(home, now).map(|(_, time)| time);
+        home.others_for(now).max(write.unwrap_or_default())
+    }
+
+    /// Whether another data directory works while `this` does not.
+    pub(crate) fn another_works(
+        &self,
+        homes: &[Arc<Directory>],
+        this: &Directory,
+        now: Moment,
+    ) -> bool {
+        let works = |home: &&Arc<Directory>| home.is_well(now) && self.busy_for(home, now) < SLOW;
+        let mut others = homes.iter().filter(|home| home.index != this.index);
+        others.any(|home| works(&home))
+    }
+
+    /// Something in this data directory has not ended for too long.
+    pub(crate) fn hangs(&self, home: &Directory, now: Moment) -> bool {
+        let write = self.busiest(home, now).map(|(_, time)| time);
+        write.is_some_and(|time| time >= WRITE_MAX) || home.others_for(now) >= READ_MAX
+    }
+
+    /// A data directory is left: its frames are lost. Gives those that masters may count on
+    /// (BACKUP-14).
+    pub(crate) fn leave(&mut self, home: &Directory, why: &str) -> (u64, Vec<ReplicaKey>) {
+        home.set_left(why.to_owned());
+        let mut told = BTreeSet::new();
+        let mut lost = 0;
+        let is_there = |frame: &&Arc<Frame>| frame.home.index == home.index;
+        for frame in self.frames.values().filter(is_there) {
+            let state = frame.state();
+            // Nobody counts on what an earlier life has left.
+            if !state.found {
+                told.insert(frame.key);
+            }
+            lost += u64::from(matches!(state.stage, Stage::Creating | Stage::Usable));
+            frame.lose(format!("its data directory {} was left: {why}", home.name));
+        }
+        let there = self.rewrites.values().filter(is_there);
+        let rewrites: Vec<_> = there.cloned().collect();
+        for frame in rewrites {
+            told.insert(frame.key);
+            self.forget(&frame);
+        }
+        self.open.retain(|_, index| *index != home.index);
+        (lost, told.into_iter().collect())
     }
 
     /// Takes a newer server list.
@@ -158,6 +283,11 @@ impl Catalogue {
         Ok(())
     }
 
+    /// Whether a server list has had room for a master: one that is missing has left.
+    pub(crate) fn is_known(&self, master: ServerId) -> bool {
+        master <= self.newest
+    }
+
     /// Refuses a master from now on (BACKUP-4).
     pub(crate) fn fence(&mut self, master: ServerId) {
         self.masters.entry(master).or_default().recovering = true;
@@ -187,6 +317,8 @@ impl Catalogue {
         key: ReplicaKey,
         request: &WriteReplica,
         room: Room,
+        homes: &[Arc<Directory>],
+        now: Moment,
     ) -> Result<Arc<Frame>, Refusal> {
         let not_found = |why: &str| {
             Err(Refusal::fatal(
@@ -208,7 +340,7 @@ impl Catalogue {
             && !(frame.is_found() && request.rewriting)
         {
             if frame.is_found() && !frame.state().closed {
-                self.open.insert(key);
+                self.open.insert(key, frame.home.index);
             }
             return Ok(Arc::clone(frame));
         }
@@ -218,15 +350,18 @@ impl Catalogue {
         if self.open.len() >= room.open_frames_max || self.bytes >= room.frame_bytes_max {
             return Err(no_space());
         }
-        let frame = Frame::new(key, created(request));
+        let Some(home) = self.home_of_next(homes, room, now) else {
+            return Err(no_space());
+        };
+        let frame = Frame::new(key, created(request), home);
         let map = if request.rewriting {
             &mut self.rewrites
         } else {
             &mut self.frames
         };
         map.insert(key, Arc::clone(&frame));
-        self.open.insert(key);
-        self.bytes += frame.state().file_bytes();
+        self.open.insert(key, home.index);
+        self.came(&frame);
         Ok(frame)
     }
 
@@ -247,7 +382,9 @@ impl Catalogue {
     /// A write was done. A frame that was taken out meanwhile is no longer counted.
     pub(crate) fn applied(&mut self, frame: &Arc<Frame>, next: FrameState) {
         if self.holds(frame) {
-            self.bytes += next.file_bytes() - frame.state().file_bytes();
+            let more = next.file_bytes() - frame.state().file_bytes();
+            self.bytes += more;
+            frame.home.holds_more(0, more.cast_signed());
             if next.closed {
                 self.open.remove(&frame.key);
             }
@@ -266,7 +403,7 @@ impl Catalogue {
             "BACKUP-2: one replacement of a replica at a time"
         );
         if let Some(old) = self.frames.insert(frame.key, mine) {
-            self.bytes -= old.state().file_bytes();
+            self.went(&old);
             self.found -= usize::from(old.is_found());
             old.set_stage(Stage::Gone);
         }
@@ -275,13 +412,17 @@ impl Catalogue {
 
     /// Forgets a frame that could not be created.
     pub(crate) fn forget(&mut self, frame: &Arc<Frame>) {
+        let mut was_here = false;
         for map in [&mut self.frames, &mut self.rewrites] {
             if map.get(&frame.key).is_some_and(|f| Arc::ptr_eq(f, frame)) {
                 map.remove(&frame.key);
                 self.open.remove(&frame.key);
-                self.bytes -= frame.state().file_bytes();
-                self.found -= usize::from(frame.is_found());
+                was_here = true;
             }
+        }
+        if was_here {
+            self.went(frame);
+            self.found -= usize::from(frame.is_found());
         }
         frame.set_stage(Stage::Gone);
     }
@@ -297,7 +438,7 @@ impl Catalogue {
             .flatten()
             .collect();
         for frame in &taken {
-            self.bytes -= frame.state().file_bytes();
+            self.went(frame);
             self.found -= usize::from(frame.is_found());
         }
         taken
@@ -332,12 +473,13 @@ impl Catalogue {
         self.found
     }
 
-    /// The frame whose write is under way longest, and for how long.
-    pub(crate) fn busiest(&self, now: Moment) -> Option<(ReplicaKey, Duration)> {
-        let open = self.open.iter();
+    /// The frame in a data directory whose write is under way longest, and for how long.
+    pub(crate) fn busiest(&self, home: &Directory, now: Moment) -> Option<(ReplicaKey, Duration)> {
+        let open = self.open.keys();
         let frames = open.flat_map(|key| [self.frames.get(key), self.rewrites.get(key)]);
         let busy = frames
             .flatten()
+            .filter(|frame| frame.home.index == home.index)
             .map(|frame| (frame.key, frame.busy_for(now)));
         busy.max_by_key(|(_, time)| *time)
     }

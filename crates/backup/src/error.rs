@@ -1,5 +1,6 @@
 //! Why a backup does not start.
 
+use crate::directory::Directory;
 use pluvio_env::DiskError;
 use pluvio_units::ClusterId;
 
@@ -10,6 +11,15 @@ pub enum BackupError {
     /// The disk refused. Retryable once the cause is mended.
     #[error("cannot use the frames in the data directory: {0}")]
     Disk(#[from] DiskError),
+    /// The disk of a further data directory refused. Retryable once the cause is mended, or with
+    /// [`crate::BackupOptions::leaves_failed`].
+    #[error("cannot use the frames in {directory}: {error}")]
+    FurtherDisk {
+        /// Its name.
+        directory: String,
+        /// What the disk says.
+        error: DiskError,
+    },
     /// Frames of another cluster. Not retryable.
     #[error(
         "{path} belongs to cluster {found:016x}, this server to {expected:016x}: use the right data directory, or an empty one"
@@ -35,6 +45,39 @@ pub enum BackupError {
 }
 
 impl BackupError {
+    /// Says in which data directory it happened, if that is not the first one.
+    pub(crate) fn of_directory(self, home: &Directory) -> Self {
+        if home.index == 0 {
+            return self;
+        }
+        let name = &home.name;
+        match self {
+            Self::Disk(error) => Self::FurtherDisk {
+                directory: name.clone(),
+                error,
+            },
+            Self::ForeignCluster {
+                path,
+                found,
+                expected,
+            } => Self::ForeignCluster {
+                path: format!("{name}/{path}"),
+                found,
+                expected,
+            },
+            Self::FormatVersion { path, version } => Self::FormatVersion {
+                path: format!("{name}/{path}"),
+                version,
+            },
+            other @ Self::FurtherDisk { .. } => other,
+        }
+    }
+
+    /// Whether the disk of a further data directory is to blame.
+    pub(crate) fn is_of_further(&self) -> bool {
+        matches!(self, Self::FurtherDisk { .. })
+    }
+
     pub(crate) fn foreign(path: String, found: ClusterId, expected: ClusterId) -> Self {
         Self::ForeignCluster {
             path,

@@ -5,6 +5,7 @@
 //!  | slot 0 | slot 1 | (unused) | bytes | certificate, its bytes | certificate, its bytes | …
 //! ```
 
+use crate::directory::{Directory, FRAMES as DIRECTORY};
 use core::time::Duration;
 use pluvio_env::{File, Moment};
 use pluvio_format::{CertificatePlace, FRAME_DATA_OFFSET, FrameHeader, LastWrite, SegmentKind};
@@ -12,8 +13,6 @@ use pluvio_units::{ClusterId, LogId, ReplicationEpoch, SegmentId, ServerId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The directory of all frames.
-pub(crate) const DIRECTORY: &str = "frames";
 /// Ends the name of a frame that is being rewritten.
 const REWRITING: &str = ".new";
 
@@ -167,9 +166,14 @@ impl FrameState {
     }
 }
 
+/// The right to change a frame's file, which is here while the frame is open for writing.
+pub(crate) type Turn<'a> = tokio::sync::MutexGuard<'a, Option<Arc<dyn File>>>;
+
 /// One replica.
 pub(crate) struct Frame {
     pub(crate) key: ReplicaKey,
+    /// Where its file is.
+    pub(crate) home: Arc<Directory>,
     state: Mutex<FrameState>,
     /// Since when a write to it is under way, in microseconds and one more; 0: none is.
     busy_since: AtomicU64,
@@ -178,9 +182,10 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    pub(crate) fn new(key: ReplicaKey, state: FrameState) -> Arc<Self> {
+    pub(crate) fn new(key: ReplicaKey, state: FrameState, home: &Arc<Directory>) -> Arc<Self> {
         Arc::new(Self {
             key,
+            home: Arc::clone(home),
             state: Mutex::new(state),
             busy_since: AtomicU64::new(0),
             turn: tokio::sync::Mutex::new(None),
@@ -212,9 +217,23 @@ impl Frame {
         self.lock().clone()
     }
 
-    /// Replaces what is known; only by the holder of the turn.
+    /// Waits for the turn; `None` when its data directory is left.
+    pub(crate) async fn turn(&self) -> Option<Turn<'_>> {
+        self.home.unless_left(self.turn.lock()).await
+    }
+
+    /// Replaces what is known; only by the holder of the turn. A frame that is lost stays so
+    /// (BACKUP-14).
     pub(crate) fn set(&self, state: FrameState) {
-        *self.lock() = state;
+        let mut now = self.lock();
+        if !self.home.is_left() {
+            *now = state;
+        }
+    }
+
+    /// Its data directory was left; only after that was noted there.
+    pub(crate) fn lose(&self, why: String) {
+        self.lock().stage = Stage::Damaged(why);
     }
 
     /// Changes the stage; gives the former one.

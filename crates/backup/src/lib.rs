@@ -33,6 +33,10 @@
 //!   one that lacks a part and is not the last.
 //! - BACKUP-13: a backup whose disk hangs says so, and its server ends. So the others take it for
 //!   dead, and no master waits for it.
+//! - BACKUP-14: a data directory whose device fails or hangs is left, if another one works. Its
+//!   frames are lost until the process is started again: they are offered to no recovery, and
+//!   written no more. The masters are told of each. Of a replica that a start finds in two data
+//!   directories, the one that recovery can do more with is kept.
 //!
 //! Threads: a [`Backup`] is a cheap handle, used from every core. One lock guards the catalogue
 //! and is never held over an await; each frame has a turn (an async lock), held over its I/O. A
@@ -44,9 +48,11 @@
 mod backup;
 mod buckets;
 mod catalogue;
+mod directory;
 mod error;
 mod frame;
 mod garbage;
+mod lost;
 mod options;
 mod plan;
 mod recovery;
@@ -57,6 +63,7 @@ mod syncer;
 mod write;
 
 pub use backup::Backup;
+pub use directory::DataDirectory;
 pub use error::BackupError;
-pub use options::BackupOptions;
-pub use stats::BackupStats;
+pub use options::{BackupOptions, FirstDirectory};
+pub use stats::{BackupStats, DirectoryStats};

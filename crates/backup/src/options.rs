@@ -1,13 +1,32 @@
 //! What can be set.
 
+use crate::directory::DataDirectory;
 use core::time::Duration;
 use pluvio_units::{ClusterId, SEGLET_BYTES, SEGMENT_BYTES};
+
+/// What people call the first data directory: its path.
+#[derive(Clone, Debug)]
+pub struct FirstDirectory(pub String);
+
+impl Default for FirstDirectory {
+    fn default() -> Self {
+        Self("the data directory".to_owned())
+    }
+}
 
 /// What can be set for a backup.
 #[derive(Clone, Debug)]
 pub struct BackupOptions {
     /// The cluster the data directory belongs to, when that is known.
     pub cluster: Option<ClusterId>,
+    /// The name of the data directory whose disk the environment has.
+    pub first: FirstDirectory,
+    /// More data directories, each on a device of its own: one of all may fail (BACKUP-14).
+    pub further: Vec<DataDirectory>,
+    /// Data directories that are left out, and why: for the status.
+    pub missing: Vec<(String, String)>,
+    /// Start also if the disk of one of these fails while it is looked at. It is left then.
+    pub leaves_failed: bool,
     /// Most bytes of all frames together; one more open is refused as `NoSpace`. Writes to frames
     /// that are open already go on, so the disk should have room for `open_frames_max` segments
     /// more.
@@ -35,6 +54,10 @@ impl Default for BackupOptions {
     fn default() -> Self {
         Self {
             cluster: None,
+            first: FirstDirectory::default(),
+            further: Vec::new(),
+            missing: Vec::new(),
+            leaves_failed: false,
             frame_bytes_max: u64::MAX,
             open_frames_max: 1024,
             recovery_buffer_bytes: 128 << 20,

@@ -291,7 +291,7 @@ impl Backup {
         // Whatever is being completed is complete, or, behind a fence, never will be, once we have
         // had its turn.
         for frame in rewrites {
-            drop(frame.turn.lock().await);
+            drop(frame.turn().await);
         }
         let (frames, _) = self.0.catalogue().frames_of(master);
         let mut reply = StartRecoveryReply::default();
@@ -488,7 +488,7 @@ impl fmt::Display for Unread {
 
 impl Inner {
     async fn describe(&self, frame: &Arc<Frame>, reply: &mut StartRecoveryReply) {
-        drop(frame.turn.lock().await);
+        drop(frame.turn().await);
         let state = frame.state();
         let segment = frame.key.segment;
         match &state.stage {
@@ -502,7 +502,7 @@ impl Inner {
         let mut head = None;
         if state.kind == SegmentKind::Head && !state.closed {
             let parsed = self.read(frame).await.and_then(|(image, header)| {
-                let boot = self.env.disk.boot();
+                let boot = frame.home.env.disk.boot();
                 let doubt = (state.copies(boot), state.may_lack(boot));
                 let info = head_info(&image, &header, self.options.seglet_bytes, doubt);
                 info.map_err(Unread::Damaged)
@@ -536,20 +536,24 @@ impl Inner {
             .cluster
             .ok_or_else(|| Unread::NotNow("of no known cluster".to_owned()))?;
         let header = state.header(cluster, frame.key);
-        let disk_failed = |e: pluvio_env::DiskError| Unread::NotNow(e.to_string());
-        let file = self
-            .env
-            .disk
-            .open(&frame.key.path(), OpenMode::Existing)
-            .await
-            .map_err(disk_failed)?;
         let length = state.certified as usize;
         let there = match state.in_line_from {
             None => length,
             Some(_) => state.end as usize,
         };
-        let read = file.read_at(FRAME_DATA_OFFSET as u64, there).await;
-        let mut image = read.map_err(disk_failed)?;
+        let home = &frame.home;
+        let read = async {
+            let _under_way = home.under_way();
+            let path = frame.key.path();
+            let file = home.env.disk.open(&path, OpenMode::Existing).await?;
+            file.read_at(FRAME_DATA_OFFSET as u64, there).await
+        };
+        let read = home.unless_left(read).await;
+        let read = read.ok_or_else(|| Unread::NotNow("its data directory was left".to_owned()))?;
+        let mut image = read.map_err(|error| {
+            self.disk_failed(home);
+            Unread::NotNow(error.to_string())
+        })?;
         if state.in_line_from.is_some() {
             image = self.without_certificates(header, image, length).await?;
         }
@@ -597,7 +601,7 @@ impl Inner {
             )
         };
         let frame = frame.ok_or_else(missing)?;
-        drop(frame.turn.lock().await);
+        drop(frame.turn().await);
         let state = frame.state();
         match &state.stage {
             Stage::Damaged(why) => return Err(self.corrupt(key.segment, why)),

@@ -1,8 +1,9 @@
 //! The look at the disk at start: which frames a former life left, and whether they are whole.
 
 use crate::buckets::valid_prefix;
+use crate::directory::{Directory, FRAMES as DIRECTORY};
 use crate::error::BackupError;
-use crate::frame::{DIRECTORY, Frame, FrameState, ReplicaKey, Stage};
+use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
 use crate::options::BackupOptions;
 use crate::stats::{Counters, count};
 use pluvio_env::{DiskError, Env, File, OpenMode};
@@ -30,12 +31,14 @@ pub(crate) struct Found {
 /// See [`BackupError`]. A damaged frame is no error: it is counted and kept, so that people can
 /// look at it and recovery can say what is wrong.
 pub(crate) async fn scan(
-    env: &Env,
+    home: &Arc<Directory>,
+    cluster: Option<ClusterId>,
     options: &BackupOptions,
     counters: &Counters,
 ) -> Result<Found, BackupError> {
+    let env = &home.env;
     let mut found = Found {
-        cluster: options.cluster,
+        cluster,
         frames: Vec::new(),
     };
     // Everything is looked at before anything is removed: a foreign directory stays as it is.
@@ -70,7 +73,7 @@ pub(crate) async fn scan(
             tracing::warn!(path = key.path(), why, "a damaged frame");
             count(&counters.damaged, 1);
         }
-        found.frames.push(Frame::new(key, state));
+        found.frames.push(Frame::new(key, state, home));
     }
     for path in leftovers {
         env.disk.remove(&path).await?;

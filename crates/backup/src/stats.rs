@@ -35,6 +35,24 @@ pub struct BackupStats {
     pub recovery_buffer_bytes: u64,
 }
 
+/// One data directory of a backup.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DirectoryStats {
+    /// For people: its path.
+    pub name: String,
+    /// Why it was left, if it was (BACKUP-14).
+    pub left: Option<String>,
+    /// Frames in it; if it was left, those that were.
+    pub frames: u64,
+    /// Bytes of these.
+    pub frame_bytes: u64,
+    /// Bytes that the file system has left. `None`: not known, or not asked, as where there is one
+    /// data directory.
+    pub room: Option<u64>,
+    /// How fast the disk is, in MB/s, as measured at start.
+    pub mb_per_s: u32,
+}
+
 /// Counters that only grow. Relaxed everywhere: nothing is decided by them.
 #[derive(Default)]
 pub(crate) struct Counters {

@@ -2,7 +2,8 @@
 
 use crate::backup::{Backup, Inner};
 use crate::catalogue::no_space;
-use crate::frame::{DIRECTORY, Frame, FrameState, ReplicaKey, Stage};
+use crate::directory::{Directory, FRAMES};
+use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
 use crate::plan::{Plan, check_shape, plan};
 use crate::stats::count;
 use bytes::Bytes;
@@ -69,8 +70,28 @@ impl Backup {
     }
 }
 
+/// What came of a write.
+enum Written {
+    Done(Result<(), Refusal>),
+    /// A new frame's data directory is full, and another one may take it. Its header was not
+    /// written, so nothing of it can be found, even if the file stays.
+    Elsewhere(Refusal),
+}
+
 impl Inner {
     async fn write(&self, request: &WriteReplica) -> Result<(), Refusal> {
+        let mut tries = self.directories.len();
+        loop {
+            tries = tries.saturating_sub(1);
+            match self.write_once(request).await? {
+                Written::Done(result) => return result,
+                Written::Elsewhere(refusal) if tries == 0 => return Err(refusal),
+                Written::Elsewhere(_) => pluvio_units::mark("backup-opens-frame-elsewhere"),
+            }
+        }
+    }
+
+    async fn write_once(&self, request: &WriteReplica) -> Result<Written, Refusal> {
         check_shape(request, self.options.segment_bytes)?;
         let key = ReplicaKey {
             master: request.master,
@@ -80,31 +101,42 @@ impl Inner {
             let mut catalogue = self.catalogue();
             catalogue.check_member(request.master, request.cluster)?;
             catalogue.check_fence(request.master)?;
-            catalogue.frame_for(key, request, self.room())
+            let now = self.env.clock.now();
+            catalogue.frame_for(key, request, self.room(), &self.directories, now)
         };
         let frame = frame.inspect_err(|refusal| self.count_refusal(refusal))?;
-        let mut turn = frame.turn.lock().await;
+        let mut turn = frame.turn().await.ok_or_else(|| lost(request))?;
         // BACKUP-4: recovery first fences the master, then takes each frame's turn.
         self.catalogue().check_fence(request.master)?;
         let state = frame.state();
         let plan = plan(&state, request)?;
         frame.set_busy(Some(self.env.clock.now()));
-        let result = self
-            .execute(&frame, &mut turn, request, &state, &plan)
-            .await;
+        let work = self.execute(&frame, &mut turn, request, &state, &plan);
+        let result = frame.home.unless_left(work).await;
         frame.set_busy(None);
         match result {
-            Ok(()) => {
+            // BACKUP-14: what it says now does not count.
+            Some(_) if frame.home.is_left() => Err(lost(request)),
+            None => Err(lost(request)),
+            Some(Ok(())) => {
                 count(&self.counters.writes, 1);
-                Ok(())
+                Ok(Written::Done(Ok(())))
             }
-            Err(error) => {
-                let refusal = self.write_failed(&frame, &state, error).await;
+            Some(Err(error)) => {
+                let _under_way = frame.home.under_way();
+                let is_new = state.sequence == 0 && state.written == 0;
+                let elsewhere = is_new && matches!(error, DiskError::Full { .. });
+                let failed = self.write_failed(&frame, &state, error);
+                let refusal = frame.home.unless_left(failed).await;
+                let refusal = refusal.ok_or_else(|| lost(request))?;
                 if frame.state().stage != state.stage {
                     *turn = None;
                 }
                 self.count_refusal(&refusal);
-                Err(refusal)
+                Ok(match elsewhere {
+                    true => Written::Elsewhere(refusal),
+                    false => Written::Done(Err(refusal)),
+                })
             }
         }
     }
@@ -140,7 +172,7 @@ impl Inner {
         let fresh = &request.data[plan.skip..];
         let mut next = plan.next.clone();
         // BACKUP-11
-        next.boot = self.env.disk.boot();
+        next.boot = frame.home.env.disk.boot();
         let certificate = self.certify(&frame, &plan, &mut next, fresh);
         match file.write_both_now(state.file_bytes(), &certificate, fresh)? {
             Ok(()) => {
@@ -177,7 +209,7 @@ impl Inner {
         if let Some(first) = &plan.header_first {
             self.write_header(frame, &file, first).await?;
             if request.synced {
-                self.sync(&file, false).await?;
+                sync(&frame.home, &file, false).await?;
             }
         }
         count(&self.counters.bytes_written, fresh.len() as u64);
@@ -187,7 +219,7 @@ impl Inner {
             next.boot = if request.synced {
                 0
             } else {
-                self.env.disk.boot()
+                frame.home.env.disk.boot()
             };
         }
         let at = state.file_bytes();
@@ -199,7 +231,7 @@ impl Inner {
             file.write_at(at, fresh).await?;
         }
         if plan.sync_first {
-            self.sync(&file, false).await?;
+            sync(&frame.home, &file, false).await?;
         }
         if plan.header {
             let header = self.write_header(frame, &file, &next).await?;
@@ -209,7 +241,7 @@ impl Inner {
         }
         if plan.sync {
             // The first sync of a file must cover its name too.
-            self.sync(&file, state.sequence == 0).await?;
+            sync(&frame.home, &file, state.sequence == 0).await?;
             next.unsynced = false;
         }
         if plan.complete {
@@ -260,11 +292,6 @@ impl Inner {
         Ok(header)
     }
 
-    async fn sync(&self, file: &Arc<dyn File>, directory: bool) -> Result<(), DiskError> {
-        let synced = self.syncer.sync(Arc::clone(file), directory);
-        synced.await.map_err(unsyncable)
-    }
-
     /// The replacement counts from here on (BACKUP-2).
     async fn complete(
         &self,
@@ -275,17 +302,24 @@ impl Inner {
         let old = self.catalogue().frames.get(&frame.key).cloned();
         // While garbage collection removes the old file, nothing may take its name.
         let _old_turn = match &old {
-            Some(old) => Some(old.turn.lock().await),
+            Some(old) => old.turn().await,
             None => None,
         };
-        self.env
-            .disk
-            .rename(&frame.key.rewriting_path(), &frame.key.path())
-            .await?;
+        let disk = &*frame.home.env.disk;
+        let path = frame.key.path();
+        disk.rename(&frame.key.rewriting_path(), &path).await?;
         if synced {
-            let synced = self.env.disk.sync_directory(DIRECTORY).await;
+            let synced = disk.sync_directory(FRAMES).await;
             // Whatever it says: the file has its name already, and the write cannot be done again.
             synced.map_err(|error| sync_failed(&error))?;
+        }
+        let elsewhere = |old: &&Arc<Frame>| old.home.index != frame.home.index;
+        if let Some(old) = old.as_ref().filter(elsewhere) {
+            let removed = old.home.unless_left(old.home.env.disk.remove(&path)).await;
+            // A start that finds both keeps the better one.
+            if let Some(Err(error)) = removed {
+                tracing::warn!(%error, "cannot remove a frame that was replaced");
+            }
         }
         let mut catalogue = self.catalogue();
         catalogue.applied(frame, next);
@@ -310,7 +344,7 @@ impl Inner {
         if let Some(file) = turn {
             return Ok(Arc::clone(file));
         }
-        let disk = &*self.env.disk;
+        let disk = &*frame.home.env.disk;
         let path = path_of(frame, state);
         let file = if created {
             // A leftover may hold an old header with a larger sequence number.
@@ -334,7 +368,8 @@ impl Inner {
     ) -> Refusal {
         let created = state.sequence == 0 && state.written == 0;
         if created {
-            if let Err(error) = self.env.disk.remove(&path_of(frame, state)).await {
+            let path = path_of(frame, state);
+            if let Err(error) = frame.home.env.disk.remove(&path).await {
                 tracing::warn!(%error, "cannot remove a frame that could not be opened");
             }
             self.catalogue().forget(frame);
@@ -349,6 +384,7 @@ impl Inner {
         if let DiskError::Full { path } = error {
             pluvio_units::mark("backup-disk-full");
             tracing::info!(path, "no space left for a replica");
+            frame.home.was_full();
             return no_space();
         }
         if matches!(error, DiskError::TooManyFiles { .. }) {
@@ -356,14 +392,21 @@ impl Inner {
             return no_space();
         }
         pluvio_units::mark("backup-disk-failed");
-        tracing::warn!(%error, "a replica is lost: its disk failed");
+        tracing::warn!(%error, directory = frame.home.name, "a replica is lost: its disk failed");
+        self.disk_failed(&frame.home);
         if !created {
             self.damaged(frame, error.to_string());
         }
-        Refusal::fatal(
-            FatalKind::Corrupt,
-            format!("segment {}: {error}", frame.key.segment),
-        )
+        // A backup with other data directories is of use for other segments.
+        let now = self.env.clock.now();
+        let kind = match self
+            .catalogue()
+            .another_works(&self.directories, &frame.home, now)
+        {
+            true => FatalKind::NotFound,
+            false => FatalKind::Corrupt,
+        };
+        Refusal::fatal(kind, format!("segment {}: {error}", frame.key.segment))
     }
 
     /// A frame turned out to be useless.
@@ -396,17 +439,22 @@ impl Inner {
     /// Takes a replica away; with `remember`, for good (BACKUP-3).
     pub(crate) async fn free(&self, key: ReplicaKey, remember: bool) -> Result<(), Refusal> {
         let taken = self.catalogue().take(key, remember);
+        let mut homes = vec![false; self.directories.len()];
         for frame in &taken {
             // Whoever has the turn may still rename the file.
-            let mut turn = frame.turn.lock().await;
-            *turn = None;
+            if let Some(mut turn) = frame.turn().await {
+                *turn = None;
+            }
             frame.set_stage(Stage::Gone);
+            homes[frame.home.index] = true;
         }
-        // Also when nothing was taken: an earlier attempt may have failed at this point.
-        for path in [key.path(), key.rewriting_path()] {
-            if let Err(error) = self.env.disk.remove(&path).await {
-                tracing::warn!(%error, "cannot remove a frame");
-                return Err(Refusal::retry(Duration::from_secs(1), RetryReason::Busy));
+        for home in &self.directories {
+            // Also when nothing was taken: an earlier attempt may have failed at this point.
+            if !taken.is_empty() && !homes[home.index] {
+                continue;
+            }
+            for path in [key.path(), key.rewriting_path()] {
+                self.remove(home, &path).await?;
             }
         }
         count(&self.counters.freed, taken.len() as u64);
@@ -415,7 +463,7 @@ impl Inner {
 
     /// Frees a replica found at start, unless its master has claimed it meanwhile.
     pub(crate) async fn free_found(&self, frame: &Arc<Frame>) -> Result<(), Refusal> {
-        let _turn = frame.turn.lock().await;
+        let turn = frame.turn().await;
         let still = self
             .catalogue()
             .frames
@@ -424,14 +472,40 @@ impl Inner {
         if !still || !frame.is_found() {
             return Ok(());
         }
-        if let Err(error) = self.env.disk.remove(&frame.key.path()).await {
-            tracing::warn!(%error, "cannot remove a frame");
-            return Err(Refusal::retry(Duration::from_secs(1), RetryReason::Busy));
-        }
+        self.remove(&frame.home, &frame.key.path()).await?;
         self.catalogue().forget(frame);
         count(&self.counters.freed, 1);
+        drop(turn);
         Ok(())
     }
+
+    /// Removes a file, unless its data directory is left: a later life finds it, and asks.
+    async fn remove(&self, home: &Arc<Directory>, path: &str) -> Result<(), Refusal> {
+        if home.is_left() {
+            return Ok(());
+        }
+        let _under_way = home.under_way();
+        match home.unless_left(home.env.disk.remove(path)).await {
+            None | Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                tracing::warn!(%error, directory = home.name, "cannot remove a frame");
+                self.disk_failed(home);
+                Err(Refusal::retry(Duration::from_secs(1), RetryReason::Busy))
+            }
+        }
+    }
+}
+
+async fn sync(home: &Directory, file: &Arc<dyn File>, directory: bool) -> Result<(), DiskError> {
+    let synced = home.syncer.sync(Arc::clone(file), directory);
+    synced.await.map_err(unsyncable)
+}
+
+/// The refusal of a write to a frame that is lost with its data directory (BACKUP-14). The backup
+/// itself is of use still.
+fn lost(request: &WriteReplica) -> Refusal {
+    let what = format!("the replica of segment {} is lost", request.segment);
+    Refusal::fatal(FatalKind::NotFound, what)
 }
 
 /// Where a frame in this state has its file.
@@ -453,7 +527,7 @@ fn unsyncable(error: DiskError) -> DiskError {
 
 fn sync_failed(error: &DiskError) -> DiskError {
     DiskError::Other {
-        path: DIRECTORY.to_owned(),
+        path: FRAMES.to_owned(),
         message: format!("sync failed: {error}"),
     }
 }

@@ -235,6 +235,17 @@ pub struct Dev {
     pub verbose: bool,
 }
 
+/// What a server does whose data directories are not all there.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MissingData {
+    /// Do not start
+    Refuse,
+    /// Start without it; it may come back at a later start
+    LeaveOut,
+    /// Its frames are lost for good; one that is empty is begun anew
+    Forget,
+}
+
 /// `pluvio server`.
 #[derive(Args, Clone, Debug)]
 pub struct Server {
@@ -249,9 +260,26 @@ pub struct Server {
         value_parser = own_addresses
     )]
     pub listen: String,
-    /// Where to keep replicas of other servers' data
-    #[arg(long, value_name = "DIR", env = "PLUVIO_DATA")]
-    pub data: PathBuf,
+    /// Where to keep replicas of other servers' data. Again, or a list with commas, for several
+    /// devices, of which one may fail; the server's identity is in the first one
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PLUVIO_DATA",
+        required = true,
+        value_delimiter = ','
+    )]
+    pub data: Vec<PathBuf>,
+    /// What to do if one of several data directories is missing, or has lost its files. The first
+    /// one must be there
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        env = "PLUVIO_MISSING_DATA",
+        default_value_t = MissingData::Refuse
+    )]
+    pub missing_data: MissingData,
     /// Log memory
     #[arg(
         long,
@@ -417,6 +445,7 @@ impl Begins {
             replicas: self.replicas,
             min_replicas: self.min_replicas,
             synced: self.durability.map(|d| d == Durability::Synced),
+            strict_racks: None,
         }
     }
 }

@@ -2,25 +2,28 @@
 
 use crate::admin::metrics::{Metrics, RedisNumbers};
 use crate::admin::{Admin, Subject};
-use crate::args::{HugePages, Reader, Server as Arguments, Switch, Update};
+use crate::args::{self, HugePages, Reader, Server as Arguments, Switch, Update};
 use crate::heap;
 use crate::machine;
 use crate::mapped;
-use crate::process::{self, Parts};
+use crate::process::{self, DISK_PATIENCE, Parts, wait_for_disk};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::number_of;
 use pluvio_console::ports;
 use pluvio_door::{Door, DoorOptions};
-use pluvio_env::{Address, BoxFuture, MappedMemory, Transport};
-use pluvio_env_os::{Phase, StopSignal, StopSignals, tell_manager};
+use pluvio_env::{Address, BoxFuture, DiskError, Env, MappedMemory, Transport};
+use pluvio_env_os::{DiskOpener, Phase, StopSignal, StopSignals, tell_manager};
 use pluvio_local::stamps::{Notes, Stamped};
 use pluvio_local::{Announcement, Durability, REDIS_PASSWORD, Role};
 use pluvio_net::{OsNetwork, Tls};
-use pluvio_server::{MachineFn, Password, Server, ServerError, ServerOptions};
+use pluvio_server::{
+    FurtherDirectory, MachineFn, MissingData, Password, Server, ServerError, ServerOptions,
+};
 use pluvio_units::{CoreId, Size};
 use pluvio_wire::DoorPlace;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -30,7 +33,10 @@ use std::time::Duration;
 /// # Errors
 /// It cannot start, or was declared dead.
 pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    Role::Server.check_directory(&arguments.data)?;
+    for data in &arguments.data {
+        Role::Server.check_directory(data)?;
+    }
+    let first = first_of(arguments)?.to_owned();
     let listen = Address::from(arguments.listen.as_str());
     ports::check(&[
         ("--listen", listen.place_of(Transport::Tcp)),
@@ -59,10 +65,51 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         global,
         &arguments.process,
         0,
-        Some(&arguments.data),
+        Some(&first),
         redis,
         move |parts| serve(parts, coordinator, given, timeout, json),
     )
+}
+
+/// The first data directory.
+fn first_of(arguments: &Arguments) -> Result<&Path, Failure> {
+    let first = arguments.data.first().map(PathBuf::as_path);
+    first.ok_or_else(|| Failure::usage("--data: name a directory".to_owned()))
+}
+
+/// Opens the data directories behind the first one. What is wrong with one is told by the server,
+/// which knows what to do about it.
+async fn further(
+    env: &Env,
+    open_disk: &DiskOpener,
+    arguments: &Arguments,
+) -> Vec<FurtherDirectory> {
+    let mut all = Vec::new();
+    let first = arguments.data.first().and_then(|first| device_of(first));
+    for path in arguments.data.iter().skip(1) {
+        let clock = Arc::clone(&env.clock);
+        // One that is missing is not made: a device may not be mounted.
+        let disk = match path.try_exists() {
+            Ok(false) => Err(DiskError::Other {
+                path: path.display().to_string(),
+                message: "it does not exist; mount its device, or make it".to_owned(),
+            }),
+            Ok(true) | Err(_) => wait_for_disk(clock, open_disk, path, Some(DISK_PATIENCE)).await,
+        };
+        if first.is_some() && device_of(path) == first {
+            tracing::warn!(directory = %path.display(), "this data directory is on the device of the first one, and fails with it");
+        }
+        all.push(FurtherDirectory {
+            name: path.display().to_string(),
+            disk,
+        });
+    }
+    all
+}
+
+/// The device that a directory is on.
+fn device_of(path: &Path) -> Option<u64> {
+    path.metadata().ok().map(|metadata| metadata.dev())
 }
 
 /// Memory that this process may use: what the machine has, or what the control groups that it is in
@@ -105,7 +152,7 @@ async fn serve(
         tls,
         connections,
         mut signals,
-        ..
+        open_disk,
     } = parts;
     let notes = arguments.stamps.then(Notes::default);
     if let Some(notes) = &notes {
@@ -126,6 +173,7 @@ async fn serve(
     options.redis_password = redis_password(&arguments)?;
     options.redis_protected = arguments.redis_protected_mode == Switch::Yes;
     options.redis_connections_max = connections.redis;
+    options.further = further(&env, &open_disk, &arguments).await;
     heap::bound();
     tell_manager(Phase::Waits(
         "waits for the coordinator to take this server",
@@ -180,8 +228,9 @@ async fn serve(
     drop(door);
     drop(server);
     if let Some(notes) = notes {
-        let written = notes.write(&arguments.data);
-        written.map_err(|error| Failure::file(&arguments.data, &error))?;
+        let data = first_of(&arguments)?;
+        let written = notes.write(data);
+        written.map_err(|error| Failure::file(data, &error))?;
     }
     result
 }
@@ -258,6 +307,12 @@ fn options(
     options.redis = arguments.redis.as_deref().map(Address::from);
     options.redis_cluster = arguments.redis_cluster.as_deref().map(Address::from);
     options.admin = admin;
+    options.data_name = name_of_first(arguments);
+    options.missing = match arguments.missing_data {
+        args::MissingData::Refuse => MissingData::Refuse,
+        args::MissingData::LeaveOut => MissingData::LeaveOut,
+        args::MissingData::Forget => MissingData::Forget,
+    };
     options.memory = arguments.memory;
     options.huge_pages = arguments.huge_pages == HugePages::IfPossible;
     let expects = &arguments.expects;
@@ -298,17 +353,19 @@ fn redis_password(arguments: &Arguments) -> Result<Option<Password>, Failure> {
     }
 }
 
+fn name_of_first(arguments: &Arguments) -> String {
+    let first = arguments.data.first();
+    first
+        .map(|first| first.display().to_string())
+        .unwrap_or_default()
+}
+
 fn failure(error: ServerError, arguments: &Arguments) -> Failure {
+    let first = name_of_first(arguments);
     match error {
         ServerError::Option(message) => Failure::usage(message),
-        ServerError::Backup(error) => Failure::new(format!(
-            "data directory {}: {error}",
-            arguments.data.display()
-        )),
-        ServerError::Identity(error) => Failure::new(format!(
-            "data directory {}: {error}",
-            arguments.data.display()
-        )),
+        ServerError::Backup(error) => Failure::new(format!("data directory {first}: {error}")),
+        ServerError::Identity(error) => Failure::new(format!("data directory {first}: {error}")),
         ServerError::Disk(error) => error.into(),
         ServerError::Memory(error) => Failure::new(format!(
             "--memory {}: cannot set up the log memory: {error}",

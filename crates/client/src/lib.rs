@@ -103,9 +103,9 @@ pub use pluvio_units::Deadline;
 pub use pluvio_wire::{
     Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind,
     ChangedObject, ChangedTo, ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX,
-    EnumeratedObject, FatalKind, Get, GetTopKeys, Lifetime, MULTI_BYTES_MAX, MigrateTabletReply,
-    MigrationStatus, Mutation, Opcode, Operation, Outcome, Output, PUT_VERSION_MAX, Payload,
-    Projection, ProjectionKind, QuotaState, QuotaWish, RejectRules, RetryReason, ServerInfo,
-    ServerList, ServerStatus, Span, TOP_KEYS_MAX, TRANSACTION_STEPS_MAX, TableInfo, TableQuota,
-    TopKeys, TouchIf, TransactionStep, Unfit, WhichTablet,
+    DataDirectoryStatus, EnumeratedObject, FatalKind, Get, GetTopKeys, Lifetime, MULTI_BYTES_MAX,
+    MigrateTabletReply, MigrationStatus, Mutation, Opcode, Operation, Outcome, Output,
+    PUT_VERSION_MAX, Payload, Projection, ProjectionKind, QuotaState, QuotaWish, RejectRules,
+    RetryReason, ServerInfo, ServerList, ServerStatus, Span, TOP_KEYS_MAX, TRANSACTION_STEPS_MAX,
+    TableInfo, TableQuota, TopKeys, TouchIf, TransactionStep, Unfit, WhichTablet,
 };

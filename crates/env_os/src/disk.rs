@@ -8,26 +8,52 @@
 //!   below it. FILE-1 says the same for files. Each sync opens a new handle, and the kernel reports
 //!   an error only once.
 //!
+//! - DIR-3: of the blocking threads of an event loop a data directory takes three quarters at most.
+//!   So a device that hangs does not stop the work in other directories.
+//!
 //! Calls that change or read directories run on blocking threads. Directories are made with the
 //! first file in them. They are never removed: callers see no difference between an empty directory
 //! and none, and a removal would race with the creation of a file.
 
 use crate::file::OsFile;
-use crate::runtime::own_loop;
+use crate::runtime::{current_core, own_loop};
 use crate::small_writes::SmallWrites;
 use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode};
+use pluvio_units::CoreId;
 use rustix::fs::{FlockOperation, flock};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The file whose lock says that the directory is in use. Not part of the data.
 const LOCK_NAME: &str = ".pluvio-lock";
 /// Where Linux tells the name of this start of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Most blocking threads of one event loop that work for one data directory: three quarters of them
+/// all. So one whose device hangs leaves some to the others.
+const THREADS_MAX: usize = 24;
+
+/// The turns of a data directory on blocking threads, by event loop (DIR-3).
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Mutex<BTreeMap<Option<CoreId>, Arc<Semaphore>>>);
+
+impl Turns {
+    /// Waits until a thread of this loop may work for the directory.
+    async fn next(&self) -> Option<OwnedSemaphorePermit> {
+        let here = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let new = || Arc::new(Semaphore::new(THREADS_MAX));
+            Arc::clone(all.entry(current_core()).or_insert_with(new))
+        };
+        // Semaphores are never closed.
+        here.acquire_owned().await.ok()
+    }
+}
 
 /// A directory of the file system that this process holds alone.
 #[derive(Debug)]
@@ -36,6 +62,7 @@ pub struct OsDisk {
     lock: Arc<DirectoryLock>,
     fallback: Handle,
     small_writes: Arc<SmallWrites>,
+    turns: Arc<Turns>,
     boot: u64,
     /// DIR-1: directories whose sync has failed. Locked during a sync, because of two at the same
     /// time only one might get an error that concerns both.
@@ -78,6 +105,7 @@ impl OsDisk {
             lock: Arc::new(DirectoryLock { _file: file }),
             fallback,
             small_writes: Arc::new(SmallWrites::new()),
+            turns: Arc::default(),
             boot: boot_number(),
             failed_syncs: Arc::default(),
         })
@@ -97,8 +125,10 @@ impl OsDisk {
     ) -> BoxFuture<'_, Result<T, DiskError>> {
         let path = path.to_owned();
         let root = Arc::clone(&self.root);
-        let fallback = self.fallback.clone();
-        Box::pin(async move { blocking(&fallback, &path, move |path| work(&root, path)).await })
+        let (fallback, turns) = (self.fallback.clone(), Arc::clone(&self.turns));
+        Box::pin(
+            async move { blocking(&fallback, &turns, &path, move |path| work(&root, path)).await },
+        )
     }
 }
 
@@ -142,12 +172,12 @@ impl Disk for OsDisk {
     fn open(&self, path: &str, mode: OpenMode) -> BoxFuture<'_, Result<Arc<dyn File>, DiskError>> {
         let lock = Arc::clone(&self.lock);
         let small_writes = Arc::clone(&self.small_writes);
-        let fallback = self.fallback.clone();
+        let (fallback, turns) = (self.fallback.clone(), Arc::clone(&self.turns));
         self.run(path, move |root, path| {
             let full = resolve(root, path)?;
             let file = open_file(root, &full, mode).map_err(|error| disk_error(path, &error))?;
             let file: Arc<dyn File> =
-                Arc::new(OsFile::new(file, path, lock, small_writes, fallback));
+                Arc::new(OsFile::new(file, path, lock, small_writes, turns, fallback));
             Ok(file)
         })
     }
@@ -191,21 +221,35 @@ impl Disk for OsDisk {
         })
     }
 
+    fn room(&self) -> BoxFuture<'_, Option<u64>> {
+        let room = self.run("", |root, path| {
+            let system = rustix::fs::statvfs(root);
+            let system = system.map_err(|error| disk_error(path, &error.into()))?;
+            Ok(system.f_bavail.saturating_mul(system.f_frsize))
+        });
+        Box::pin(async move { room.await.ok() })
+    }
+
     fn boot(&self) -> u64 {
         self.boot
     }
 }
 
-/// Runs `work` on a blocking thread of the current event loop. It runs to its end even when the
-/// waiting future is dropped.
+/// Runs `work` on a blocking thread of the current event loop, when it is the directory's turn. Once
+/// it has begun it runs to its end, even when the waiting future is dropped.
 pub(crate) async fn blocking<T: Send + 'static>(
     fallback: &Handle,
+    turns: &Turns,
     path: &str,
     work: impl FnOnce(&str) -> Result<T, DiskError> + Send + 'static,
 ) -> Result<T, DiskError> {
     let for_work = path.to_owned();
+    let turn = turns.next().await;
     let joined = own_loop(fallback)
-        .spawn_blocking(move || work(&for_work))
+        .spawn_blocking(move || {
+            let _turn = turn;
+            work(&for_work)
+        })
         .await;
     joined.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
@@ -387,6 +431,26 @@ mod tests {
         assert_eq!(number_of(name), Some(0x8000_0000_0000_00fe));
         assert_eq!(number_of(""), None);
         assert_eq!(number_of("none"), None);
+    }
+
+    // shows: DIR-3
+    #[test]
+    fn a_directory_that_hangs_leaves_threads_to_others() {
+        use futures_util::FutureExt;
+        let (hangs, works) = (Turns::default(), Turns::default());
+        let mut under_way = Vec::new();
+        let refused = loop {
+            match hangs.next().now_or_never() {
+                Some(turn) if under_way.len() < 1000 => under_way.push(turn),
+                other => break other.is_none(),
+            }
+        };
+        assert!(refused);
+        let all = crate::runtime::OsOptions::default().blocking_threads_max;
+        assert!(under_way.len() < all, "{}", under_way.len());
+        assert!(works.next().now_or_never().is_some());
+        under_way.pop();
+        assert!(hangs.next().now_or_never().is_some());
     }
 
     #[test]

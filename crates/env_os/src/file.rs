@@ -16,7 +16,7 @@
 //! - A small read is tried on the event loop without waiting for the device (`RWF_NOWAIT`).
 //! - Everything else runs on a blocking thread.
 
-use crate::disk::{DirectoryLock, blocking, disk_error};
+use crate::disk::{DirectoryLock, Turns, blocking, disk_error};
 use crate::small_writes::SmallWrites;
 use bytes::{Bytes, BytesMut};
 use pluvio_env::buffers::Buffer;
@@ -49,6 +49,7 @@ struct Inner {
     _lock: Arc<DirectoryLock>,
     /// Of the whole data directory.
     small_writes: Arc<SmallWrites>,
+    turns: Arc<Turns>,
 }
 
 impl OsFile {
@@ -57,6 +58,7 @@ impl OsFile {
         path: &str,
         lock: Arc<DirectoryLock>,
         small_writes: Arc<SmallWrites>,
+        turns: Arc<Turns>,
         fallback: Handle,
     ) -> Self {
         Self {
@@ -66,6 +68,7 @@ impl OsFile {
                 sync_failed: Mutex::new(false),
                 _lock: lock,
                 small_writes,
+                turns,
             }),
             fallback,
         }
@@ -88,7 +91,8 @@ impl OsFile {
         work: impl FnOnce(&Inner) -> Result<T, DiskError> + Send + 'static,
     ) -> Result<T, DiskError> {
         let inner = Arc::clone(&self.inner);
-        blocking(&self.fallback, &self.inner.path, move |_| work(&inner)).await
+        let Inner { path, turns, .. } = &*self.inner;
+        blocking(&self.fallback, turns, path, move |_| work(&inner)).await
     }
 }
 

@@ -41,6 +41,12 @@
 //!   it ends, and all have one epoch; opening, closing and a new epoch go alone. A backup refuses a
 //!   write that lacks one before it. So an answer to one answers all before it. When one fails,
 //!   nothing is sent until all have ended; the next begins where the last good answer left it.
+//! - REP-16: a backup that goes on without some replicas says so, and each of them is lost then,
+//!   whatever stage it is in. By REP-8 it is not there again in this life of the backup, so such a
+//!   message may come twice, or late.
+//! - REP-17: with strict racks a segment has at most one replica in a rack, and none in its
+//!   master's. A replica that finds no such place is missing. So what was acknowledged outlives the
+//!   loss of any rack.
 //!
 //! Threads: the machine decides the next steps and touches nothing. It stands behind a lock that
 //! its log's task takes for short, and others take to look. The task does the rest.

@@ -4,7 +4,7 @@ use core::time::Duration;
 use pluvio_env::{Moment, Rng};
 use pluvio_units::ServerId;
 use pluvio_wire::{ClusterSettings, ServerInfo, ServerList};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Candidates for a primary replica of which the best is taken.
@@ -43,11 +43,24 @@ impl View {
         self.list.get(server).is_some_and(|info| info.draining)
     }
 
-    /// Servers that may hold replicas.
+    /// Servers that may hold replicas, new ones too.
     pub(crate) fn usable(&self) -> impl Iterator<Item = &ServerInfo> {
+        let in_my_rack = |s: &ServerInfo| s.rack.is_some() && s.rack == self.rack;
         self.list
             .up()
             .filter(|s| s.id != self.me || !self.list.grown)
+            .filter(move |s| s.id == self.me || !self.settings.strict_racks || !in_my_rack(s))
+    }
+
+    /// Replicas of one segment for which there are places.
+    pub(crate) fn places(&self) -> usize {
+        let usable = self.usable().count();
+        if !self.settings.strict_racks {
+            return usable;
+        }
+        let racks = self.usable().filter_map(|s| s.rack.as_ref());
+        let alone = self.usable().filter(|s| s.rack.is_none()).count();
+        racks.collect::<BTreeSet<_>>().len() + alone
     }
 
     /// Replicas wanted.
@@ -165,7 +178,8 @@ impl Placement {
     }
 
     /// Chooses a backup for one more replica of a segment whose replicas are, or were, at `taken`.
-    /// Other racks than those of `near` (and the master's) come first; then, for a primary, whoever
+    /// Other racks than those of `near` (and the master's) come first, and with strict racks only
+    /// those are chosen (REP-17); then, for a primary, whoever
     /// could read all of our primaries first; then chance. `None` when there is nobody.
     pub(crate) fn choose(
         &self,
@@ -188,7 +202,12 @@ impl Placement {
         let elsewhere =
             |s: &&&ServerInfo| s.rack.as_ref().is_none_or(|rack| !racks.contains(&rack));
         let far: Vec<&ServerInfo> = free.iter().filter(elsewhere).copied().collect();
-        let mut candidates = if far.is_empty() { free } else { far };
+        // The only server there ever was keeps its replicas itself.
+        let strict = view.settings.strict_racks && view.list.grown;
+        let mut candidates = match far.is_empty() && !strict {
+            true => free,
+            false => far,
+        };
         rng.shuffle(&mut candidates);
         if !primary {
             return candidates.first().map(|s| s.id);
@@ -259,6 +278,7 @@ mod tests {
                 replicas: 3,
                 min_replicas: 2,
                 synced: true,
+                strict_racks: false,
             },
         }
     }
@@ -297,6 +317,31 @@ mod tests {
             assert!(
                 third == Some(ServerId(2)) || third == Some(ServerId(4)),
                 "no rack is left, any server will do"
+            );
+        }
+    }
+
+    // shows: REP-17
+    #[test]
+    fn with_strict_racks_a_replica_goes_to_another_rack_or_nowhere() {
+        let racks = [Some("a"), Some("a"), Some("b"), Some("b"), Some("c"), None];
+        let (mut view, placement, rng) = (view(&racks, |_| 100), Placement::default(), rng());
+        view.settings.strict_racks = true;
+        let choose = |near: &[ServerId]| {
+            let taken = |server| near.contains(&server);
+            placement.choose(&view, &taken, near, false, Moment::default(), &rng)
+        };
+        for _ in 0..50 {
+            let mut places = Vec::new();
+            while let Some(next) = choose(&places) {
+                places.push(next);
+            }
+            places.sort_unstable();
+            assert_eq!(view.places(), places.len());
+            // A server of which no rack is known stands alone.
+            assert!(
+                matches!(*places, [ServerId(3 | 4), ServerId(5), ServerId(6)]),
+                "{places:?}"
             );
         }
     }

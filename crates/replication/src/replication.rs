@@ -9,8 +9,10 @@ use crate::waiters::Synced;
 use core::task::Waker;
 use pluvio_env::{Env, TaskHandle, watch};
 use pluvio_log::LogSpace;
-use pluvio_units::{CoreId, LogId, LogPosition, SegmentId, ServerId};
-use pluvio_wire::{FatalKind, IsReplicaNeeded, IsReplicaNeededReply, Refusal, ServerList};
+use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, SegmentId, ServerId};
+use pluvio_wire::{
+    FatalKind, IsReplicaNeeded, IsReplicaNeededReply, Refusal, ReplicasLost, ServerList,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -96,7 +98,7 @@ impl Replication {
             *current = Arc::new(list.clone());
         }
         let view = self.inner.view();
-        let enough = view.usable().count() >= view.needed();
+        let enough = view.places() >= view.needed();
         self.inner.enough_backups.store(enough, Ordering::Relaxed);
         for share in self.logs.iter() {
             let mut machine = share.machine();
@@ -189,14 +191,7 @@ impl Replication {
         &self,
         question: &IsReplicaNeeded,
     ) -> Result<IsReplicaNeededReply, Refusal> {
-        let (ours, theirs) = (self.inner.options.cluster, question.cluster);
-        if ours != theirs {
-            let message = format!(
-                "this master belongs to cluster {:016x}, the backup to {:016x}",
-                ours.0, theirs.0
-            );
-            return Err(Refusal::fatal(FatalKind::WrongCluster, message));
-        }
+        self.check_cluster(question.cluster)?;
         let from = question.backup;
         let needed = |id: &SegmentId| {
             let mut logs = self.logs.iter();
@@ -205,6 +200,39 @@ impl Replication {
         Ok(IsReplicaNeededReply {
             needed: question.segments.iter().map(needed).collect(),
         })
+    }
+
+    /// A backup goes on without these replicas: they are replaced (REP-16).
+    ///
+    /// # Errors
+    /// `WrongCluster`: they are those of another master.
+    pub fn replicas_lost(&self, message: &ReplicasLost) -> Result<(), Refusal> {
+        self.check_cluster(message.cluster)?;
+        let (server, segments) = (message.backup, message.segments.len());
+        tracing::warn!(%server, segments, "a backup has lost replicas");
+        for share in self.logs.iter() {
+            {
+                let mut machine = share.machine();
+                let mut placement = self.inner.placement();
+                for id in &message.segments {
+                    machine.lost_at(*id, server, &mut placement);
+                }
+            }
+            share.notify.notify_one();
+        }
+        Ok(())
+    }
+
+    fn check_cluster(&self, theirs: ClusterId) -> Result<(), Refusal> {
+        let ours = self.inner.options.cluster;
+        if ours == theirs {
+            return Ok(());
+        }
+        let message = format!(
+            "this master belongs to cluster {:016x}, the backup to {:016x}",
+            ours.0, theirs.0
+        );
+        Err(Refusal::fatal(FatalKind::WrongCluster, message))
     }
 
     /// How it stands.

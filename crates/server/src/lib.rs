@@ -16,6 +16,7 @@
 //! - SRV-2: nothing is served or stored under an id that is not in the identity file. (Pings are
 //!   answered: they only say who is there.)
 
+mod directories;
 mod identity;
 mod lease;
 mod leave;
@@ -27,11 +28,12 @@ mod server;
 mod service;
 mod status;
 
+pub use directories::DirectoriesError;
 pub use identity::{FORMAT_VERSION, Identity, IdentityError};
 pub use lease::LEASE;
 pub use leave::NotLeft;
 pub use membership::{Membership, PingOptions, Standing};
-pub use options::{OnCorruption, ServerOptions};
+pub use options::{FurtherDirectory, MissingData, OnCorruption, ServerOptions};
 pub use pluvio_log::Tombstones;
 pub use pluvio_master::Master;
 pub use pluvio_redis::{

@@ -2,7 +2,7 @@
 
 use crate::membership::PingOptions;
 use core::time::Duration;
-use pluvio_env::Address;
+use pluvio_env::{Address, Disk, DiskError};
 use pluvio_log::{Corruption, Tombstones};
 use pluvio_redis::{ClientMemory, MachineFn, Password};
 use pluvio_units::Size;
@@ -16,6 +16,33 @@ const REDIS_PATIENCE: Duration = Duration::from_secs(10);
 /// The least memory of the connections of Redis clients, unless told otherwise: two of the longest
 /// replies.
 const REDIS_MEMORY: Size = Size::mib(512);
+
+/// One more data directory for frames, on a device of its own.
+#[derive(Clone)]
+pub struct FurtherDirectory {
+    /// For people: its path.
+    pub name: String,
+    /// What is in it, or why it cannot be used.
+    pub disk: Result<Arc<dyn Disk>, DiskError>,
+}
+
+impl core::fmt::Debug for FurtherDirectory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("FurtherDirectory").field(&self.name).finish()
+    }
+}
+
+/// What a server does whose further data directories are not all there (DIR-2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MissingData {
+    /// It does not start.
+    #[default]
+    Refuse,
+    /// It starts without them. They may come back at a later start.
+    LeaveOut,
+    /// It forgets them, and begins anew in those that are empty.
+    Forget,
+}
 
 /// How a server runs.
 #[derive(Clone, Debug)]
@@ -32,6 +59,12 @@ pub struct ServerOptions {
     pub redis_cluster: Option<Address>,
     /// Where this process answers HTTP, for the server list.
     pub admin: Option<String>,
+    /// For people: the path of the data directory that the environment has.
+    pub data_name: String,
+    /// More data directories for frames: one of all may fail.
+    pub further: Vec<FurtherDirectory>,
+    /// What to do if one of these is not there.
+    pub missing: MissingData,
     /// Log memory.
     pub memory: Size,
     /// Ask for huge pages, for the log and for large indexes: fewer TLB misses; memory is used in
@@ -121,6 +154,9 @@ impl ServerOptions {
             redis: None,
             redis_cluster: None,
             admin: None,
+            data_name: "given first".to_owned(),
+            further: Vec::new(),
+            missing: MissingData::default(),
             memory: Size::mib(256),
             huge_pages: false,
             replicas: None,
@@ -151,6 +187,7 @@ impl ServerOptions {
             replicas: self.replicas,
             min_replicas: self.min_replicas,
             synced: self.synced,
+            strict_racks: None,
         }
     }
 

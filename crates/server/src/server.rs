@@ -3,16 +3,17 @@
 mod redis;
 mod tasks;
 
+use crate::directories::{DirectoriesError, together};
 use crate::identity::{FORMAT_VERSION, Identity, IdentityError};
 use crate::lease::Lease;
 use crate::leave::{Leaving, NotLeft};
 use crate::limits::Limits;
 use crate::local::Local;
 use crate::membership::{Membership, Standing, Watcher};
-use crate::options::ServerOptions;
+use crate::options::{MissingData, ServerOptions};
 use crate::service::ServerService;
 use crate::status::{Readiness, StatusSource, WholeStatus};
-use pluvio_backup::{Backup, BackupError, BackupOptions};
+use pluvio_backup::{Backup, BackupError, BackupOptions, FirstDirectory};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, TaskHandle, Transport};
 use pluvio_log::{
     CleanerOptions, Corruption, Durability, Geometry, GraceClock, LogOptions, LogStats,
@@ -51,6 +52,9 @@ pub enum ServerError {
     /// The data directory cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// The data directories cannot be used together.
+    #[error(transparent)]
+    Directories(#[from] DirectoriesError),
     /// The frames on disk cannot be used.
     #[error(transparent)]
     Backup(#[from] BackupError),
@@ -125,8 +129,13 @@ impl Server {
             other => ServerError::Memory(other),
         })?;
         let former = Identity::load(&*env.disk, options.versions).await?;
+        let together = together(&env, &options).await?;
         let backup_options = BackupOptions {
             cluster: former.map(|f| f.cluster),
+            first: FirstDirectory(options.data_name.clone()),
+            further: together.further,
+            missing: together.missing,
+            leaves_failed: options.missing != MissingData::Refuse,
             ..BackupOptions::default()
         };
         let backup = Backup::start(env.clone(), backup_options).await?;

@@ -14,9 +14,9 @@ use pluvio_wire::{
     BackupOp, ChangeServerList, Class, Cut, DataOp, DropTablets, EndMigration, FatalKind,
     FreeReplica, GetDoor, GetDoorReply, GetRecoveryData, GetServerStatus, GetTabletData,
     GetTopKeys, HasServerList, Header, IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom,
-    Opcode, Ping, ReceiveTablet, Recover, Refusal, Request, RetryReason, RoleOp, ServerOp,
-    SetPartitions, ShareQuotas, SplitTabletLocal, StartRecovery, TakeTablets, UpdateServerList,
-    WriteReplica, decode, reply,
+    Opcode, Ping, ReceiveTablet, Recover, Refusal, ReplicasLost, Request, RetryReason, RoleOp,
+    ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal, StartRecovery, TakeTablets,
+    UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,6 +193,9 @@ impl ServerService {
             }
             MasterOp::IsReplicaNeeded => self.master_now::<IsReplicaNeeded>(frame, |master, r| {
                 master.replication().is_replica_needed(&r)
+            }),
+            MasterOp::ReplicasLost => self.master_now::<ReplicasLost>(frame, |master, r| {
+                master.replication().replicas_lost(&r)
             }),
         }
     }

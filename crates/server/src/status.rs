@@ -3,11 +3,11 @@
 use crate::local::Local;
 use crate::membership::{Membership, Standing};
 use core::time::Duration;
-use pluvio_backup::Backup;
+use pluvio_backup::{Backup, DirectoryStats};
 use pluvio_env::{Env, Moment};
 use pluvio_redis::RedisService;
 use pluvio_units::{CoreId, TimeSpread};
-use pluvio_wire::{DoorPlace, MappedReaders, ServerStatus};
+use pluvio_wire::{DataDirectoryStatus, DoorPlace, MappedReaders, ServerStatus};
 use std::sync::{Arc, OnceLock};
 
 /// Reads the status from the parts of a server.
@@ -60,6 +60,17 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
+fn told(directory: DirectoryStats) -> DataDirectoryStatus {
+    DataDirectoryStatus {
+        name: directory.name,
+        left: directory.left,
+        frames: directory.frames,
+        frame_bytes: directory.frame_bytes,
+        room: directory.room,
+        mb_per_s: directory.mb_per_s,
+    }
+}
+
 /// Whether a server can do its work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Readiness {
@@ -81,6 +92,7 @@ impl StatusSource {
             frames: backup.frames,
             frame_bytes: backup.frame_bytes,
             frames_damaged: backup.frames_damaged,
+            data: self.backup.directories().into_iter().map(told).collect(),
             ..ServerStatus::default()
         };
         let Some(master) = self.local.0.get() else {

@@ -613,8 +613,28 @@ pub struct ServerStatus {
     pub quota_refused_operations: u64,
     /// Processes of its machine that read its memory.
     pub mapped: MappedReaders,
+    /// Its data directories, the first one first. Empty from servers that do not say so.
+    pub data: Vec<DataDirectoryStatus>,
 }
 impl Fields for ServerStatus {}
+
+/// One data directory of a server.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DataDirectoryStatus {
+    /// Its path, for people.
+    pub name: String,
+    /// Why the server goes on without it, if it does.
+    pub left: Option<String>,
+    /// Frames in it; if it was left, those that are lost with it.
+    pub frames: u64,
+    /// Bytes of these.
+    pub frame_bytes: u64,
+    /// Bytes that the file system has left. `None`: not known, or there is no other directory.
+    pub room: Option<u64>,
+    /// How fast it was at start, in MB/s.
+    pub mb_per_s: u32,
+}
 
 /// Processes that read a server's memory without asking it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

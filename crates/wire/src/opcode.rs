@@ -152,6 +152,8 @@ opcodes! {
     Master: MasterOp, answered by Master {
         /// Is this replica, found on disk at start, still needed?
         IsReplicaNeeded = 22, Control, true;
+        /// A backup goes on without these replicas: they are lost.
+        ReplicasLost = 23, Control, true;
         /// Recover one partition.
         Recover = 33, Recovery, true;
         /// Take over a tablet from the server that serves it.

@@ -161,3 +161,17 @@ pub struct IsReplicaNeededReply {
     pub needed: Vec<bool>,
 }
 impl Fields for IsReplicaNeededReply {}
+
+/// Tells a master that a backup has lost replicas of its segments, though it goes on. It has them
+/// in this life no more.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ReplicasLost {
+    /// The cluster of the backup.
+    pub cluster: ClusterId,
+    /// The backup.
+    pub backup: ServerId,
+    /// The segments, at most 1024.
+    pub segments: Vec<SegmentId>,
+}
+impl Fields for ReplicasLost {}
+request!(ReplicasLost => ());

@@ -16,6 +16,10 @@ pub struct ClusterSettings {
     /// A write is acknowledged when its replicas are on their devices, instead of with the
     /// operating systems of their servers.
     pub synced: bool,
+    /// A segment has at most one replica in a rack, and none in its master's. What has no place
+    /// then is missing. Otherwise other racks only come first.
+    #[serde(default)]
+    pub strict_racks: bool,
 }
 
 impl ClusterSettings {
@@ -28,6 +32,7 @@ impl ClusterSettings {
         replicas: 3,
         min_replicas: 1,
         synced: false,
+        strict_racks: false,
     };
 
     /// These settings, with what a change names.
@@ -39,6 +44,7 @@ impl ClusterSettings {
             replicas: change.replicas.unwrap_or(self.replicas),
             min_replicas: change.min_replicas.unwrap_or(self.min_replicas),
             synced: change.synced.unwrap_or(self.synced),
+            strict_racks: change.strict_racks.unwrap_or(self.strict_racks),
         };
         changed.check()?;
         Ok(changed)
@@ -83,7 +89,11 @@ impl core::fmt::Display for ClusterSettings {
             self.replicas,
             self.min_replicas,
             self.durability()
-        )
+        )?;
+        match self.strict_racks {
+            true => f.write_str(" racks=strict"),
+            false => Ok(()),
+        }
     }
 }
 
@@ -100,6 +110,9 @@ pub struct SettingsWish {
     /// See [`ClusterSettings::synced`].
     #[serde(default)]
     pub synced: Option<bool>,
+    /// See [`ClusterSettings::strict_racks`].
+    #[serde(default)]
+    pub strict_racks: Option<bool>,
 }
 
 impl SettingsWish {
@@ -254,7 +267,7 @@ mod tests {
             let change = SettingsWish {
                 replicas,
                 min_replicas,
-                synced: None,
+                ..SettingsWish::default()
             };
             usual.with(&change).map(|s| (s.replicas, s.min_replicas))
         };
@@ -271,6 +284,7 @@ mod tests {
             replicas: Some(0),
             min_replicas: Some(1),
             synced: Some(true),
+            strict_racks: None,
         };
         let found = wish.contradiction(&ClusterSettings::USUAL).unwrap();
         assert_eq!(

@@ -28,6 +28,7 @@ pub mod cluster;
 mod condition;
 #[cfg(feature = "cluster")]
 mod datagrams;
+mod device;
 mod disk;
 mod executor;
 pub mod history;
@@ -46,6 +47,7 @@ mod stuck;
 mod tasks;
 mod trace;
 
+pub use device::{Device, DeviceMode, DeviceSwitch};
 pub use intercept::{Intercepted, Interceptor};
 pub use network::NetworkStats;
 pub use options::{DiskFaults, NetworkFaults, SimOptions};

@@ -99,6 +99,32 @@ fn a_server_whose_memory_is_corrupt_ends_and_nothing_is_lost() {
     assert!(recovered > 0, "nobody was recovered");
 }
 
+/// Servers with two devices go on without one of them, start without it, and find it again.
+// shows: BACKUP-14, DIR-2, REP-16
+#[test]
+fn servers_go_on_without_one_of_two_devices_and_nothing_is_lost() {
+    const WANTED: [&str; 4] = [
+        "backup-leaves-directory",
+        "replica-lost-by-backup",
+        "server-leaves-directory-out",
+        "backup-finds-frame-twice",
+    ];
+    let faults = [Fault::Device, Fault::Crash, Fault::Restart];
+    let mut reached = BTreeSet::new();
+    for seed in 0..60 {
+        if seed >= 6 && reached.len() == WANTED.len() {
+            break;
+        }
+        let report = run(&options(seed, 200, faults.into_iter().collect()));
+        expect_ok(&report);
+        let marks = WANTED
+            .into_iter()
+            .filter(|mark| report.marks.contains_key(mark));
+        reached.extend(marks);
+    }
+    assert_eq!(reached, BTreeSet::from(WANTED));
+}
+
 /// A third of the clusters have two coordinators on one store, and the one that leads dies.
 #[test]
 fn clusters_survive_the_deaths_of_leaders() {

@@ -100,6 +100,7 @@ fn server(status: &ClusterStatus, info: &ServerInfo, before: Option<&ClusterStat
         "memory_log": s.memory_log,
         "memory_live": s.memory_live,
         "frame_bytes": s.frame_bytes,
+        "data_left": s.data.iter().filter(|d| d.left.is_some()).map(|d| &d.name).collect::<Vec<_>>(),
         "objects": s.objects,
         "writes_wait": s.writes_wait,
         "ops_per_s": rates.map(|rates| rates.operations),

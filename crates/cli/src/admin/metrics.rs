@@ -3,7 +3,7 @@
 //! Nothing is counted here: every page is built from what the owners of the numbers say at that
 //! moment. Names begin with `pluvio_` and end with the unit; `docs/operations.md` lists them.
 
-use pluvio_client::ServerStatus;
+use pluvio_client::{DataDirectoryStatus, ServerStatus};
 use pluvio_net::{Tls, Totals};
 use pluvio_server::Latencies;
 use pluvio_units::TimeSpread;
@@ -188,6 +188,36 @@ impl Metrics {
         );
     }
 
+    fn data_directories(&mut self, directories: &[DataDirectoryStatus]) {
+        let mut of = |name: &str, help: &str, number: fn(&DataDirectoryStatus) -> Option<u64>| {
+            let sample = |directory: &DataDirectoryStatus| {
+                let label = vec![("directory", directory.name.clone())];
+                number(directory).map(|number| (label, number))
+            };
+            self.gauges(name, help, directories.iter().filter_map(sample).collect());
+        };
+        of(
+            "data_directory_up",
+            "1 while a server uses a data directory, 0 when it goes on without.",
+            |directory| Some(directory.left.is_none().into()),
+        );
+        of(
+            "data_directory_frames",
+            "Frames in a data directory.",
+            |directory| Some(directory.frames),
+        );
+        of(
+            "data_directory_frame_bytes",
+            "Bytes of those frames.",
+            |directory| Some(directory.frame_bytes),
+        );
+        of(
+            "data_directory_room_bytes",
+            "Bytes that its file system has left, where there are several.",
+            |directory| directory.room,
+        );
+    }
+
     /// A distribution of times for each of a bounded set of labels.
     fn histograms(&mut self, name: &str, help: &str, times: Vec<(Vec<Label>, Times)>) {
         if times.is_empty() {
@@ -300,6 +330,7 @@ impl Metrics {
         self.gauge("frames", "Frames kept for other servers.", s.frames);
         self.gauge("frame_bytes", "Bytes of those frames.", s.frame_bytes);
         self.counter("frames_damaged", "Frames found damaged.", s.frames_damaged);
+        self.data_directories(&s.data);
         self.counter(
             "cleaner_freed_bytes",
             "Log memory that cleaning freed.",

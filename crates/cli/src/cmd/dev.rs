@@ -55,6 +55,12 @@ pub fn run(global: &Global, dev: &Dev) -> Result<ExitCode, Failure> {
 fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
     match &dev.data {
         Some(data) => {
+            if data.as_os_str().as_encoded_bytes().contains(&b',') {
+                return Err(Failure::usage(format!(
+                    "--data {}: its servers would take the comma for the end of a name; choose another directory",
+                    data.display()
+                )));
+            }
             let data = make_directory(data)?;
             // A directory of another user is refused in the words of `pluvio server`.
             make_directory(&data.join("logs"))?;

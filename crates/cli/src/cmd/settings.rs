@@ -26,7 +26,8 @@ enum Action {
 /// `pluvio settings set`.
 #[derive(Args, Clone, Debug)]
 struct Set {
-    /// replicas=N, min-replicas=N, durability=buffered or durability=synced
+    /// replicas=N, min-replicas=N, durability=buffered or durability=synced, racks=preferred or
+    /// racks=strict
     #[arg(required = true, value_name = "NAME=VALUE")]
     changes: Vec<String>,
 }
@@ -83,6 +84,7 @@ pub fn as_json(settings: &ClusterSettings) -> Value {
         "replicas": settings.replicas,
         "min_replicas": settings.min_replicas,
         "durability": settings.durability(),
+        "racks": if settings.strict_racks { "strict" } else { "preferred" },
     })
 }
 
@@ -91,7 +93,7 @@ fn wish(changes: &[String]) -> Result<SettingsWish, String> {
     for change in changes {
         let unknown = || {
             format!(
-                "{change}: no setting; give replicas=N, min-replicas=N, durability=buffered or durability=synced"
+                "{change}: no setting; give replicas=N, min-replicas=N, durability=buffered or durability=synced, racks=preferred or racks=strict"
             )
         };
         let (name, value) = change.split_once('=').ok_or_else(unknown)?;
@@ -106,6 +108,14 @@ fn wish(changes: &[String]) -> Result<SettingsWish, String> {
                     _ => return Err(unknown()),
                 };
                 wish.synced.replace(synced).is_some()
+            }
+            "racks" => {
+                let strict = match value {
+                    "strict" => true,
+                    "preferred" => false,
+                    _ => return Err(unknown()),
+                };
+                wish.strict_racks.replace(strict).is_some()
             }
             _ => return Err(unknown()),
         };
@@ -131,14 +141,17 @@ mod tests {
             replicas: Some(3),
             min_replicas: Some(2),
             synced: Some(true),
+            strict_racks: Some(true),
         };
-        assert_eq!(read("replicas=3 durability=synced min-replicas=2"), Ok(all));
+        let text = "replicas=3 durability=synced min-replicas=2 racks=strict";
+        assert_eq!(read(text), Ok(all));
         for wrong in [
             "replicas",
             "replicas=",
             "replicas=-1",
             "replicas=4294967296",
             "durability=none",
+            "racks=3",
             "size=3",
             "replicas=1 replicas=2",
         ] {

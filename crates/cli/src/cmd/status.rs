@@ -412,6 +412,15 @@ pub fn troubles(status: &ClusterStatus) -> Vec<String> {
                 s.frames_damaged
             ));
         }
+        for directory in &s.data {
+            if let Some(why) = &directory.left {
+                found.push(format!(
+                    "{}: goes on without data directory {}: {why}; mend or replace its device, then start the server again",
+                    name(info),
+                    directory.name
+                ));
+            }
+        }
     }
     found
 }

@@ -15,6 +15,7 @@ mod client_memory;
 mod contract;
 mod coordinators;
 mod corruption;
+mod data_directories;
 mod data_directory;
 mod data_sets;
 mod documents;

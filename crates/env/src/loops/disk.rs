@@ -69,6 +69,10 @@ pub trait Disk: Send + Sync {
     /// failed for a directory, it fails for as long as the process runs. The changes that the
     /// failed call should have covered may be lost, and a later call could not tell.
     fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>>;
+    /// Bytes that the file system has left for this process; `None` if it does not say.
+    fn room(&self) -> BoxFuture<'_, Option<u64>> {
+        Box::pin(core::future::ready(None))
+    }
     /// The number of this start of the machine, which no other start has; 0 if it is unknown. Data
     /// written in an earlier start and never synced may be missing, in whole or in its newest part.
     fn boot(&self) -> u64;

@@ -202,9 +202,13 @@ impl Machine {
 
     fn why_wait(&self, placement: &Placement, now: Moment) -> Option<String> {
         let head = self.awaited_head()?;
-        let (needed, up) = (self.view.needed(), self.view.usable().count());
+        let (needed, up) = (self.view.needed(), self.view.places());
+        let racks = match self.view.settings.strict_racks {
+            true => " in as many other racks",
+            false => "",
+        };
         if up < needed {
-            return Some(format!("{needed} backups are needed, {up} are up"));
+            return Some(format!("{needed} backups{racks} are needed, {up} are up"));
         }
         let servers = |wanted: fn(&Replica) -> bool| -> Vec<ServerId> {
             let replicas = head.replicas.iter().filter(|r| wanted(r));

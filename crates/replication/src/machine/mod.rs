@@ -233,6 +233,18 @@ impl Machine {
         self.sort(id);
     }
 
+    /// A backup has lost its replica of a segment, and goes on (REP-16).
+    pub(crate) fn lost_at(&mut self, id: SegmentId, server: ServerId, placement: &mut Placement) {
+        let has = |segment: &mut ReplicatedSegment| segment.replica(server).is_some();
+        if !self.segments.get_mut(&id).is_some_and(has) {
+            return;
+        }
+        pluvio_units::mark("replica-lost-by-backup");
+        self.lose(id, server, true, placement);
+        self.unplaced.remove(&id);
+        self.sort(id);
+    }
+
     /// Puts a segment where the next step finds it, if it needs one.
     fn sort(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.get(&id) else {
@@ -697,7 +709,10 @@ impl Machine {
         let frees = &self.frees;
         while segment.hopeful() < self.view.wanted() {
             let primary = !segment.replicas.iter().any(|r| r.primary);
-            let near: Vec<ServerId> = segment.replicas.iter().map(|r| r.server).collect();
+            // One on which nobody counts does not fill its rack.
+            let strict = self.view.settings.strict_racks;
+            let near = segment.replicas.iter().filter(|r| !(strict && r.stalled));
+            let near: Vec<ServerId> = near.map(|r| r.server).collect();
             let taken = |server| segment.has_used(server) || frees.wants(server, id);
             let or_bad = |server| taken(server) || placement.is_bad(server, now);
             // A server that is drained will be stopped soon, and then its replicas made again.

@@ -37,13 +37,16 @@ pub(super) struct ModelBackup {
     pub(super) frames: BTreeMap<SegmentId, Frame>,
     pub(super) rewriting: BTreeMap<SegmentId, Frame>,
     pub(super) freed: BTreeSet<SegmentId>,
+    /// Frames in a data directory that it has left. They are there again when it is restarted, or
+    /// never.
+    pub(super) lost: BTreeMap<SegmentId, Frame>,
     pub(super) full: bool,
 }
 
 impl ModelBackup {
     pub(super) fn write(&mut self, order: &WriteOrder, now: Moment) -> WriteOutcome {
         let flight = order.flight;
-        if self.freed.contains(&order.segment) {
+        if self.freed.contains(&order.segment) || self.lost.contains_key(&order.segment) {
             return WriteOutcome::Useless;
         }
         let rewriting = self.rewriting.contains_key(&order.segment);
@@ -107,6 +110,14 @@ impl ModelBackup {
             }
         }
         WriteOutcome::Done
+    }
+
+    /// Leaves the data directory that a frame is in.
+    pub(super) fn lose(&mut self, segment: SegmentId) {
+        let frame = self.frames.remove(&segment);
+        if let Some(frame) = frame.or_else(|| self.rewriting.remove(&segment)) {
+            self.lost.insert(segment, frame);
+        }
     }
 
     pub(super) fn free(&mut self, segment: SegmentId) {

@@ -75,6 +75,8 @@ struct World {
     late: Vec<WriteOrder>,
     records: Vec<(SegmentId, ReplicationEpoch)>,
     frees: Vec<(ServerId, SegmentId)>,
+    /// Replicas that backups have lost, and their master was not told of.
+    untold: Vec<(ServerId, SegmentId)>,
     /// Places that were asked to be freed.
     freed: BTreeSet<(ServerId, SegmentId)>,
     /// No answer is lost any more.
@@ -96,6 +98,7 @@ impl World {
                 replicas,
                 min_replicas,
                 synced: seed.is_multiple_of(3),
+                strict_racks: false,
             },
         };
         let mut world = Self {
@@ -124,6 +127,7 @@ impl World {
             late: Vec::new(),
             records: Vec::new(),
             frees: Vec::new(),
+            untold: Vec::new(),
             freed: BTreeSet::new(),
             reliable: false,
         };
@@ -168,6 +172,7 @@ impl World {
                 replicas,
                 min_replicas: self.min_replicas,
                 synced: self.synced,
+                strict_racks: false,
             },
         };
         self.machine.view_changed(view, &mut self.placement);
@@ -469,6 +474,44 @@ impl World {
         }
     }
 
+    /// A backup leaves a data directory, when every segment has a good replica elsewhere.
+    fn leave_directory(&mut self) {
+        let ids: Vec<ServerId> = self.backups.keys().copied().collect();
+        let victim = ids[self.dice.below(ids.len() as u64) as usize];
+        if !self.survives_without(victim) {
+            return;
+        }
+        let backup = self.backups.get_mut(&victim).expect("is there");
+        let all = backup.frames.keys().chain(backup.rewriting.keys());
+        let all: BTreeSet<SegmentId> = all.copied().collect();
+        for segment in all {
+            if self.dice.below(2) == 0 {
+                backup.lose(segment);
+                self.untold.push((victim, segment));
+            }
+        }
+    }
+
+    /// A master is told that a replica is lost (REP-16), perhaps not for the last time.
+    fn tell_lost(&mut self) {
+        if self.untold.is_empty() {
+            return;
+        }
+        let any = self.dice.below(self.untold.len() as u64) as usize;
+        let (server, segment) = self.untold.swap_remove(any);
+        self.machine.lost_at(segment, server, &mut self.placement);
+        let again = !self.reliable && self.chance(20);
+        if let Some(backup) = self.backups.get_mut(&server) {
+            // The next life of the backup may have it.
+            if let Some(frame) = backup.lost.get(&segment) {
+                self.graves.push(BTreeMap::from([(segment, frame.clone())]));
+            }
+            if again {
+                self.untold.push((server, segment));
+            }
+        }
+    }
+
     /// Crashes a backup when every segment has a good replica elsewhere, or lets one join.
     fn membership(&mut self, replicas: u32) {
         let ids: Vec<ServerId> = self.backups.keys().copied().collect();
@@ -476,6 +519,7 @@ impl World {
         if self.chance(50) && ids.len() > 1 && self.survives_without(victim) {
             let dead = self.backups.remove(&victim).expect("is there");
             self.graves.push(dead.frames);
+            self.graves.push(dead.lost);
             let lost: Vec<_> = self.writes.extract_if(.., |w| w.server == victim).collect();
             self.push_list(replicas);
             for order in lost {
@@ -655,7 +699,10 @@ impl World {
         if self.min_replicas > 1 {
             let lost = self.dice.below(alive.len() as u64) as usize;
             let others = alive.iter().enumerate().filter(|(at, _)| *at != lost);
-            let pool: Vec<_> = others.map(|(_, b)| *b).chain(&self.graves).collect();
+            let left = self.backups.values().enumerate();
+            let left = left.filter(|(at, _)| *at != lost).map(|(_, b)| &b.lost);
+            let others = others.map(|(_, b)| *b).chain(left);
+            let pool: Vec<_> = others.chain(&self.graves).collect();
             assert!(
                 self.recover(&pool).is_some() || self.durable == LogPosition::default(),
                 "nothing to recover from without backup {lost}\n{}",
@@ -695,7 +742,10 @@ impl World {
                 14 => self.deliver_late(),
                 15..17 => self.control(),
                 17 => self.now = self.now + Duration::from_millis(self.dice.below(300)),
-                18 if faults && self.chance(30) => self.membership(replicas),
+                18 if faults && self.chance(30) => match self.chance(30) {
+                    true => self.leave_directory(),
+                    false => self.membership(replicas),
+                },
                 19 if faults && self.chance(20) => {
                     let at = self.dice.below(self.backups.len() as u64) as usize;
                     let backup = self.backups.values_mut().nth(at).expect("there is one");
@@ -705,6 +755,9 @@ impl World {
             }
             if self.chance(5) {
                 self.machine.retry_placement();
+            }
+            if self.chance(10) {
+                self.tell_lost();
             }
             self.step();
             self.check();
@@ -736,6 +789,9 @@ impl World {
             while !self.records.is_empty() || !self.frees.is_empty() {
                 self.control();
             }
+            while !self.untold.is_empty() {
+                self.tell_lost();
+            }
             self.step();
             self.check();
             let idle = self.writes.is_empty() && self.records.is_empty() && self.frees.is_empty();
@@ -747,10 +803,14 @@ impl World {
 }
 
 // shows: LEASE-1, REP-1, REP-2, REP-3, REP-4, REP-5, REP-6, REP-7, REP-8, REP-9, REP-10, REP-12
-// shows: REP-15
+// shows: REP-15, REP-16
 #[test]
 fn what_is_durable_is_found_by_recovery_whatever_happens() {
-    let _marks = pluvio_units::Marks::to_reach(&["replica-lags", "replica-writes-beside-others"]);
+    let _marks = pluvio_units::Marks::to_reach(&[
+        "replica-lags",
+        "replica-lost-by-backup",
+        "replica-writes-beside-others",
+    ]);
     for seed in 0..50 {
         let (replicas, min_replicas) = [(3, 2), (2, 1), (3, 3), (1, 1), (2, 2)][seed as usize % 5];
         let mut world = World::new(seed, 2 + seed % 4, replicas, min_replicas);

@@ -1,7 +1,7 @@
 //! The order in which things must be done, whatever recovery would find.
 
 use super::World;
-use super::backup::Frame;
+use super::backup::{Frame, ModelBackup};
 use pluvio_units::{LogPosition, SegmentId, ServerId};
 use std::collections::BTreeSet;
 
@@ -37,9 +37,12 @@ impl World {
             frame.closed && frame.certified == frame.image.unwrap_or(segment.length)
         };
         let others = self.backups.iter().filter(|(other, _)| **other != server);
-        let count = others
-            .filter(|(_, b)| b.frames.get(&id).is_some_and(whole))
-            .count();
+        let has = |(other, b): &(&ServerId, &ModelBackup)| {
+            let untold = self.untold.contains(&(**other, id));
+            let lost = b.lost.get(&id).filter(|_| untold);
+            b.frames.get(&id).or(lost).is_some_and(whole)
+        };
+        let count = others.filter(has).count();
         assert!(
             count >= self.replicas as usize,
             "REP-9: {id} is freed on {server}, and {count} others have it\n{}",

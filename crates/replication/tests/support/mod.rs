@@ -157,6 +157,7 @@ impl Setup {
             replicas: self.replicas,
             min_replicas: self.min_replicas,
             synced: true,
+            strict_racks: false,
         };
         replication.coordinators = Arc::new(Coordinators::new(vec![Address::from(COORDINATOR)]));
         replication.full_pause = Duration::from_secs(1);

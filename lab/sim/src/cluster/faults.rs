@@ -58,11 +58,14 @@ pub enum Fault {
     /// Tablets move all the time for the sake of balance, however little there is to even out. And
     /// that is switched off and on again.
     Balance,
+    /// Servers have two devices. One of them fails, hangs or is full for a while, so that its
+    /// server goes on without it. After a restart the device is there again, as it was.
+    Device,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Delay,
         Self::Loss,
         Self::Duplication,
@@ -81,6 +84,7 @@ impl Fault {
         Self::Datagrams,
         Self::Drain,
         Self::Balance,
+        Self::Device,
     ];
 
     /// Its name, as in `--faults`.
@@ -105,6 +109,7 @@ impl Fault {
             Self::Datagrams => "datagrams",
             Self::Drain => "drain",
             Self::Balance => "balance",
+            Self::Device => "device",
         }
     }
 }

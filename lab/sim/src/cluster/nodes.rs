@@ -8,6 +8,7 @@ use crate::cluster::faults::Fault;
 use crate::cluster::journal::Journal;
 use crate::cluster::memory::Memories;
 use crate::cluster::plan::Plan;
+use crate::device::{Device, DeviceMode, DeviceSwitch};
 use crate::intercept::{Intercepted, Interceptor};
 use crate::random::Stream;
 use crate::sim::{ProcessEnv, Sim};
@@ -16,7 +17,9 @@ use core::task::Poll;
 use core::time::Duration;
 use pluvio_coordinator::{Candidate, Coordinator, CoordinatorOptions, MemoryStore, Standing};
 use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
-use pluvio_server::{OnCorruption, Server, ServerOptions, Tombstones};
+use pluvio_server::{
+    FurtherDirectory, MissingData, OnCorruption, Server, ServerOptions, Tombstones,
+};
 use pluvio_units::{ServerId, Size, UnixMs};
 use pluvio_wire::{
     Balance, BalanceWish, Coordinators, DrainServer, DrainWish, Opcode, WriteReplica, decode,
@@ -54,6 +57,8 @@ struct View {
     disk_trouble: bool,
     /// What its process is to do next.
     asked: Option<Asked>,
+    /// Its two devices.
+    devices: [DeviceSwitch; 2],
 }
 
 /// What people ask of a server's process.
@@ -188,9 +193,23 @@ impl Nodes {
         let mut env = process.env.clone();
         env.network = Intercepted::new(env.network.clone(), SlowReplicas { env: env.clone() });
         let slot = Arc::clone(&self.servers[number].1);
-        let disk_trouble = view(&slot).disk_trouble;
+        let (disk_trouble, devices) = {
+            let view = view(&slot);
+            (view.disk_trouble, view.devices.clone())
+        };
+        if self.plan.faults.has(Fault::Device) {
+            let [first, second] = &devices;
+            let disk = Arc::clone(&env.disk);
+            options.further = vec![FurtherDirectory {
+                name: "second".to_owned(),
+                disk: Ok(Device::of(Arc::clone(&disk), "second/", second.clone())),
+            }];
+            options.missing = MissingData::LeaveOut;
+            env.disk = Device::of(disk, "", first.clone());
+        }
         *view(&slot) = View {
             disk_trouble,
+            devices,
             ..View::default()
         };
         let has_wishes = self.plan.faults.has(Fault::Drain) || self.plan.faults.has(Fault::Balance);
@@ -245,6 +264,11 @@ impl Nodes {
             view.asked = Some(asked);
         }
         is_new
+    }
+
+    /// What one of the two devices of a server does from now on.
+    pub(super) fn set_device(&mut self, server: usize, device: usize, mode: DeviceMode) {
+        view(&self.servers[server].1).devices[device].set(mode);
     }
 
     /// Notes whether the disk of a server is in trouble.

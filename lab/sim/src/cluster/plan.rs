@@ -353,6 +353,7 @@ impl Plan {
         plan.faults = Self::with_balance(seed, plan.faults, allowed);
         plan.choose_datagrams(seed, allowed);
         plan.choose_weak_server(seed);
+        plan.choose_devices(seed, allowed);
         // Where all servers may lose power, only what is synced survives; where one may, the others
         // have what it loses.
         let one = plan.weak_server.is_some() && Stream::new(seed, "power").below(2) == 0;
@@ -423,6 +424,15 @@ impl Plan {
         }
     }
 
+    /// Servers have two devices in one run of four, or wherever nothing else may happen. Drawn
+    /// apart, so that it changes nothing else.
+    fn choose_devices(&mut self, seed: u64, allowed: &Faults) {
+        let drawn = self.faults.is_empty() || Stream::new(seed, "devices").below(4) == 0;
+        if allowed.has(Fault::Device) && drawn && self.spares_a_backup() {
+            self.faults = core::mem::take(&mut self.faults).with(Fault::Device);
+        }
+    }
+
     /// Replicas without which writes wait.
     fn needed(&self) -> u32 {
         self.min_replicas
@@ -462,6 +472,7 @@ impl Plan {
             Fault::Datagrams,
             Fault::Drain,
             Fault::Balance,
+            Fault::Device,
         ];
         let all = allowed.iter().filter(|fault| !apart.contains(fault));
         let all: Vec<Fault> = all.collect();

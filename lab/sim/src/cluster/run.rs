@@ -270,7 +270,8 @@ fn injected(sim: &Sim, nemesis: &Nemesis) -> BTreeMap<String, u64> {
                 | Fault::Bitrot
                 | Fault::Memory
                 | Fault::Drain
-                | Fault::Balance => *count,
+                | Fault::Balance
+                | Fault::Device => *count,
             };
             (fault.name().to_owned(), count)
         })

@@ -1,21 +1,29 @@
-//! Slow, full and failing disks, and bits that turn over on them.
+//! Slow, full and failing disks, and bits that turn over on them; and single devices of servers that
+//! have two, of which no data are lost for good.
 //!
 //! Slow and full disks cost no replica, so any server may have one. A failing disk and a turned bit
 //! do: both happen only to the one server of the run that the plan calls weak, and only where no
 //! write is acknowledged on fewer than two replicas. So at most one copy of anything is lost.
 
-use crate::cluster::nemesis::{Targets, trouble};
+use crate::cluster::nemesis::{Targets, below, trouble};
+use crate::device::DeviceMode;
 use crate::options::DiskFaults;
 use crate::random::{MILLION, Stream};
 use crate::sim::Sim;
 use crate::state::ProcessId;
 use core::time::Duration;
 use pluvio_format::{FRAME_DATA_OFFSET, FRAME_SLOT_BYTES, FRAME_SLOTS, newest_frame_header};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Disks in trouble, and until when.
 #[derive(Default)]
-pub(super) struct Disks(BTreeMap<usize, Duration>);
+pub(super) struct Disks {
+    whole: BTreeMap<usize, Duration>,
+    /// One device of a server each.
+    devices: BTreeMap<usize, (usize, Duration)>,
+    /// Servers whose devices were ever in trouble.
+    struck: BTreeSet<usize>,
+}
 
 impl Disks {
     /// Makes the disk of a server slow, full or faulty for some time. Gives how many.
@@ -41,21 +49,76 @@ impl Disks {
         let until = targets.sim.now() + trouble(draw, time_max);
         targets.sim.set_disk(process, faults);
         targets.nodes.note_disk_trouble(server, true);
-        self.0.insert(server, until);
+        self.whole.insert(server, until);
         1
+    }
+
+    /// Makes one of the two devices of a server fail, hang or be full for some time. Gives how many.
+    pub(super) fn trouble_device(
+        &mut self,
+        draw: &mut Stream,
+        targets: &mut Targets<'_>,
+        time_max: Duration,
+    ) -> u64 {
+        /// Longer than it takes to leave a device that hangs.
+        const LONG: Duration = Duration::from_secs(15);
+        let server = draw.below(targets.nodes.servers() as u64) as usize;
+        let device = draw.below(2) as usize;
+        let mode = match draw.below(5) {
+            0..2 => DeviceMode::Fails,
+            2..4 => DeviceMode::Hangs,
+            _ => DeviceMode::Full,
+        };
+        let time = match draw.below(2) {
+            0 => below(draw, LONG),
+            _ => trouble(draw, time_max),
+        };
+        // One at a time: the other one is to work.
+        if self.devices.contains_key(&server) {
+            return 0;
+        }
+        targets.nodes.set_device(server, device, mode);
+        targets.nodes.note_disk_trouble(server, true);
+        let until = targets.sim.now() + time;
+        self.devices.insert(server, (device, until));
+        self.struck.insert(server);
+        1
+    }
+
+    /// Restarts all servers whose devices were in trouble, so that they have all of them again.
+    pub(super) fn plug_in(&mut self, targets: &mut Targets<'_>) {
+        for server in core::mem::take(&mut self.struck) {
+            if targets.nodes.is_up(server) {
+                targets.nodes.crash(targets.sim, server, Duration::ZERO);
+            }
+        }
     }
 
     /// Mends what is due at `now`, or everything.
     pub(super) fn mend(&mut self, targets: &mut Targets<'_>, now: Option<Duration>) {
-        self.0.retain(|server, until| {
+        let mut mended = BTreeSet::new();
+        self.whole.retain(|server, until| {
             let stays = now.is_some_and(|now| now < *until);
             if !stays {
                 let process = targets.nodes.server_processes()[*server];
                 targets.sim.set_disk(process, DiskFaults::default());
-                targets.nodes.note_disk_trouble(*server, false);
+                mended.insert(*server);
             }
             stays
         });
+        self.devices.retain(|server, (device, until)| {
+            let stays = now.is_some_and(|now| now < *until);
+            if !stays {
+                let works = DeviceMode::Works;
+                targets.nodes.set_device(*server, *device, works);
+                mended.insert(*server);
+            }
+            stays
+        });
+        for server in mended {
+            let trouble = self.whole.contains_key(&server) || self.devices.contains_key(&server);
+            targets.nodes.note_disk_trouble(server, trouble);
+        }
     }
 }
 

@@ -138,6 +138,7 @@ impl Nemesis {
         self.cuts.heal(targets.sim, None);
         self.stalls.tend(targets.sim, None);
         self.disks.mend(targets, None);
+        self.disks.plug_in(targets);
         let faults = &self.plan.faults;
         if faults.has(Fault::Drain) || faults.has(Fault::Balance) {
             for server in 0..targets.nodes.servers() {
@@ -212,6 +213,7 @@ impl Nemesis {
                 let weak = self.plan.weak_server.map(|n| n as usize);
                 self.disks.trouble(draw, targets, weak, downtime_max)
             }
+            Fault::Device => self.disks.trouble_device(draw, targets, downtime_max),
             Fault::Bitrot => self.plan.weak_server.map_or(0, |weak| {
                 let process = targets.nodes.server_processes()[weak as usize];
                 disks::rot(draw, sim, process)
@@ -316,7 +318,8 @@ impl Nemesis {
             | Fault::Bitrot
             | Fault::Memory
             | Fault::Drain
-            | Fault::Balance => {}
+            | Fault::Balance
+            | Fault::Device => {}
         }
         sim.set_network(self.network.clone());
     }

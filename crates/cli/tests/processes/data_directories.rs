@@ -1,0 +1,164 @@
+//! Servers with several data directories.
+
+use crate::support::cluster::Cluster;
+use crate::support::{Output, Running, Setup, run, wait_for};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A server of this cluster with these data directories.
+fn command(cluster: &Cluster, data: &[&Path], flags: &[&str]) -> Command {
+    let mut command = cluster.command();
+    command.args(["server", "--json", "--cores", "1", "--memory", "48MiB"]);
+    for directory in data {
+        command.arg("--data").arg(directory);
+    }
+    command.args(flags);
+    command
+}
+
+#[track_caller]
+fn start(cluster: &Cluster, data: &[&Path], flags: &[&str]) -> Running {
+    let mut server = Running::spawn(&mut command(cluster, data, flags));
+    server.ready();
+    server
+}
+
+#[track_caller]
+fn end(cluster: &Cluster, data: &[&Path], flags: &[&str]) -> Output {
+    run(&mut command(cluster, data, flags), b"")
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Whether some server goes on without a data directory.
+fn goes_on_without(cluster: &Cluster, directory: &Path) -> bool {
+    let text = cluster.run(["status"]).ok().text();
+    text.contains(&format!(
+        "goes on without data directory {}",
+        name(directory)
+    ))
+}
+
+#[test]
+fn directories_that_do_not_belong_together_are_refused() {
+    let cluster = Setup::servers(2).start();
+    let place = |name: &str| cluster.directory().join(name);
+    let [a, b, c, away] = ["a", "b", "c", "away"].map(place);
+    end(&cluster, &[&a, &b], &[]).fails(1, &["error: ", name(&b), "does not exist"]);
+    fs::create_dir(&b).unwrap();
+    let twice = end(&cluster, &[&a, &b, &b], &[]);
+    twice.fails(1, &["error: ", name(&b), "in use"]);
+    start(&cluster, &[&a, &b], &[]).kill();
+    assert!(a.join("directories.json").exists() && b.join("directory.json").exists());
+
+    // One that is missing, or not given, or something else in its place.
+    let words = ["error: ", name(&b), "--missing-data leave-out"];
+    end(&cluster, &[&a], &[]).fails(1, &words);
+    fs::rename(&b, &away).unwrap();
+    end(&cluster, &[&a, &b], &[]).fails(1, &words);
+    assert!(!b.exists(), "it is not made");
+    fs::create_dir(&b).unwrap();
+    end(&cluster, &[&a, &b], &[]).fails(1, &words);
+    assert!(!b.join("directory.json").exists(), "it is not taken in");
+
+    // It may be left out, and comes back.
+    let mut server = start(&cluster, &[&a, &b], &["--missing-data", "leave-out"]);
+    assert!(goes_on_without(&cluster, &b));
+    assert!(!b.join("directory.json").exists());
+    server.kill();
+    fs::remove_dir_all(&b).unwrap();
+    fs::rename(&away, &b).unwrap();
+    let mut server = start(&cluster, &[&a, &b], &[]);
+    assert!(!goes_on_without(&cluster, &b));
+    server.kill();
+
+    // Each belongs to one server, and in its place.
+    end(&cluster, &[&b, &a], &[]).fails(1, &["error: ", name(&b), "give that one first"]);
+    end(&cluster, &[&c, &b], &[]).fails(1, &["error: ", name(&b), "belongs to", name(&a)]);
+    end(&cluster, &[&c, &a], &[]).fails(1, &["error: ", name(&a), "identity.json"]);
+
+    // What is lost for good is begun anew.
+    fs::remove_dir_all(&b).unwrap();
+    fs::create_dir(&b).unwrap();
+    end(&cluster, &[&a, &b], &[]).fails(1, &words);
+    start(&cluster, &[&a, &b], &["--missing-data", "forget"]).kill();
+    start(&cluster, &[&a, &b], &[]).kill();
+}
+
+/// Devices that fail; not every machine lets its users, or its containers, mount one.
+mod needs_small_disk {
+    use super::*;
+    use crate::support::Reply;
+    use crate::support::disk::SmallDisk;
+
+    fn fill(cluster: &Cluster, from: usize) {
+        let mut redis = cluster.connect(0);
+        for n in from..from + 300 {
+            let value = format!("{n}-").repeat(8000);
+            let set = ["SET".to_owned(), format!("k{n}"), value];
+            assert!(redis.call(&set).is_ok());
+        }
+    }
+
+    #[track_caller]
+    fn assert_filled(cluster: &Cluster, server: usize, until: usize) {
+        let mut redis = cluster.connect(server);
+        for n in 0..until {
+            let found = redis.call(&["GET".to_owned(), format!("k{n}")]);
+            assert_eq!(found, Reply::bulk(format!("{n}-").repeat(8000)), "k{n}");
+        }
+    }
+
+    fn frames_in(directory: &Path) -> usize {
+        fs::read_dir(directory.join("frames")).map_or(0, Iterator::count)
+    }
+
+    #[test]
+    fn a_server_goes_on_without_a_device_that_fails() {
+        let cluster = Setup::servers(3).start();
+        let [a, b] = ["a", "b"].map(|name| cluster.directory().join(name));
+        let device = SmallDisk::mount(&b, "64m");
+        let mut server = start(&cluster, &[&a, &b], &[]);
+        let mut filled = 0;
+        while frames_in(&a) == 0 || frames_in(&b) < 2 {
+            fill(&cluster, filled);
+            filled += 300;
+            assert!(filled < 6000, "no frames in both directories");
+        }
+        // What is opened from now on is refused, as by a device that was lost.
+        let cover = SmallDisk::mount(&b, "1m,ro");
+        wait_for("the directory to be left", || {
+            fill(&cluster, filled);
+            filled += 300;
+            assert!(filled < 12_000, "it is not left");
+            goes_on_without(&cluster, &b).then_some(()).ok_or(filled)
+        });
+        cluster.wait_replicated();
+        // Another one dies, and then this one, both without a word.
+        cluster.kill(2);
+        cluster.wait_settled(3);
+        assert_filled(&cluster, 1, filled);
+        server.kill();
+        cluster.wait_settled(2);
+        assert_filled(&cluster, 1, filled);
+        end(&cluster, &[&a, &b], &[]).fails(1, &["error: ", name(&b), "--missing-data"]);
+        let mut server = start(&cluster, &[&a, &b], &["--missing-data", "leave-out"]);
+        fill(&cluster, 0);
+        server.kill();
+        // It is back, with frames of before.
+        drop(cover);
+        assert!(frames_in(&b) > 0);
+        let mut server = start(&cluster, &[&a, &b], &[]);
+        cluster.wait_settled(3);
+        cluster.wait_replicated();
+        assert!(!goes_on_without(&cluster, &b));
+        cluster.kill(1);
+        cluster.wait_settled(2);
+        assert_filled(&cluster, 0, filled);
+        server.kill();
+        drop(device);
+    }
+}

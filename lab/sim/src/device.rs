@@ -1,0 +1,223 @@
+//! One of several devices of a process: a part of its simulated disk, which can fail and hang by
+//! itself.
+
+use bytes::Bytes;
+use core::sync::atomic::{AtomicBool, Ordering};
+use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode, watch};
+use std::sync::Arc;
+
+/// What a device does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DeviceMode {
+    /// What it is asked to.
+    #[default]
+    Works,
+    /// It answers each request with an error. Of the changes every other one was done all the same.
+    Fails,
+    /// It answers when it works again.
+    Hangs,
+    /// There is no space left for new bytes.
+    Full,
+}
+
+/// Says what a device does. Outlives the process that uses it.
+#[derive(Clone)]
+pub struct DeviceSwitch(Arc<watch::Sender<DeviceMode>>, Arc<AtomicBool>);
+
+impl Default for DeviceSwitch {
+    fn default() -> Self {
+        let (mode, _) = watch::channel(DeviceMode::Works);
+        Self(Arc::new(mode), Arc::default())
+    }
+}
+
+impl DeviceSwitch {
+    /// From now on.
+    pub fn set(&self, mode: DeviceMode) {
+        self.0.send_replace(mode);
+    }
+
+    /// What it does now.
+    #[must_use]
+    pub fn mode(&self) -> DeviceMode {
+        *self.0.borrow()
+    }
+
+    /// Every other time.
+    fn is_odd(&self) -> bool {
+        self.1.fetch_not(Ordering::Relaxed)
+    }
+
+    /// Waits while the device hangs.
+    async fn answers(&self) -> DeviceMode {
+        let mut mode = self.0.subscribe();
+        // The switch is there as long as this waits.
+        let _answers = mode.wait_for(|mode| *mode != DeviceMode::Hangs).await;
+        self.mode()
+    }
+
+    /// Does what changes nothing.
+    async fn look<T>(
+        &self,
+        path: &str,
+        work: impl Future<Output = Result<T, DiskError>>,
+    ) -> Result<T, DiskError> {
+        match self.answers().await {
+            DeviceMode::Works | DeviceMode::Full => work.await,
+            DeviceMode::Fails | DeviceMode::Hangs => Err(failed(path)),
+        }
+    }
+
+    /// Does what changes something.
+    async fn change<T>(
+        &self,
+        path: &str,
+        takes_space: bool,
+        work: impl Future<Output = Result<T, DiskError>>,
+    ) -> Result<T, DiskError> {
+        match self.answers().await {
+            DeviceMode::Full if takes_space => Err(DiskError::Full { path: path.into() }),
+            DeviceMode::Works | DeviceMode::Full => work.await,
+            DeviceMode::Fails | DeviceMode::Hangs => {
+                if self.is_odd() {
+                    // Nobody is told.
+                    drop(work.await);
+                }
+                Err(failed(path))
+            }
+        }
+    }
+}
+
+fn failed(path: &str) -> DiskError {
+    DiskError::Other {
+        path: path.into(),
+        message: "the simulated device has failed".into(),
+    }
+}
+
+/// See the module. Names begin with the device's own.
+pub struct Device {
+    disk: Arc<dyn Disk>,
+    folder: &'static str,
+    switch: DeviceSwitch,
+}
+
+impl Device {
+    /// A part of `disk`, below `folder`, which ends with `/` if it is not empty.
+    #[must_use]
+    pub fn of(disk: Arc<dyn Disk>, folder: &'static str, switch: DeviceSwitch) -> Arc<dyn Disk> {
+        Arc::new(Self {
+            disk,
+            folder,
+            switch,
+        })
+    }
+
+    fn path(&self, path: &str) -> String {
+        format!("{}{path}", self.folder)
+    }
+
+    fn directory(&self, path: &str) -> String {
+        self.path(path).trim_end_matches('/').to_owned()
+    }
+}
+
+impl Disk for Device {
+    fn open(&self, path: &str, mode: OpenMode) -> BoxFuture<'_, Result<Arc<dyn File>, DiskError>> {
+        let path = self.path(path);
+        Box::pin(async move {
+            let opened = self.disk.open(&path, mode);
+            let file = self.switch.change(&path, false, opened).await?;
+            let switch = self.switch.clone();
+            let file: Arc<dyn File> = Arc::new(DeviceFile { file, path, switch });
+            Ok(file)
+        })
+    }
+
+    fn remove(&self, path: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        let path = self.path(path);
+        Box::pin(async move {
+            let removed = self.disk.remove(&path);
+            self.switch.change(&path, false, removed).await
+        })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        let (from, to) = (self.path(from), self.path(to));
+        Box::pin(async move {
+            let renamed = self.disk.rename(&from, &to);
+            self.switch.change(&to, false, renamed).await
+        })
+    }
+
+    fn list(&self, directory: &str) -> BoxFuture<'_, Result<Vec<String>, DiskError>> {
+        let directory = self.directory(directory);
+        Box::pin(async move {
+            let listed = self.disk.list(&directory);
+            self.switch.look(&directory, listed).await
+        })
+    }
+
+    fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        let directory = self.directory(directory);
+        Box::pin(async move {
+            let synced = self.disk.sync_directory(&directory);
+            self.switch.change(&directory, false, synced).await
+        })
+    }
+
+    fn boot(&self) -> u64 {
+        self.disk.boot()
+    }
+}
+
+struct DeviceFile {
+    file: Arc<dyn File>,
+    path: String,
+    switch: DeviceSwitch,
+}
+
+impl File for DeviceFile {
+    fn read_at(&self, offset: u64, length: usize) -> BoxFuture<'_, Result<Bytes, DiskError>> {
+        let read = self.file.read_at(offset, length);
+        Box::pin(async move { self.switch.look(&self.path, read).await })
+    }
+
+    fn write_at(&self, offset: u64, data: Bytes) -> BoxFuture<'_, Result<(), DiskError>> {
+        let written = self.file.write_at(offset, data);
+        Box::pin(async move { self.switch.change(&self.path, true, written).await })
+    }
+
+    fn write_both_at(
+        &self,
+        offset: u64,
+        first: Bytes,
+        second: Bytes,
+    ) -> BoxFuture<'_, Result<(), DiskError>> {
+        let written = self.file.write_both_at(offset, first, second);
+        Box::pin(async move { self.switch.change(&self.path, true, written).await })
+    }
+
+    fn write_both_now(
+        &self,
+        offset: u64,
+        first: &[u8],
+        second: &[u8],
+    ) -> Option<Result<(), DiskError>> {
+        match self.switch.mode() {
+            DeviceMode::Works => self.file.write_both_now(offset, first, second),
+            DeviceMode::Fails | DeviceMode::Hangs | DeviceMode::Full => None,
+        }
+    }
+
+    fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {
+        let synced = self.file.sync();
+        Box::pin(async move { self.switch.change(&self.path, false, synced).await })
+    }
+
+    fn size(&self) -> BoxFuture<'_, Result<u64, DiskError>> {
+        let size = self.file.size();
+        Box::pin(async move { self.switch.look(&self.path, size).await })
+    }
+}
