@@ -26,6 +26,7 @@ mod options;
 mod server;
 mod service;
 mod status;
+mod traced;
 
 pub use identity::{FORMAT_VERSION, Identity, IdentityError};
 pub use lease::LEASE;
