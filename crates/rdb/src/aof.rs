@@ -99,7 +99,7 @@ impl Manifest {
 fn words(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut rest = line.chars().peekable();
-    while let Some(first) = rest.next_if(|_| true) {
+    while let Some(first) = rest.next() {
         if first.is_whitespace() {
             continue;
         }
@@ -171,14 +171,14 @@ impl<R: Read> Log<R> {
                     let words = self.words(at, count).map_err(of_cut)?;
                     return Ok(Some(Command { at, words }));
                 }
-                Some(_) | None => return Err(self.nonsense(at)),
+                Some(_) | None => return Err(no_command(at)),
             }
         }
     }
 
     fn words(&mut self, at: u64, count: &[u8]) -> Result<Vec<Text>, Error> {
         let count = number(count).filter(|count| (1..=WORDS_MAX).contains(count));
-        let count = count.ok_or_else(|| self.nonsense(at))?;
+        let count = count.ok_or_else(|| no_command(at))?;
         let mut words = Vec::new();
         for _ in 0..count {
             let at = self.at;
@@ -186,10 +186,10 @@ impl<R: Read> Log<R> {
                 return Err(self.cut());
             };
             let length = line.strip_prefix(b"$").and_then(number);
-            let length = length.ok_or_else(|| self.nonsense(at))?;
+            let length = length.ok_or_else(|| no_command(at))?;
             words.push(self.word(length)?);
             if self.take(2)? != b"\r\n" {
-                return Err(self.nonsense(at));
+                return Err(no_command(at));
             }
         }
         Ok(words)
@@ -220,8 +220,8 @@ impl<R: Read> Log<R> {
         match (line.strip_suffix(b"\r\n"), line.len() as u64) {
             (_, 0) => Ok(None),
             (Some(text), _) => Ok(Some(text.to_vec())),
-            (None, LINE_MAX) => Err(self.nonsense(at)),
-            (None, _) if line.ends_with(b"\n") => Err(self.nonsense(at)),
+            (None, LINE_MAX) => Err(no_command(at)),
+            (None, _) if line.ends_with(b"\n") => Err(no_command(at)),
             (None, _) => Err(self.cut()),
         }
     }
@@ -241,16 +241,15 @@ impl<R: Read> Log<R> {
         self.error(Why::Cut)
     }
 
-    #[allow(clippy::unused_self, reason = "beside its kin")]
-    fn nonsense(&self, at: u64) -> Error {
-        Error {
-            at,
-            why: Why::NoCommand,
-        }
-    }
-
     fn error(&self, why: Why) -> Error {
         Error { at: self.at, why }
+    }
+}
+
+fn no_command(at: u64) -> Error {
+    Error {
+        at,
+        why: Why::NoCommand,
     }
 }
 
