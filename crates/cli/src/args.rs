@@ -17,6 +17,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::spans::ratio;
+
 use crate::cmd::{
     backup, balance, bench, demo, drain, export, import, lifetime, manual, objects, recover,
     restore, scan, settings, space, status, table, top,
@@ -202,6 +204,9 @@ pub struct Dev {
     /// Port for metrics and health of the coordinator; the servers' follow [default: any free ones]
     #[arg(long, value_name = "P", env = "PLUVIO_ADMIN_PORT")]
     pub admin_port: Option<u16>,
+    /// Let the page of the cluster run commands; see `pluvio coordinator`
+    #[arg(long, env = "PLUVIO_ADMIN_CONSOLE")]
+    pub admin_console: bool,
     /// Port of the coordinator [default: 7700, or any when that is taken]
     #[arg(long, value_name = "P", env = "PLUVIO_COORDINATOR_PORT")]
     pub coordinator_port: Option<u16>,
@@ -355,6 +360,11 @@ pub struct Server {
         default_value_t = Switch::Yes
     )]
     pub redis_protected_mode: Switch,
+    /// Which part of the commands of Redis clients begins a trace that is exported to the collector
+    /// of OTEL_EXPORTER_OTLP_ENDPOINT: 0.001 is one of a thousand [default: what
+    /// OTEL_TRACES_SAMPLER says, or 0]
+    #[arg(long, value_name = "PART", env = "PLUVIO_TRACE_SAMPLE", value_parser = ratio)]
+    pub trace_sample: Option<f64>,
     /// Note the times of requests, and write them into the data directory at the end: for
     /// experiments
     #[arg(long, hide = true)]
@@ -394,6 +404,10 @@ pub struct Coordinator {
     /// Where to answer HTTP for metrics and health [default: nowhere]
     #[arg(long, value_name = "ADDR", env = "PLUVIO_ADMIN", value_parser = listen_address)]
     pub admin: Option<String>,
+    /// Let the page at --admin run commands at the Redis ports of servers, with the rights of the
+    /// user that logs in there. Only on the loopback or with TLS
+    #[arg(long, env = "PLUVIO_ADMIN_CONSOLE")]
+    pub admin_console: bool,
     /// How long a server may be silent before it is declared crashed
     #[arg(long, value_name = "TIME", env = "PLUVIO_DEAD_SERVER_TIMEOUT", default_value = "1s", value_parser = silence)]
     pub dead_server_timeout: Duration,

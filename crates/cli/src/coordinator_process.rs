@@ -64,9 +64,15 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         }
     }
     let (given, json) = (arguments.clone(), global.json);
-    process::run(global, &arguments.process, 1, None, 0, move |parts| {
-        serve(parts, place, login, given, json)
-    })
+    process::run(
+        global,
+        &arguments.process,
+        1,
+        None,
+        0,
+        "pluvio-coordinator",
+        move |parts| serve(parts, place, login, given, json),
+    )
 }
 
 /// Who it is for the store.
@@ -142,7 +148,15 @@ async fn serve(
         sampler: Arc::new(Sampler::new(Arc::clone(&env.clock))),
     });
     let admin = match &arguments.admin {
-        Some(address) => Some(Admin::start(&env, address, tls, subject.clone()).await?),
+        Some(address) => {
+            let has_console = arguments.admin_console;
+            Some(Admin::start(&env, address, tls, subject.clone(), has_console).await?)
+        }
+        None if arguments.admin_console => {
+            return Err(Failure::usage(
+                "--admin-console: the page is at the admin port; give --admin ADDR, too",
+            ));
+        }
         None => None,
     };
     let port = env
@@ -310,6 +324,7 @@ impl Subject for Pages {
         let mut metrics = Metrics::default();
         metrics.net(&self.network.counters().totals());
         metrics.tls(self.tls.as_deref());
+        metrics.spans();
         let busy = (0..self.tasks.cores()).filter_map(|core| self.tasks.busy(CoreId(core)));
         let busy = busy.map(|busy| u64::try_from(busy.as_micros()).unwrap_or(u64::MAX));
         metrics.loops(&busy.collect::<Vec<_>>());
@@ -330,6 +345,25 @@ impl Subject for Pages {
 
     fn has_page(&self) -> bool {
         true
+    }
+
+    fn redis_ports(&self) -> BoxFuture<'static, Vec<String>> {
+        let client = self.place().clone().filter(|_| self.leads());
+        Box::pin(async move {
+            let Some(client) = client else {
+                return Vec::new();
+            };
+            let list = match client.server_list().await {
+                Ok(list) => list,
+                Err(error) => {
+                    tracing::warn!(%error, "the console knows no servers");
+                    return Vec::new();
+                }
+            };
+            list.up()
+                .filter_map(|server| server.redis.clone())
+                .collect()
+        })
     }
 
     fn cluster(&self, with_keys: bool) -> Option<BoxFuture<'static, Value>> {

@@ -22,6 +22,7 @@ mod machine;
 mod mapped;
 mod process;
 mod server_process;
+mod spans;
 
 use crate::args::{Cli, Command};
 use pluvio_console::failure::Failure;

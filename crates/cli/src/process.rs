@@ -2,6 +2,7 @@
 //! common.
 
 use crate::args::Process;
+use crate::spans;
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 
@@ -80,7 +81,7 @@ pub struct Parts {
 }
 
 /// Runs a process of the cluster until it ends; on a data directory if it has one from the start.
-/// `redis`: most connections of Redis clients that are wanted.
+/// `redis`: most connections of Redis clients that are wanted; `service`: its name in traces.
 ///
 /// # Errors
 /// The error of `work`, or the reason why it could not begin.
@@ -90,6 +91,7 @@ pub fn run<F>(
     cores: u16,
     data: Option<&Path>,
     redis: usize,
+    service: &'static str,
     work: impl FnOnce(Parts) -> F + Send + 'static,
 ) -> Result<ExitCode, Failure>
 where
@@ -151,7 +153,8 @@ where
     let result = runtime.block_on(async move {
         let signals = StopSignals::new()
             .map_err(|error| Failure::new(format!("cannot receive signals: {error}")))?;
-        work(Parts {
+        let exporter = spans::start(&env, service);
+        let result = work(Parts {
             env,
             network,
             tls,
@@ -159,7 +162,11 @@ where
             signals,
             open_disk,
         })
-        .await
+        .await;
+        if let Some(exporter) = exporter {
+            exporter.flush(spans::FLUSH_LIMIT).await;
+        }
+        result
     });
     runtime.shutdown(SHUTDOWN_LIMIT);
     result.map(|()| ExitCode::SUCCESS)

@@ -7,6 +7,7 @@ use crate::heap;
 use crate::machine;
 use crate::mapped;
 use crate::process::{self, DISK_PATIENCE, Parts, wait_for_disk};
+use crate::spans;
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::number_of;
@@ -67,6 +68,7 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         0,
         Some(&first),
         redis,
+        "pluvio-server",
         move |parts| serve(parts, coordinator, given, timeout, json),
     )
 }
@@ -165,7 +167,7 @@ async fn serve(
         tls: tls.clone(),
     });
     let admin = match &arguments.admin {
-        Some(address) => Some(Admin::start(&env, address, tls, subject.clone()).await?),
+        Some(address) => Some(Admin::start(&env, address, tls, subject.clone(), false).await?),
         None => None,
     };
     let admin_address = admin.as_ref().map(|a| a.address.clone());
@@ -174,6 +176,7 @@ async fn serve(
     options.redis_protected = arguments.redis_protected_mode == Switch::Yes;
     options.redis_connections_max = connections.redis;
     options.further = further(&env, &open_disk, &arguments).await;
+    options.trace = spans::sampler(arguments.trace_sample);
     heap::bound();
     tell_manager(Phase::Waits(
         "waits for the coordinator to take this server",
@@ -422,6 +425,7 @@ impl Subject for Pages {
         let mut metrics = Metrics::default();
         metrics.net(&self.network.counters().totals());
         metrics.tls(self.tls.as_deref());
+        metrics.spans();
         if let Some(server) = self.server() {
             metrics.server(&server.status());
             if let Some(t) = server.redis_totals() {

@@ -24,6 +24,7 @@ use core::ops::Range;
 use core::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use pluvio_env::Address;
+use pluvio_trace::follow;
 use pluvio_units::{ClusterId, KeyHash, OperationId, SequenceNumber, ServerId};
 use pluvio_wire::{
     Change, FatalKind, Get, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, Mutation, Outcome, Payload,
@@ -267,7 +268,7 @@ impl Client {
     /// Reads several objects, also of several tables. One result an item, in their order.
     pub async fn multi_read(&self, keys: &[Key<'_>]) -> Vec<Result<Option<Object>, ClientError>> {
         let gets: Vec<_> = keys.iter().map(Key::get).collect();
-        let results = Box::pin(self.batch(Items::Gets(&gets))).await;
+        let results = self.batch(Items::Gets(&gets)).await;
         results.into_iter().map(|r| r.and_then(object)).collect()
     }
 
@@ -285,7 +286,7 @@ impl Client {
                 (*table, get)
             })
             .collect();
-        Box::pin(self.batch(Items::Gets(&gets))).await
+        self.batch(Items::Gets(&gets)).await
     }
 
     /// Writes several objects, also of several tables. Each one succeeds or fails by itself; one
@@ -299,7 +300,7 @@ impl Client {
             .iter()
             .map(|(key, value)| put((key, value)))
             .collect();
-        let results = Box::pin(self.batch(Items::Mutations(&puts))).await;
+        let results = self.batch(Items::Mutations(&puts)).await;
         results.into_iter().map(|r| r.and_then(written)).collect()
     }
 
@@ -310,7 +311,7 @@ impl Client {
             .iter()
             .map(|key| key.mutation(Change::Delete))
             .collect();
-        let results = Box::pin(self.batch(Items::Mutations(&deletes))).await;
+        let results = self.batch(Items::Mutations(&deletes)).await;
         results.into_iter().map(|r| r.and_then(deleted)).collect()
     }
 
@@ -324,7 +325,7 @@ impl Client {
             .iter()
             .map(|(t, m)| (*t, of_table(t, m)))
             .collect();
-        Box::pin(self.batch(Items::Mutations(&mutations))).await
+        self.batch(Items::Mutations(&mutations)).await
     }
 
     /// Applies mutations one after the other: none takes effect before all that stand before it
@@ -365,7 +366,10 @@ impl Client {
             .map(|(t, m)| (*t, of_table(t, m)))
             .collect();
         let mut done = Vec::with_capacity(mutations.len());
-        match Box::pin(self.in_order(Items::Mutations(&mutations), early, &mut done)).await {
+        match self
+            .in_order(Items::Mutations(&mutations), early, &mut done)
+            .await
+        {
             Ok(()) => Ok(done),
             Err(error) => Err((done, error)),
         }
@@ -393,13 +397,26 @@ impl Client {
             })
             .collect();
         let mut done = Vec::with_capacity(gets.len());
-        match Box::pin(self.in_order(Items::Gets(&gets), false, &mut done)).await {
+        match self.in_order(Items::Gets(&gets), false, &mut done).await {
             Ok(()) => Ok(done),
             Err(error) => Err((done, error)),
         }
     }
 
     async fn in_order(
+        &self,
+        items: Items<'_>,
+        may_be_early: bool,
+        done: &mut Vec<Outcome>,
+    ) -> Result<(), ClientError> {
+        let work = Box::pin(self.in_order_untraced(items, may_be_early, done));
+        match self.begin_trace("batch in order") {
+            None => work.await,
+            Some(span) => follow(span, work).await,
+        }
+    }
+
+    async fn in_order_untraced(
         &self,
         items: Items<'_>,
         may_be_early: bool,
@@ -561,6 +578,14 @@ impl Client {
     }
 
     async fn batch(&self, items: Items<'_>) -> Vec<Result<Outcome, ClientError>> {
+        let work = Box::pin(self.batch_untraced(items));
+        match self.begin_trace("batch") {
+            None => work.await,
+            Some(span) => follow(span, work).await,
+        }
+    }
+
+    async fn batch_untraced(&self, items: Items<'_>) -> Vec<Result<Outcome, ClientError>> {
         let count = items.len();
         let mut results: Done = (0..count).map(|_| None).collect();
         let mut attempts = self.attempts();

@@ -11,6 +11,7 @@ use crate::table::Table;
 use crate::window::{WindowPlace, Windows};
 use core::time::Duration;
 use pluvio_env::{CallError, timeout};
+use pluvio_trace::{Span, SpanKind, TraceContext, Traceable, follow};
 use pluvio_units::{ClientId, ClusterId, CoreId, KeyHash, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, Get, Header, Outcome, Refusal, RetryReason, RpcError, TableInfo,
@@ -37,6 +38,8 @@ pub struct Client {
     core: CoreId,
     /// Instead of [`ClientOptions::full_timeout`].
     full_timeout: Option<Duration>,
+    /// What its operations are a part of.
+    trace: Option<TraceContext>,
 }
 
 pub(crate) struct Shared {
@@ -86,7 +89,12 @@ impl Client {
         Self::build(parts.into(), options, Some(local))
     }
 
-    fn build(parts: Parts, options: ClientOptions, local: Option<Arc<dyn LocalMaster>>) -> Self {
+    fn build(
+        mut parts: Parts,
+        options: ClientOptions,
+        local: Option<Arc<dyn LocalMaster>>,
+    ) -> Self {
+        parts.network = Arc::new(Traceable::new(parts.network, Arc::clone(&parts.clock)));
         // Zero means "no identity".
         let id = ClientId(parts.rng.next_u64().max(1));
         let coordinators = Coordinators::new(options.coordinators.clone());
@@ -106,6 +114,7 @@ impl Client {
             }),
             core: CoreId(0),
             full_timeout: None,
+            trace: None,
         }
     }
 
@@ -126,6 +135,31 @@ impl Client {
             full_timeout: Some(timeout),
             ..self.clone()
         }
+    }
+
+    /// A clone whose operations are parts of a trace. Where it is sampled, servers record what they
+    /// do for them, with this span as the parent. The process of the client records its own part
+    /// if it has a recorder (crate `trace`).
+    #[must_use]
+    pub fn with_trace(&self, context: TraceContext) -> Self {
+        Self {
+            trace: Some(context).filter(TraceContext::is_sampled),
+            ..self.clone()
+        }
+    }
+
+    /// The span of an operation that is sampled. One inside another operation's trace is a part of
+    /// that already.
+    pub(crate) fn begin_trace(&self, name: &'static str) -> Option<Span> {
+        if let Some(context) = self.trace {
+            return Some(Span::child(context, SpanKind::Client, name));
+        }
+        let sampler = self.shared.options.trace;
+        if sampler.is_off() || !sampler.draws(&*self.shared.parts.rng) {
+            return None;
+        }
+        let is_new = pluvio_trace::current().is_none();
+        is_new.then(|| Span::root(&*self.shared.parts.rng, SpanKind::Client, name))
     }
 
     /// How long an operation may take ([`ClientOptions::timeout`]).
@@ -198,7 +232,9 @@ impl Client {
         attempts: Attempts<'_>,
     ) -> Result<R::Done, ClientError> {
         let mut first = None;
+        let span = self.begin_trace(R::NAME);
         if self.shared.local.is_some()
+            && span.is_none()
             && let Some(owner) = table.owner(hash)
             && let Some(master) = self.local(owner)
         {
@@ -217,7 +253,11 @@ impl Client {
             });
         }
         // Boxed, so that the futures of operations that are answered at once stay small.
-        Box::pin(self.on_hash_waiting(table, hash, request, attempts, first)).await
+        let waiting = Box::pin(self.on_hash_waiting(table, hash, request, attempts, first));
+        match span {
+            None => waiting.await,
+            Some(span) => follow(span, waiting).await,
+        }
     }
 
     pub(crate) fn local_header(cluster: ClusterId, owner: ServerId, limit: Duration) -> Header {

@@ -99,7 +99,8 @@ pub use several::Doubt;
 pub use table::{KnownTablet, Table};
 pub use transaction::{Commit, Transacted, Transaction};
 
-pub use pluvio_units::Deadline;
+pub use pluvio_trace::Sampler;
+pub use pluvio_units::{Deadline, TraceContext};
 pub use pluvio_wire::{
     Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind,
     ChangedObject, ChangedTo, ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX,

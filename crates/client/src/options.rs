@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use pluvio_env::{Address, Clock, Env, MappedMemory, Network, Rng, Tasks};
+use pluvio_trace::Sampler;
 use std::sync::Arc;
 
 /// What a client uses of the operating system.
@@ -67,6 +68,9 @@ pub struct ClientOptions {
     /// Is told when an operation has been tried for a second and goes on: why it is not done. For
     /// programs whose users would wait in silence.
     pub on_delay: Option<OnDelay>,
+    /// Which operations begin a trace. Default [`Sampler::OFF`]. To make an operation a part of a
+    /// trace that is there already, see [`Client::with_trace`](crate::Client::with_trace).
+    pub trace: Sampler,
 }
 
 /// Hears why an operation is not done yet.
@@ -101,6 +105,7 @@ impl ClientOptions {
             retry_ambiguous: true,
             mapped_reads: true,
             on_delay: None,
+            trace: Sampler::OFF,
         }
     }
 
@@ -122,6 +127,13 @@ impl ClientOptions {
     #[must_use]
     pub fn full_timeout(mut self, timeout: Duration) -> Self {
         self.full_timeout = timeout;
+        self
+    }
+
+    /// With another [`ClientOptions::trace`].
+    #[must_use]
+    pub fn trace(mut self, trace: Sampler) -> Self {
+        self.trace = trace;
         self
     }
 

@@ -22,6 +22,8 @@ pub(crate) trait DataRequest: Sync {
     type Done: Send;
     /// Whether it has an identity, so that a retry is told from a new one.
     const CHANGES_DATA: bool;
+    /// What a span of it is called.
+    const NAME: &'static str = if Self::CHANGES_DATA { "change" } else { "read" };
 
     /// Whether the server ends with the first item that it refuses.
     fn ordered(&self) -> bool {

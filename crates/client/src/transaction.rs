@@ -15,6 +15,7 @@ use crate::error::ClientError;
 use crate::request::OneOwner;
 use crate::table::{Table, TableKey};
 use bytes::Bytes;
+use pluvio_trace::follow;
 use pluvio_units::ObjectVersion;
 use pluvio_wire::{
     Change, FatalKind, Get, Mutation, Operation, Outcome, Output, TransactionStep,
@@ -108,7 +109,11 @@ impl Client {
         };
         let outcome = match outcome {
             Err(error) if error.fatal_kind() == Some(FatalKind::SeveralOwners) => {
-                Box::pin(self.transact_several(&placed, &tables)).await?
+                let work = Box::pin(self.transact_several(&placed, &tables));
+                match self.begin_trace("transaction of several servers") {
+                    None => work.await?,
+                    Some(span) => follow(span, work).await?,
+                }
             }
             outcome => outcome?,
         };

@@ -12,7 +12,7 @@ use crate::tasks::LOOP;
 use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service, watch};
 use pluvio_units::ClusterId;
-use pluvio_wire::{GetLeader, GetLeaderReply, Opcode, decode, reply};
+use pluvio_wire::{GetLeader, GetLeaderReply, Opcode, TRACED, decode, reply};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The pause before a store that failed while its state was read is read again.
@@ -214,6 +214,10 @@ impl Service for Candidate {
             Standing::Deciding => (None, true),
             Standing::Looking => (None, false),
         };
+        if request.opcode == TRACED {
+            let handled = pluvio_trace::answer(&request, |_, request| self.handle(peer, request));
+            return handled.unwrap_or_else(|_| refuse_as_not_leader(TRACED));
+        }
         if request.opcode != Opcode::GetLeader as u16 {
             return refuse_as_not_leader(request.opcode);
         }

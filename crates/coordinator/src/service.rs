@@ -21,7 +21,7 @@ use pluvio_wire::{
     HintServerCrashed, LeaveCluster, ListTables, ListTablesReply, MigrateTablet, Opcode,
     PartitionReplayed, Ping, PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason,
     RoleOp, ServerOp, ServerStatus, SetReplicationEpoch, SetTable, SplitTablet, StartRecoveryReply,
-    TabletReceived, Versions, decode, handled, reply,
+    TRACED, TabletReceived, Versions, decode, handled, reply,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -370,10 +370,14 @@ pub(crate) fn refuse_as_not_leader(opcode: u16) -> Handled {
 }
 
 impl Service for Coordinator {
-    fn handle(&self, _: Peer, request: Frame) -> Handled {
+    fn handle(&self, peer: Peer, request: Frame) -> Handled {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let Some(opcode) = Opcode::from_number(request.opcode) else {
-            return unsupported(request.opcode);
+            if request.opcode != TRACED {
+                return unsupported(request.opcode);
+            }
+            let handled = pluvio_trace::answer(&request, |_, request| self.handle(peer, request));
+            return handled.unwrap_or_else(|refusal| Handled::Now(reply::<Ping>(&Err(refusal))));
         };
         if self.office.context.tasks.is_ending() {
             return Handled::Now(Frame {

@@ -76,6 +76,8 @@ pub struct LocalOptions {
     pub redis_password_file: Option<PathBuf>,
     /// HTTP port of the coordinator; any when `None`.
     pub admin_port: Option<u16>,
+    /// Whether the pages of coordinators run commands.
+    pub admin_console: bool,
     /// Port of the coordinator; the usual one, or any when that is taken, when `None`.
     pub coordinator_port: Option<u16>,
     /// Coordinators; the first is tried first.
@@ -134,6 +136,7 @@ impl LocalOptions {
             redis_timeout: None,
             redis_password_file: None,
             admin_port: None,
+            admin_console: false,
             coordinator_port: Some(0),
             coordinators: 1,
             metadata: None,
@@ -640,6 +643,9 @@ impl LocalCluster {
         add("--durability", options.durability.name().to_owned());
         if let Some(least) = options.min_replicas {
             add("--min-replicas", least.to_string());
+        }
+        if options.admin_console {
+            arguments.push("--admin-console".into());
         }
         let place = match &self.options.metadata {
             Some(place) => place.clone(),

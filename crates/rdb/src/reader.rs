@@ -13,6 +13,7 @@
 //! - RDB-4: memory is bounded whatever the file says: texts longer than [`VALUE_MAX`] are passed
 //!   over, and shorter ones cost memory as they arrive.
 
+use crate::aof::Log;
 use crate::crc64::Crc64;
 pub use crate::pass::Kind;
 use crate::pass::{Dialect, Passing, layout, pass_module, pass_over};
@@ -74,6 +75,9 @@ pub enum Why {
         valkey = VALKEY_VERSION
     )]
     Version(String),
+    /// No command of an append-only file begins so.
+    #[error("no command of an append-only file begins here; the file is damaged")]
+    NoCommand,
     /// Neither a length nor a string begins so.
     #[error("neither a length nor a string begins so; the file is damaged")]
     Nonsense,
@@ -148,6 +152,8 @@ pub struct Reader<R> {
     version: u16,
     database: u64,
     is_at_end: bool,
+    /// Whether commands may stand behind the end.
+    may_have_more: bool,
 }
 
 impl<R: Read> Reader<R> {
@@ -164,6 +170,7 @@ impl<R: Read> Reader<R> {
             version: 0,
             database: 0,
             is_at_end: false,
+            may_have_more: false,
         };
         let head: [u8; 9] = reader.array()?;
         let (dialect, digits) = if let Some(digits) = head.strip_prefix(b"REDIS") {
@@ -188,6 +195,23 @@ impl<R: Read> Reader<R> {
             }
             None => Err(reader.error(Why::Version(digits.into_owned()))),
         }
+    }
+
+    /// Reads the head of an append-only file that begins with an RDB file.
+    ///
+    /// # Errors
+    /// As [`Reader::new`].
+    pub fn before_commands(input: R) -> Result<Self, Error> {
+        let reader = Self::new(input)?;
+        Ok(Self {
+            may_have_more: true,
+            ..reader
+        })
+    }
+
+    /// The commands behind the end, which was read.
+    pub fn into_commands(self) -> Log<R> {
+        Log::behind(self.input, self.at)
     }
 
     /// The next thing that the file has. `None` at its end, when the checksum was right.
@@ -283,6 +307,7 @@ impl<R: Read> Reader<R> {
             }
         }
         match self.input.fill_buf() {
+            Ok(_) if self.may_have_more => Ok(()),
             Ok([]) => Ok(()),
             Ok(_) => Err(self.error(Why::More)),
             Err(error) => Err(self.error(Why::Io(error))),

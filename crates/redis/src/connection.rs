@@ -58,6 +58,7 @@ use core::task::{Context, Poll};
 use noting::Group;
 use pluvio_client::{AtOnce, HeldWait, Operation};
 use pluvio_env::{ByteStream, Moment, StreamError};
+use pluvio_trace::{Span, SpanKind, Value};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -118,6 +119,7 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         is_logging_in: false,
         running_bytes: 0,
         spent: 0,
+        until_sampled: core.until_sampled(),
         run_data: run,
     };
     connection.tell_caller();
@@ -227,6 +229,8 @@ struct Connection<'a, M, F> {
     running_bytes: usize,
     /// Bytes read and written since others had their turn.
     spent: usize,
+    /// Commands on the database until the next one that is sampled.
+    until_sampled: u64,
     run_data: M,
 }
 
@@ -556,12 +560,16 @@ where
                     self.answer(Reply::Error(AFTER_DOUBT), answered);
                     return Ok(());
                 }
+                self.until_sampled -= 1;
+                let is_sampled = self.until_sampled == 0;
                 let is_done = match what {
                     Data::Exec => !self.close_block(&resolved),
-                    _ => is_of_one_key(row) && self.execute(what, &resolved),
+                    // A sampled one takes the long way, on which its parts are seen.
+                    _ => !is_sampled && is_of_one_key(row) && self.execute(what, &resolved),
                 };
+                let span = is_sampled.then(|| self.sampled(row.name));
                 if !is_done {
-                    self.launch(what, resolved.command, context);
+                    self.launch((what, resolved.command), span, context);
                 }
             }
             Run::Container => {
@@ -703,11 +711,17 @@ where
 
     /// Starts the future of a command on the database, and of those behind it that can be asked for
     /// with it.
-    fn launch(&mut self, what: Data, command: Command, context: &mut Context<'_>) {
+    fn launch(
+        &mut self,
+        (what, command): (Data, Command),
+        span: Option<Span>,
+        context: &mut Context<'_>,
+    ) {
         self.close_group();
         let mut answered: SmallVec<[bool; 1]> = SmallVec::new();
         answered.push(self.session.is_answered());
-        let kind = kind_of(what, &command);
+        // A sampled one goes by itself: the trace is its own.
+        let kind = kind_of(what, &command).filter(|_| span.is_none());
         let mut commands: Commands = SmallVec::new();
         let mut bytes = command.bytes_held();
         commands.push((what, command));
@@ -722,9 +736,11 @@ where
             && let Some((what, next)) = self.ahead.front().and_then(Step::data)
             && kind.is_some()
             && kind_of(what, next) == kind
+            && self.until_sampled > 1
             && bytes + next.bytes_held() <= self.core.options().run_bytes_max
         {
             bytes += next.bytes_held();
+            self.until_sampled -= 1;
             let Some(Step::Run(next)) = self.ahead.pop_front() else {
                 unreachable!("looked at a moment ago")
             };
@@ -736,8 +752,19 @@ where
         let is_hasty = self.queue.is_full();
         let run = (self.run_data)(is_hasty, self.session.database(), commands);
         self.running_bytes = bytes;
-        self.queue.begin(run, answered);
+        self.queue.begin(run, answered, span);
         let _ended = self.queue.poll(context);
+    }
+
+    /// The span of a sampled command, and when the next one is sampled.
+    #[cold]
+    fn sampled(&mut self, name: &'static str) -> Span {
+        self.until_sampled = self.core.until_sampled();
+        let mut span = Span::root(&*self.core.databases.parts().rng, SpanKind::Server, name);
+        span.note("db.system.name", || Value::Text("redis".to_owned()));
+        let database = self.session.database().number();
+        span.note("db.namespace", || Value::Text(database.to_string()));
+        span
     }
 
     fn answer(&mut self, reply: Reply, answered: bool) {

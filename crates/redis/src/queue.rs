@@ -27,6 +27,7 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 use pluvio_client::{Client, Held};
 use pluvio_env::Moment;
+use pluvio_trace::{Span, within};
 use std::collections::VecDeque;
 
 /// Most commands of a run.
@@ -84,6 +85,8 @@ pub(crate) struct Queue<F> {
     first: u64,
     /// The run under way. The box is used again.
     run: Pin<Box<Option<F>>>,
+    /// Its span, if it is sampled.
+    span: Option<Span>,
     /// The number of the first place of the run.
     run_first: u64,
     bytes_waiting: usize,
@@ -102,6 +105,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
             places: VecDeque::new(),
             first: 0,
             run: Box::pin(None),
+            span: None,
             run_first: 0,
             bytes_waiting: 0,
             in_doubt: false,
@@ -142,10 +146,17 @@ impl<F: Future<Output = Ran>> Queue<F> {
         self.run.is_some()
     }
 
-    /// Begins a run. `answered` says of each of its commands whether its reply is wanted.
-    pub(crate) fn begin(&mut self, run: F, answered: impl IntoIterator<Item = bool>) {
+    /// Begins a run, under a span if it is sampled. `answered` says of each of its commands whether
+    /// its reply is wanted.
+    pub(crate) fn begin(
+        &mut self,
+        run: F,
+        answered: impl IntoIterator<Item = bool>,
+        span: Option<Span>,
+    ) {
         debug_assert!(self.run.is_none(), "QUEUE-2: one run at a time");
         self.run.as_mut().set(Some(run));
+        self.span = span;
         self.run_first = self.first + self.places.len() as u64;
         self.places
             .extend(answered.into_iter().map(|answered| Place {
@@ -220,10 +231,19 @@ impl<F: Future<Output = Ran>> Queue<F> {
         let Some(run) = self.run.as_mut().as_pin_mut() else {
             return Poll::Pending;
         };
-        let Poll::Ready(ran) = run.poll(context) else {
+        let polled = match &self.span {
+            None => run.poll(context),
+            Some(span) => within(span.context(), || run.poll(context)),
+        };
+        let Poll::Ready(ran) = polled else {
             return Poll::Pending;
         };
         self.run.as_mut().set(None);
+        if let Some(mut span) = self.span.take()
+            && let Some(Reply::Error(failure)) = ran.replies.first()
+        {
+            span.fail(|| String::from_utf8_lossy(failure.prefix()).into_owned());
+        }
         let at = usize::try_from(self.run_first - self.first).expect("the queue fits memory");
         for (place, reply) in self.places.range_mut(at..).zip(ran.replies) {
             let size = reply.size();

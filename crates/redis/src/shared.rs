@@ -18,7 +18,7 @@ use crate::table::SPECS;
 use crate::users::rules::{DEFAULT, User};
 use crate::users::{Tools, Users};
 use core::time::Duration;
-use pluvio_client::{Client, Parts, ServerList, ServerStatus};
+use pluvio_client::{Client, Parts, Sampler, ServerList, ServerStatus};
 use pluvio_env::{BoxFuture, Clock, Moment};
 use pluvio_units::{CoreId, ServerId, TimeSpread};
 use std::collections::BTreeMap;
@@ -95,6 +95,8 @@ pub struct RedisOptions {
     pub machine: Option<MachineFn>,
     /// Notes the keys that make most traffic; `None` where no server is in this process.
     pub hot_keys: Option<HotKeysOf>,
+    /// Which commands begin a trace.
+    pub trace: Sampler,
 }
 
 /// The way in which work of a thread is done outside the event loops ([`Elsewhere`]).
@@ -141,6 +143,7 @@ impl Default for RedisOptions {
             debug: false,
             machine: None,
             hot_keys: None,
+            trace: Sampler::OFF,
         }
     }
 }
@@ -458,6 +461,11 @@ impl Core {
         };
         let hasty = of(client.with_full_timeout(Duration::ZERO), None);
         of(client, Some(Box::new(hasty)))
+    }
+
+    /// Commands until the next one that begins a trace.
+    pub(crate) fn until_sampled(&self) -> u64 {
+        self.options().trace.next(&*self.databases.parts().rng)
     }
 
     /// What the work on users needs.

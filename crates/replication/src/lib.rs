@@ -67,6 +67,7 @@ mod replication;
 mod segment;
 mod status;
 mod task;
+mod traced;
 mod waiters;
 
 pub use options::ReplicationOptions;

@@ -9,6 +9,7 @@ use crate::waiters::Synced;
 use core::task::Waker;
 use pluvio_env::{Env, TaskHandle, watch};
 use pluvio_log::LogSpace;
+use pluvio_trace::TraceContext;
 use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, SegmentId, ServerId};
 use pluvio_wire::{
     FatalKind, IsReplicaNeeded, IsReplicaNeededReply, Refusal, ReplicasLost, ServerList,
@@ -277,6 +278,14 @@ impl Replication {
     #[must_use]
     pub fn watch_suspects(&self) -> watch::Receiver<Option<ServerId>> {
         self.inner.suspects.subscribe()
+    }
+
+    /// Makes the next bytes that `log` sends to backups a part of a trace, or none of them. To be
+    /// called on the core of the log, just before an operation that may append; with `None` if it
+    /// appended nothing. The write that has the bytes may have those of other operations, too. A
+    /// later call takes the place of an earlier one.
+    pub fn trace_next(&self, log: LogId, context: Option<TraceContext>) {
+        self.share(log).traced.set(context);
     }
 
     /// Ends all tasks: nothing becomes durable any more.

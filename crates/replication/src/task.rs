@@ -7,6 +7,7 @@ use crate::answers::Answers;
 use crate::machine::{Action, Machine, WriteOutcome};
 use crate::replication::Inner;
 use crate::segment::WriteOrder;
+use crate::traced::TracedWrite;
 use crate::waiters::Waiters;
 use bytes::Bytes;
 use core::time::Duration;
@@ -16,10 +17,11 @@ use pluvio_env::buffers::Buffer;
 use pluvio_env::{Address, BoxFuture, CallError, Frame, Moment, Replies};
 use pluvio_format::{ParseErrorKind, SegmentKind};
 use pluvio_log::Segment;
+use pluvio_trace::{Span, SpanKind, TraceContext, Value};
 use pluvio_units::{CoreId, LogId, ReplicationEpoch, SegmentId, ServerId, ServerListVersion};
 use pluvio_wire::{
-    FatalKind, FreeReplica, Header, Refusal, RetryReason, RpcError, SetReplicationEpoch,
-    WriteReplica, call, encode, reply_to,
+    FatalKind, FreeReplica, Header, Refusal, Request, RetryReason, RpcError, SetReplicationEpoch,
+    TRACED_SINCE, WriteReplica, call, encode, reply_to, wrap_traced,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,6 +41,7 @@ pub(crate) struct LogShare {
     machine: Mutex<Machine>,
     pub(crate) notify: Arc<Notify>,
     pub(crate) waiters: Arc<Waiters>,
+    pub(crate) traced: TracedWrite,
 }
 
 impl LogShare {
@@ -47,6 +50,7 @@ impl LogShare {
             machine: Mutex::new(machine),
             notify: Arc::default(),
             waiters: Arc::default(),
+            traced: TracedWrite::default(),
         }
     }
 
@@ -68,6 +72,8 @@ struct Sent {
     to: Address,
     /// When it is given up.
     until: Moment,
+    /// If it is a part of a trace.
+    span: Option<Span>,
 }
 
 /// The replicator of a log.
@@ -305,14 +311,39 @@ impl LogTask {
         };
         let limit = options.write_limit;
         let frame = encode(&Header::to(server).waiting(limit), &request);
+        let until = self.inner.env.clock.now() + limit;
+        let is_of_head = order.kind == SegmentKind::Head && !order.anew;
+        let write = is_of_head.then_some((segment, order.offset..flight.end));
+        let (frame, span) = match self.share.traced.of_write(write) {
+            None => (frame, None),
+            Some(context) => self.traced(context, server, frame),
+        };
         let sent = Sent {
             segment,
             server,
             to: to.clone(),
-            until: self.inner.env.clock.now() + limit,
+            until,
+            span,
         };
         self.sent.insert(flight.number, sent);
         self.post(to, frame, flight.number);
+    }
+
+    /// The frame of a write that is a part of a trace, and its span.
+    fn traced(
+        &self,
+        context: TraceContext,
+        server: ServerId,
+        frame: Frame,
+    ) -> (Frame, Option<Span>) {
+        let mut span = Span::child(context, SpanKind::Client, WriteReplica::OPCODE.name());
+        let id = i64::try_from(server.0).unwrap_or(i64::MAX);
+        span.note("pluvio.backup", || Value::Number(id));
+        let frame = match self.inner.list().active >= TRACED_SINCE {
+            true => wrap_traced(&span.context(), &frame),
+            false => frame,
+        };
+        (frame, Some(span))
     }
 
     /// Sends a request whose answer comes to `answers`.
@@ -339,7 +370,10 @@ impl LogTask {
             if first.get().until > now {
                 return Some(first.get().until.since(now));
             }
-            let (number, sent) = first.remove_entry();
+            let (number, mut sent) = first.remove_entry();
+            if let Some(span) = &mut sent.span {
+                span.fail(|| "no answer in time".to_owned());
+            }
             self.inner.env.network.give_up(&sent.to, number, &replies);
             self.inner.suspect(sent.server);
             let write = (sent.segment, sent.server, number);
@@ -359,12 +393,15 @@ impl LogTask {
             let mut placement = self.inner.placement();
             for (number, outcome) in came.drain(..) {
                 // One that was given up meanwhile may still be answered.
-                let Some(sent) = self.sent.remove(&number) else {
+                let Some(mut sent) = self.sent.remove(&number) else {
                     continue;
                 };
                 let (server, segment) = (sent.server, sent.segment);
                 let result = outcome.map_err(RpcError::from);
                 let result = result.and_then(|reply| reply_to::<WriteReplica>(&sent.to, reply));
+                if let (Some(span), Err(error)) = (&mut sent.span, &result) {
+                    span.fail(|| error.to_string());
+                }
                 if result.is_ok() {
                     let limit = self.inner.options.write_limit;
                     machine.timed(limit.saturating_sub(sent.until.since(now)));

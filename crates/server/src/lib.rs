@@ -27,6 +27,7 @@ mod options;
 mod server;
 mod service;
 mod status;
+mod traced;
 
 pub use directories::DirectoriesError;
 pub use identity::{FORMAT_VERSION, Identity, IdentityError};

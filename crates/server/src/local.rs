@@ -1,5 +1,6 @@
 //! The master of this process, as the client library sees it.
 
+use crate::traced::execute_traced;
 use core::task::Waker;
 use core::time::Duration;
 use pluvio_client::{AtOnce, Held, LocalMaster};
@@ -26,6 +27,19 @@ impl Local {
             Some(master) => operation(master),
             None => Answer::Now(Err(Refusal::Refresh)),
         }
+    }
+
+    /// [`Local::with`] of an operation that may append to the log of this core.
+    fn changing<T: Send + 'static>(
+        &self,
+        core: CoreId,
+        operation: impl FnOnce(&Arc<Master>, LogId) -> Answer<T>,
+    ) -> Answer<T> {
+        let log = log_of(core);
+        self.with(|master| match pluvio_trace::current() {
+            None => operation(master, log),
+            Some(context) => execute_traced(Some(master), log, context, || operation(master, log)),
+        })
     }
 }
 
@@ -87,8 +101,14 @@ impl LocalMaster for Local {
         self.0.get().map_or(ServerId(0), |master| master.id())
     }
 
-    fn get(&self, _core: CoreId, header: &Header, gets: &[Get<'_>]) -> Answer<Results> {
-        self.with(|master| master.get(header, gets.iter().copied()))
+    fn get(&self, core: CoreId, header: &Header, gets: &[Get<'_>]) -> Answer<Results> {
+        self.with(|master| {
+            let get = || master.get(header, gets.iter().copied());
+            match pluvio_trace::current() {
+                None => get(),
+                Some(context) => execute_traced(None, log_of(core), context, get),
+            }
+        })
     }
 
     fn mutate(
@@ -99,7 +119,9 @@ impl LocalMaster for Local {
         ordered: bool,
     ) -> Answer<Results> {
         let items = mutations.iter().copied();
-        self.with(|master| master.mutate(log_of(core), header, items, ordered))
+        self.changing(core, |master, log| {
+            master.mutate(log, header, items, ordered)
+        })
     }
 
     fn transact(
@@ -110,19 +132,21 @@ impl LocalMaster for Local {
         steps: &[TransactionStep<'_>],
     ) -> Answer<Results> {
         let steps = steps.iter().copied();
-        self.with(|master| master.transact(log_of(core), header, whole, steps))
+        self.changing(core, |master, log| {
+            master.transact(log, header, whole, steps)
+        })
     }
 
     fn decide(&self, core: CoreId, header: &Header, request: &Decide) -> Answer<Decided> {
-        self.with(|master| master.decide(log_of(core), header, request))
+        self.changing(core, |master, log| master.decide(log, header, request))
     }
 
     fn vote(&self, core: CoreId, header: &Header, request: &Vote) -> Answer<Voted> {
-        self.with(|master| master.vote(log_of(core), header, request))
+        self.changing(core, |master, log| master.vote(log, header, request))
     }
 
     fn release(&self, core: CoreId, header: &Header, request: &Release) -> Answer<()> {
-        self.with(|master| master.release(log_of(core), header, request))
+        self.changing(core, |master, log| master.release(log, header, request))
     }
 
     fn mutate_early(

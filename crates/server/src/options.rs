@@ -5,6 +5,7 @@ use core::time::Duration;
 use pluvio_env::{Address, Disk, DiskError};
 use pluvio_log::{Corruption, Tombstones};
 use pluvio_redis::{ClientMemory, MachineFn, Password};
+use pluvio_trace::Sampler;
 use pluvio_units::Size;
 use pluvio_wire::{ClusterSettings, SettingsWish, Versions};
 use std::sync::Arc;
@@ -107,6 +108,8 @@ pub struct ServerOptions {
     pub redis_protected: bool,
     /// How long the Redis ports mask failures before they answer with an error.
     pub redis_timeout: Duration,
+    /// Which commands on the Redis ports begin a trace.
+    pub trace: Sampler,
     /// How this server looks after others.
     pub pings: PingOptions,
     /// Process id, for the server list.
@@ -173,6 +176,7 @@ impl ServerOptions {
             redis_password: None,
             redis_protected: false,
             redis_timeout: REDIS_PATIENCE,
+            trace: Sampler::OFF,
             pings: PingOptions::default(),
             pid: 0,
             machine: None,

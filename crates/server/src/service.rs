@@ -4,6 +4,7 @@ use crate::limits::Limits;
 use crate::local::{Local, log_of};
 use crate::membership::Membership;
 use crate::status::WholeStatus;
+use crate::traced::execute_traced;
 use core::task::Waker;
 use pluvio_backup::Backup;
 use pluvio_client::LocalMaster;
@@ -15,7 +16,7 @@ use pluvio_wire::{
     FreeReplica, GetDoor, GetDoorReply, GetRecoveryData, GetServerStatus, GetTabletData,
     GetTopKeys, HasServerList, Header, IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom,
     Opcode, Ping, ReceiveTablet, Recover, Refusal, ReplicasLost, Request, RetryReason, RoleOp,
-    ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal, StartRecovery, TakeTablets,
+    ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal, StartRecovery, TRACED, TakeTablets,
     UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
@@ -56,11 +57,7 @@ fn refuse(opcode: u16, refusal: Refusal) -> Handled {
 impl Service for ServerService {
     fn handle(&self, peer: Peer, request: Frame) -> Handled {
         let Some(opcode) = Opcode::from_number(request.opcode) else {
-            let what = format!(
-                "there is no operation {}: the caller is newer than this server",
-                request.opcode
-            );
-            return refuse(request.opcode, Refusal::fatal(FatalKind::Unsupported, what));
+            return self.handle_other(peer, &request);
         };
         // First of all: who hears "busy" comes back, who hears "not serving" looks for the new
         // owner.
@@ -130,6 +127,36 @@ impl Service for ServerService {
 }
 
 impl ServerService {
+    /// Answers what is no operation: an envelope, or something of a newer version.
+    #[cold]
+    fn handle_other(&self, peer: Peer, request: &Frame) -> Handled {
+        if request.opcode != TRACED {
+            let what = format!(
+                "there is no operation {}: the caller is newer than this server",
+                request.opcode
+            );
+            return refuse(request.opcode, Refusal::fatal(FatalKind::Unsupported, what));
+        }
+        let handled = pluvio_trace::answer(request, |context, request| {
+            let op = Opcode::from_number(request.opcode).map(Opcode::by_role);
+            let may_append = matches!(
+                op,
+                Some(RoleOp::Data(
+                    DataOp::Mutate
+                        | DataOp::Transact
+                        | DataOp::Decide
+                        | DataOp::Vote
+                        | DataOp::Release
+                ))
+            );
+            let master = self.local.0.get().filter(|_| may_append);
+            let log = log_of(peer.core);
+            execute_traced(master, log, context, || self.handle(peer, request))
+        });
+        // In the words of any operation: the caller knows envelopes.
+        handled.unwrap_or_else(|refusal| now::<Ping>(&Err(refusal)))
+    }
+
     fn dispatch(&self, opcode: Opcode, core: CoreId, frame: &Frame) -> Handled {
         match opcode.by_role() {
             RoleOp::Data(op) => match self.master() {

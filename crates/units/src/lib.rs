@@ -21,6 +21,7 @@ mod position;
 mod size;
 mod slots;
 mod spread;
+mod trace;
 mod waits;
 mod xxh3;
 
@@ -43,4 +44,5 @@ pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};
 pub use slots::{HashKind, KeySlot, Rank, SLOTS, TableHash};
 pub use spread::TimeSpread;
+pub use trace::{ParseTraceError, TraceContext};
 pub use waits::Waits;

@@ -86,7 +86,7 @@ impl<T> Answer<T> {
 }
 
 pub(crate) const STATUS_OK: u8 = 0;
-const STATUS_REFUSED: u8 = 1;
+pub(crate) const STATUS_REFUSED: u8 = 1;
 
 /// For fields that are left out when they say nothing.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {

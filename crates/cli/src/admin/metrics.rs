@@ -424,6 +424,20 @@ impl Metrics {
         }
     }
 
+    /// What became of spans, if this process records any.
+    pub fn spans(&mut self) {
+        let Some(recorder) = pluvio_trace::recorder() else {
+            return;
+        };
+        let counts = recorder.counts();
+        let help = "Spans of sampled requests that were recorded.";
+        self.counter("trace_spans_recorded", help, counts.recorded);
+        let help = "Spans that the collector took.";
+        self.counter("trace_spans_exported", help, counts.exported);
+        let help = "Spans that were dropped: the collector is gone, slow, or refuses them.";
+        self.counter("trace_spans_dropped", help, counts.dropped);
+    }
+
     /// Of a coordinator's process: whether it leads.
     pub fn coordinator(&mut self, leads: bool) {
         let help = "Whether this coordinator leads (1) or waits (0).";

@@ -9,17 +9,20 @@
 //!   [`QUIET_LIMIT`].
 //! - ADM-3: keys of users are shown, and anything is changed, only on a port that is open on the
 //!   loopback alone. The request must name the loopback as its host, too. So no page of the web
-//!   reaches them by a name that it points here.
+//!   reaches them by a name that it points here. What the [`console`] does is up to the rights of a
+//!   user instead.
 
 mod cluster;
 mod cluster_metrics;
 mod compatible;
+mod console;
 mod listener;
 pub mod metrics;
 mod sampler;
 
 pub use sampler::Sampler;
 
+use crate::admin::console::{Console, REQUEST_MAX};
 use crate::admin::listener::{Bounded, Bounds};
 use crate::admin::metrics::{Metrics, redis_text, text};
 use axum::Router;
@@ -27,13 +30,13 @@ use axum::body::{Body, to_bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use pluvio_console::failure::Failure;
 use pluvio_console::traces;
 use pluvio_env::{BoxFuture, Env, Rng, TaskHandle};
 use pluvio_net::Tls;
 use pluvio_units::CoreId;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +53,10 @@ const QUIET_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes of a filter of traces.
 const FILTER_MAX: usize = 1024;
 
-/// The page of the cluster. A random number is put in place of each NONCE.
+/// The page of the cluster. A random number is put in place of each NONCE, and the token of the
+/// console, if there is one, in place of [`TOKEN_PLACE`].
 const PAGE: &str = include_str!("page.html");
+const TOKEN_PLACE: &str = "CONSOLE-TOKEN";
 
 /// What the pages tell of.
 pub trait Subject: Send + Sync {
@@ -72,6 +77,10 @@ pub trait Subject: Send + Sync {
     fn has_page(&self) -> bool {
         false
     }
+    /// Redis ports of servers that are up, for the console.
+    fn redis_ports(&self) -> BoxFuture<'static, Vec<String>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
 }
 
 /// What all pages know.
@@ -81,6 +90,7 @@ struct Port {
     rng: Arc<dyn Rng>,
     /// Whether it is open on the loopback alone.
     is_local: bool,
+    console: Option<Arc<Console>>,
 }
 
 impl Port {
@@ -112,15 +122,16 @@ pub struct Admin {
 
 impl Admin {
     /// Opens the port. With `tls` it speaks HTTPS, and asks its clients for no certificate: probes
-    /// of schedulers have none.
+    /// of schedulers have none. With `has_console` the page runs commands.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// It cannot be opened, or cannot have a console.
     pub async fn start(
         env: &Env,
         address: &str,
         tls: Option<Arc<Tls>>,
         subject: Arc<dyn Subject>,
+        has_console: bool,
     ) -> Result<Self, Failure> {
         let fail = |error: std::io::Error| {
             Failure::new(format!(
@@ -129,10 +140,15 @@ impl Admin {
         };
         let listener = TcpListener::bind(address).await.map_err(fail)?;
         let bound = listener.local_addr().map_err(fail)?;
+        let is_local = bound.ip().to_canonical().is_loopback();
+        let console = has_console.then(|| Console::new(env, is_local, tls.clone()));
+        let console = console.transpose();
+        let console = console.map_err(|why| Failure::usage(format!("--admin-console: {why}")))?;
         let port = Port {
             subject,
             rng: Arc::clone(&env.rng),
-            is_local: bound.ip().to_canonical().is_loopback(),
+            is_local,
+            console: console.map(Arc::new),
         };
         let bounds = Bounds {
             connections: CONNECTIONS_MAX,
@@ -147,6 +163,7 @@ impl Admin {
             .route("/metrics", get(metrics))
             .route("/metrics/redis", get(redis_metrics))
             .route("/api/cluster", get(cluster))
+            .route("/api/console", post(run_command))
             .route("/log", get(log).put(change_log))
             .with_state(port);
         let task = env.tasks.spawn(CoreId(0), "admin", async move {
@@ -183,7 +200,9 @@ async fn index(State(port): State<Port>) -> Response {
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
         (header::REFERRER_POLICY, "no-referrer".to_owned()),
     ];
-    (headers, PAGE.replace("NONCE", &nonce)).into_response()
+    let token = port.console.as_ref().map_or("", |console| console.token());
+    let page = PAGE.replace("NONCE", &nonce).replace(TOKEN_PLACE, token);
+    (headers, page).into_response()
 }
 
 /// The process runs and its event loop turns: that is what this answer shows.
@@ -223,18 +242,39 @@ fn not_here(why: &str) -> Response {
     (StatusCode::NOT_FOUND, format!("{why}\n")).into_response()
 }
 
+/// What JSON comes with.
+const JSON: [(header::HeaderName, &str); 3] = [
+    (header::CONTENT_TYPE, "application/json"),
+    (header::CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+];
+
 async fn cluster(State(port): State<Port>, headers: HeaderMap) -> Response {
     match port.subject.cluster(port.is_trusted(&headers)) {
-        Some(told) => {
-            let kind = [
-                (header::CONTENT_TYPE, "application/json"),
-                (header::CACHE_CONTROL, "no-store"),
-                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-            ];
-            (kind, told.await.to_string()).into_response()
-        }
+        Some(told) => (JSON, told.await.to_string()).into_response(),
         None => not_here("this process is no coordinator"),
     }
+}
+
+/// Runs a command of the page.
+async fn run_command(State(port): State<Port>, headers: HeaderMap, body: Body) -> Response {
+    let Some(console) = &port.console else {
+        return not_here("there is no console: --admin-console switches it on");
+    };
+    let is_own_host = !port.is_local || port.is_trusted(&headers);
+    let asked = async {
+        console.check(&headers, is_own_host)?;
+        let too_long = |_| (StatusCode::PAYLOAD_TOO_LARGE, "it is too long".to_owned());
+        let body = to_bytes(body, REQUEST_MAX).await.map_err(too_long)?;
+        let ports = port.subject.redis_ports().await;
+        console.run(&body, &ports).await
+    };
+    let (status, text) = match asked.await {
+        Ok(text) => (StatusCode::OK, text),
+        Err(refused) => refused,
+    };
+    let told = json!({ "failed": status != StatusCode::OK, "text": text });
+    (status, JSON, told.to_string()).into_response()
 }
 
 /// The filter of traces in use.
@@ -308,5 +348,6 @@ mod tests {
         assert_eq!(PAGE.matches("nonce=\"NONCE\"").count(), 2);
         assert_eq!(PAGE.matches("NONCE").count(), 2);
         assert!(!PAGE.contains(" style=") && !PAGE.contains(" onclick="));
+        assert_eq!(PAGE.matches(TOKEN_PLACE).count(), 1);
     }
 }

@@ -87,6 +87,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         redis_timeout: Some(global.timeout),
         redis_password_file: dev.redis_password_file.clone(),
         admin_port: dev.admin_port,
+        admin_console: dev.admin_console,
         coordinator_port: dev.coordinator_port,
         coordinators: dev.coordinators,
         metadata: dev.metadata.clone(),

@@ -1,10 +1,12 @@
 //! `pluvio import --from`: the strings of a Redis or Valkey into the tables of its databases.
 //!
-//! A file is read twice, and a running Redis gives a file first ([`crate::ingest::redis`]). With
+//! A file is read twice. A running Redis gives a file first, and append-only files become one
+//! ([`crate::ingest::redis`]). With
 //! `--follow` the commands that it takes after that are played, until the user says that it is
 //! enough.
 
 use crate::cmd::import::{open, report};
+use crate::ingest::redis::aof::{self, Loaded};
 use crate::ingest::redis::follow::{Follower, Goal, check_port};
 use crate::ingest::redis::replica::{Link, Source, fetch};
 use crate::ingest::redis::sections::Sections;
@@ -21,7 +23,7 @@ use pluvio_rdb::reader::{Error, Why};
 use pluvio_redis::DatabaseId;
 use std::fs::File;
 use std::io::{self, Seek};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -44,6 +46,8 @@ pub struct How {
 /// What was got.
 struct Got {
     file: File,
+    /// The append-only files that are to become the file.
+    logs: Vec<PathBuf>,
     /// The database that is asked for.
     only: Option<DatabaseId>,
     live: Option<(Source, Link)>,
@@ -71,7 +75,21 @@ async fn import(
     port: Option<Source>,
     options: Options,
 ) -> Result<(Summary, Duration, u64), Failure> {
-    let Got { file, only, live } = got;
+    let Got {
+        mut file,
+        logs,
+        only,
+        live,
+    } = got;
+    let mut beside = (Vec::new(), Vec::new());
+    if !logs.is_empty() {
+        let loaded = load_logs(session, logs).await?;
+        file = loaded.file;
+        beside = (loaded.others, loaded.too_long);
+        if let Some(cut) = loaded.cut {
+            say(cut);
+        }
+    }
     let followed = match (port, live) {
         (Some(port), Some((source, link))) => {
             check_port(&port).await?;
@@ -81,7 +99,8 @@ async fn import(
         _ => None,
     };
     let (mut file, survey) = survey(session, file, only).await?;
-    let survey = survey.map_err(|error| damage(&how.source, &error))?;
+    let mut survey = survey.map_err(|error| damage(&how.source, &error))?;
+    survey.add(&beside.0, &beside.1);
     if let Some(modules) = survey.modules() {
         say(format_args!(
             "passed over data of modules that belong to no key: {modules}"
@@ -134,6 +153,7 @@ fn get(source: &str, follows: bool) -> Result<Got, Failure> {
         let (file, link) = fetched?;
         return Ok(Got {
             file,
+            logs: Vec::new(),
             only,
             // Without `--follow` the server is left alone from here on.
             live: follows.then_some((source, link)),
@@ -143,10 +163,13 @@ fn get(source: &str, follows: bool) -> Result<Got, Failure> {
         return Err(Failure::usage("--follow needs --from redis://…"));
     }
     let path = Path::new(source);
-    if path.is_dir() {
-        return Err(Failure::new(format!(
-            "{source} is a directory; give an RDB file"
-        )));
+    if let Some(logs) = aof::find(path)? {
+        return Ok(Got {
+            file: tempfile::tempfile()?,
+            logs,
+            only: None,
+            live: None,
+        });
     }
     let (mut input, length) = open(path)?;
     let fail = |error: io::Error| Failure::file(path, &error);
@@ -161,6 +184,7 @@ fn get(source: &str, follows: bool) -> Result<Got, Failure> {
     };
     Ok(Got {
         file,
+        logs: Vec::new(),
         only: None,
         live: None,
     })
@@ -189,6 +213,23 @@ async fn check_empty(session: &Session) -> Result<(), Failure> {
 fn length_of(file: &mut File) -> io::Result<u64> {
     file.rewind()?;
     Ok(file.metadata()?.len())
+}
+
+/// Does the commands of append-only files, on a thread of its own.
+async fn load_logs(session: &Session, logs: Vec<PathBuf>) -> Result<Loaded, Failure> {
+    let now = session.env.clock.unix_time().as_millis();
+    let now = i64::try_from(now).unwrap_or(i64::MAX);
+    let progress = spinner("reading commands");
+    let (give, take) = oneshot::channel();
+    let work = move || {
+        let loaded = aof::load(&logs, now);
+        progress.finish_and_clear();
+        // Its receiver waits below.
+        let _ = give.send(loaded);
+    };
+    session.env.tasks.run_blocking(Box::new(work)).await;
+    take.await
+        .map_err(|_| Failure::new("the reading of the files broke off"))?
 }
 
 /// Reads the file a first time, on a thread of its own.
@@ -221,11 +262,12 @@ fn shown(source: &str) -> &str {
 fn damage(source: &str, error: &Error) -> Failure {
     let advice = match error.why {
         Why::NoRdb | Why::More => {
-            "; to import an append-only file, let its Redis load it, and make an RDB file"
+            "; an append-only file has a name that ends with .aof, or give its directory"
         }
         Why::Version(_) => "; a newer Pluvio may know it",
         Why::Io(_)
         | Why::Cut
+        | Why::NoCommand
         | Why::Nonsense
         | Why::Packed
         | Why::Record(_)

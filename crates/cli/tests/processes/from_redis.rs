@@ -81,6 +81,10 @@ mod needs_redis_server {
 
     impl Server {
         fn start(directory: &Path, file: &str) -> Self {
+            Self::start_with(directory, file, &[])
+        }
+
+        fn start_with(directory: &Path, file: &str, more: &[&str]) -> Self {
             let port = free_port();
             let mut command = Command::new("redis-server");
             command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
@@ -100,7 +104,7 @@ mod needs_redis_server {
                 "--repl-diskless-sync-delay",
                 "0",
             ]);
-            let running = Running::spawn(&mut command);
+            let running = Running::spawn(command.args(more));
             let this = Self {
                 _running: running,
                 port,
@@ -234,6 +238,114 @@ mod needs_redis_server {
         let until = [&follow[..], &["--until-lag", "0"]].concat();
         let told = cluster.run(until).ok().stderr;
         assert!(told.contains("played 0 commands"), "{told}");
+    }
+
+    // shows: AOF-4, AOF-5
+    #[test]
+    fn append_only_files_are_taken_as_redis_loads_them() {
+        let cluster = Setup::servers(1).start();
+        let directory = cluster.directory().join("redis");
+        fs::create_dir(&directory).unwrap();
+        let flags = ["--appendonly", "yes", "--appendfsync", "always"];
+        let server = Server::start_with(&directory, "dump.rdb", &flags);
+        fill(&server);
+        let mut c = server.try_connect().unwrap();
+        assert!(c.call(&["BGREWRITEAOF"]).error().is_none());
+        wait_for("the base to be written", || {
+            let told = format!("{:?}", c.call(&["INFO", "persistence"]));
+            let is_done = told.contains("aof_rewrite_in_progress:0")
+                && told.contains("aof_rewrite_scheduled:0");
+            is_done.then_some(()).ok_or(told)
+        });
+        for line in [
+            "SET new value",
+            "SET other value PX 4000000000",
+            "INCRBY counter 5",
+            "INCRBYFLOAT counter 1.5",
+            "APPEND counter 7",
+            "DEL 0",
+            "GETDEL 3",
+            "PERSIST 12",
+            "GETEX 24 EX 100000",
+            "SELECT 3",
+            "RENAME 3 three",
+            "COPY three four DB 4",
+            "MULTI",
+            "SET a 1",
+            "INCR a",
+            "EXEC",
+            "SETRANGE a 3 x",
+            "SETBIT bits 77 1",
+            "BITFIELD bits SET u8 8 66 OVERFLOW SAT INCRBY i5 #3 9",
+            "BITOP XOR xor bits a",
+            "EVAL return(redis.call('SET',KEYS[1],'scripted')) 1 s",
+            "MSET x 1 y 2",
+            "MOVE x 7",
+            "SWAPDB 7 8",
+            "SELECT 9",
+            "RPUSH was list",
+            "SET was string",
+            "RPUSH gone list",
+            "DEL gone",
+            "SET flushed 1",
+            "FLUSHDB",
+            "SET kept 1",
+        ] {
+            let reply = c.call(&line.split(' ').collect::<Vec<_>>());
+            assert_eq!(reply.error(), None, "{line}");
+        }
+        let before = server.all();
+        let set = directory.display().to_string();
+        let taken = cluster.run(["import", "--from", &set, "--json"]).json();
+        assert_eq!(taken["records"], before.len());
+        let file = |name: &str| directory.join(name).display().to_string();
+        cluster.run(["export", "--to", &file("back.rdb")]).ok();
+        let back = Server::start(&directory, "back.rdb");
+        assert!(back.all() == before, "keys, values or deadlines differ");
+        drop(back);
+        // Another type, and an end that is cut off.
+        c.call(&["RPUSH", "list", "a"]);
+        c.call(&["SET", "last", "x"]);
+        drop(server);
+        let refused = cluster.run(["import", "--from", &set]);
+        refused.fails(
+            1,
+            &["list: 1 (\"list\")", "nothing was written", "--skip-types"],
+        );
+        let logs = directory.join("appendonlydir");
+        let names = fs::read_dir(&logs)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let names: Vec<_> = names.collect();
+        let named = |end: &str| {
+            let is_it = |path: &&std::path::PathBuf| path.display().to_string().ends_with(end);
+            names.iter().find(is_it).unwrap().clone()
+        };
+        let last = fs::OpenOptions::new()
+            .write(true)
+            .open(named(".incr.aof"))
+            .unwrap();
+        last.set_len(last.metadata().unwrap().len() - 3).unwrap();
+        for table in ["0", "3", "4", "8", "9", "15"] {
+            cluster
+                .run(["table", "drop", &format!("redis:{table}")])
+                .ok();
+        }
+        no_tables(&cluster);
+        let cut = cluster.run(["import", "--from", &set, "--skip-types"]).ok();
+        assert!(cut.stderr.contains("cut off"), "{}", cut.stderr);
+        let mut c = cluster.connect(0);
+        c.call(&["SELECT", "9"]);
+        assert_eq!(c.call(&["GET", "kept"]), Reply::bulk("1"));
+        assert_eq!(c.call(&["GET", "last"]), Reply::Nil);
+        // Damage is another thing.
+        let base = named(".base.rdb");
+        let mut bytes = fs::read(&base).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&base, bytes).unwrap();
+        let refused = cluster.run(["import", "--from", &set, "--skip-types"]);
+        refused.fails(1, &[".base.rdb", "byte ", "nothing was written"]);
     }
 
     #[test]

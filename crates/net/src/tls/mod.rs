@@ -190,7 +190,7 @@ impl Tls {
     ///
     /// # Errors
     /// Text for people. Nothing was sent but what TLS begins with.
-    pub(crate) async fn connect(
+    pub async fn connect(
         &self,
         stream: TcpStream,
         place: &str,

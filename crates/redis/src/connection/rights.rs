@@ -110,7 +110,7 @@ where
         }
         self.begin(resolved);
         self.is_logging_in = true;
-        self.launch(Data::LogIn, resolved.command.clone(), context);
+        self.launch((Data::LogIn, resolved.command.clone()), None, context);
         true
     }
 }

@@ -65,6 +65,7 @@ impl Starting {
         options.connections_max = self.options.redis_connections_max;
         let tasks = Arc::clone(&self.env.tasks);
         options.elsewhere = Some(Elsewhere::new(move |work| tasks.run_blocking(work)));
+        options.trace = self.options.trace;
         options.hot_keys = Some(HotKeysOf::new(Arc::new(self.local.clone())));
         let password = self.options.redis_password.clone();
         options.users = Arc::new(Users::new(password, true, Cost::USUAL));

@@ -1,8 +1,9 @@
 //! The data of a Redis or Valkey: its RDB files, and its own copy as a replica gets it.
 //!
-//! A file is read twice: [`survey`] finds everything that cannot be taken, before anything is
+//! Append-only files become such a file first ([`aof`]). A file is read twice: [`survey`] finds everything that cannot be taken, before anything is
 //! written; [`sections`] gives the objects.
 
+pub mod aof;
 pub mod follow;
 pub mod replica;
 pub mod sections;

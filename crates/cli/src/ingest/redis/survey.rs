@@ -71,6 +71,16 @@ impl Survey {
         Ok(survey)
     }
 
+    /// Adds what append-only files had beside the strings of this file.
+    pub fn add(&mut self, others: &[(String, String)], too_long: &[String]) {
+        for (kind, name) in others {
+            self.others(kind).add(|| name.clone());
+        }
+        for name in too_long {
+            self.too_long.add(|| name.clone());
+        }
+    }
+
     fn others(&mut self, what: &str) -> &mut Group {
         self.others.entry(what.to_owned()).or_default()
     }

@@ -25,6 +25,8 @@ pub struct Setup {
     pub memory: &'static str,
     /// More flags of `pluvio dev`.
     pub flags: Vec<String>,
+    /// Variables of the environment of all its processes.
+    pub variables: Vec<(&'static str, String)>,
 }
 
 impl Setup {
@@ -35,6 +37,7 @@ impl Setup {
             replicas: 2,
             memory: "64MiB",
             flags: Vec::new(),
+            variables: Vec::new(),
         }
     }
 
@@ -53,6 +56,12 @@ impl Setup {
     /// With more flags.
     pub fn flags(mut self, flags: &[&str]) -> Self {
         self.flags.extend(flags.iter().map(|&flag| flag.to_owned()));
+        self
+    }
+
+    /// With a variable of the environment.
+    pub fn variable(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.variables.push((name, value.into()));
         self
     }
 
@@ -321,6 +330,7 @@ impl Drop for Cluster {
 #[track_caller]
 fn launch(setup: &Setup, data: &Path) -> (Running, Value) {
     let mut command = command();
+    command.envs(setup.variables.iter().map(|(name, value)| (name, value)));
     command
         .args(["dev", "--json", "--coordinator-port", "0", "--cores", "1"])
         .args(["--servers", &setup.servers.to_string()])

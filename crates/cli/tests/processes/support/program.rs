@@ -58,8 +58,9 @@ pub fn command() -> Command {
 pub fn command_through(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("PLUVIO_") {
-            command.env_remove(name);
+        let name = name.to_string_lossy();
+        if name.starts_with("PLUVIO_") || name.starts_with("OTEL_") {
+            command.env_remove(&*name);
         }
     }
     command
