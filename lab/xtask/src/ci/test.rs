@@ -52,8 +52,8 @@ enum Work {
     /// `cargo test` over the workspace with these arguments.
     Cargo(&'static [&'static str]),
     /// `cargo test` with these arguments, if nothing is missing for tests of this name. They are
-    /// built here: with the feature that the arguments name, the tests of the other steps would
-    /// not link.
+    /// built here: the programs of the other steps have none of the feature that the arguments
+    /// name, nor of the libraries behind it.
     Feature(&'static str, &'static [&'static str]),
     /// Programs that the build step made.
     Examples,
@@ -61,12 +61,10 @@ enum Work {
     Seeds,
 }
 
-/// Features that are off by default, and the tests that need what they are built with. Where that is
-/// there, everything is built with them once. Clippy looks at what is built without them.
-const FEATURES: [(&str, &str); 2] = [
-    (setup::LIBFABRIC, "pluvio-net/fabric"),
-    (setup::MOTO, "pluvio-archive/s3"),
-];
+/// A feature that is off by default and costs others nothing, and the tests that need what it is
+/// built with. Where that is there, everything is built with the feature, once. Clippy looks at what
+/// is built without it.
+const FEATURE: (&str, &str) = (setup::MOTO, "pluvio-archive/s3");
 
 /// One step of the run.
 struct Step {
@@ -77,7 +75,7 @@ struct Step {
 
 /// The steps in order. Building is one of its own, so that its time shows and a failure ends the
 /// run; the later ones find everything built.
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step {
         name: "build",
         what: "the binaries and all tests",
@@ -92,6 +90,21 @@ const STEPS: [Step; 7] = [
         name: "integration",
         what: "tests beside the crates; those of the binaries start real processes",
         work: Work::Cargo(&["--no-fail-fast", "--test", "*"]),
+    },
+    Step {
+        name: "fabric",
+        what: "the transport over libfabric",
+        work: Work::Feature(
+            setup::LIBFABRIC,
+            &[
+                "--package=pluvio-fabric",
+                "--package=pluvio-net",
+                "--features=pluvio-net/fabric",
+                "--lib",
+                "--test=conformance",
+                "--test=fabric",
+            ],
+        ),
     },
     Step {
         name: "python",
@@ -190,10 +203,9 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
         Work::Cargo(arguments) => {
             let mut command = test_command(root);
             command.arg("--workspace").args(arguments);
-            for (needs, feature) in FEATURES {
-                if !tools.lacks(needs) {
-                    command.args(["--features", feature]);
-                }
+            let (needs, feature) = FEATURE;
+            if !tools.lacks(needs) {
+                command.args(["--features", feature]);
             }
             command
                 .env("PLUVIO_TEST_MOTO", &tools.moto)
