@@ -137,7 +137,7 @@ impl Catalogue {
                     bytes: home.holds().1.saturating_add(grows),
                     room: home.room().map(|room| room.saturating_sub(grows)),
                     mb_per_s: home.speed(),
-                    avoided: slow || !home.is_well(now),
+                    avoided: slow || home.is_full(now) || !home.is_well(now),
                 };
                 (home.index, offer)
             })

@@ -72,8 +72,10 @@ pub(crate) struct Directory {
 
 #[derive(Default)]
 struct Health {
-    /// Until when others are preferred.
-    avoided_until: Option<Moment>,
+    /// Until when others are preferred because it was full.
+    full_until: Option<Moment>,
+    /// The same because it has failed.
+    failed_until: Option<Moment>,
     /// When it failed, newest last.
     errors: VecDeque<Moment>,
     on_trial: bool,
@@ -214,14 +216,14 @@ impl Directory {
     /// It is full.
     pub(crate) fn was_full(&self) {
         let until = self.env.clock.now() + FULL_PAUSE;
-        self.health().avoided_until = Some(until);
+        self.health().full_until = Some(until);
     }
 
     /// Its disk has failed once more.
     pub(crate) fn failed(&self) -> AfterError {
         let now = self.env.clock.now();
         let mut health = self.health();
-        health.avoided_until = Some(now + ERROR_PAUSE);
+        health.failed_until = Some(now + ERROR_PAUSE);
         health.errors.push_back(now);
         let is_old = |at: &Moment| now.since(*at) > ERRORS_TIME;
         while health.errors.len() > ERRORS_MAX || health.errors.front().is_some_and(is_old) {
@@ -267,8 +269,13 @@ impl Directory {
     /// Whether nothing speaks against it, beside what is under way.
     pub(crate) fn is_well(&self, now: Moment) -> bool {
         let health = self.health();
-        let avoided = health.avoided_until.is_some_and(|until| until > now);
-        !self.is_left() && !health.on_trial && !avoided
+        let failed = health.failed_until.is_some_and(|until| until > now);
+        !self.is_left() && !health.on_trial && !failed
+    }
+
+    /// Whether it was full a moment ago.
+    pub(crate) fn is_full(&self, now: Moment) -> bool {
+        self.health().full_until.is_some_and(|until| until > now)
     }
 
     /// Asks the file system how much room there is.
@@ -331,7 +338,7 @@ pub(crate) struct Offer {
 
 /// The data directory for the next frame, which may grow to `frame_bytes`: where frames take the
 /// least of its share. Its share is that of its speed among all, or of its size if that is smaller.
-/// So all of them would be read in about the same time, and none is full long before the others.
+/// So all of them would be read in about the same time, but a small one fills more slowly.
 pub(crate) fn choose(offers: &[(usize, Offer)], frame_bytes: u64) -> Option<usize> {
     let has_room = |offer: &Offer| offer.room.is_none_or(|room| room >= frame_bytes);
     let first = |offer: &&(usize, Offer)| !offer.1.avoided && has_room(&offer.1);
@@ -407,10 +414,14 @@ mod tests {
     }
 
     #[test]
-    fn a_small_directory_gets_no_more_than_its_part_of_the_room() {
+    fn a_small_directory_gets_fewer_frames() {
         let room = |frames: u64| Some(frames * FRAME);
         let same = vec![offer(100, room(100)), offer(100, room(900))];
-        assert_eq!(fill(same.clone(), 100), [10, 90]);
+        assert_eq!(
+            fill(same.clone(), 100),
+            [16, 84],
+            "one part in ten, and in two"
+        );
         assert_eq!(fill(same, 1000), [100, 900], "all of the room is used");
         let slow = vec![offer(10, room(500)), offer(90, room(500))];
         let half = fill(slow.clone(), 250);

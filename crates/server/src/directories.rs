@@ -407,3 +407,159 @@ async fn store(
     disk.rename(new, path).await?;
     disk.sync_directory("").await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_env::Address;
+    use pluvio_sim::{Device, DeviceMode, DeviceSwitch, ProcessEnv, Sim, SimOptions};
+    use std::time::Duration;
+
+    const FOLDERS: [&str; 3] = ["a/", "b/", "c/"];
+
+    /// A machine with three devices.
+    struct Machine {
+        sim: Sim,
+        process: ProcessEnv,
+        switches: [DeviceSwitch; 3],
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            let sim = Sim::new(1, SimOptions::default());
+            Self {
+                process: sim.process("server"),
+                sim,
+                switches: Default::default(),
+            }
+        }
+
+        fn disk(&self, number: usize) -> Arc<dyn Disk> {
+            let disk = Arc::clone(&self.process.env.disk);
+            Device::of(disk, FOLDERS[number], self.switches[number].clone())
+        }
+
+        /// What a start with these says, the first one first: those used, and those left out.
+        fn start(
+            &self,
+            data: &[usize],
+            missing: MissingData,
+        ) -> Result<(Vec<String>, usize), DirectoriesError> {
+            let name = |number: &usize| FOLDERS[*number].trim_end_matches('/').to_owned();
+            let mut options = ServerOptions::new(Address::default(), Address::default());
+            options.data_name = name(&data[0]);
+            options.missing = missing;
+            let further = data[1..].iter().map(|number| FurtherDirectory {
+                name: name(number),
+                disk: Ok(self.disk(*number)),
+            });
+            options.further = further.collect();
+            let mut env = self.process.env.clone();
+            env.disk = self.disk(data[0]);
+            let work = async move { together(&env, &options).await };
+            let limit = Duration::from_secs(10);
+            let done = self
+                .sim
+                .block_on(self.process.id, work, limit)
+                .expect("ends");
+            done.map(|together| {
+                let used = together.further.into_iter().map(|further| further.name);
+                (used.collect(), together.missing.len())
+            })
+        }
+
+        fn remove(&self, number: usize) {
+            let disk = self.disk(number);
+            let work = async move { disk.remove(MARK).await };
+            let removed = self
+                .sim
+                .block_on(self.process.id, work, Duration::from_secs(1));
+            assert_eq!(removed.expect("ends"), Ok(()));
+        }
+    }
+
+    fn used(names: &[&str], missing: usize) -> Result<(Vec<String>, usize), DirectoriesError> {
+        Ok((names.iter().map(ToString::to_string).collect(), missing))
+    }
+
+    use MissingData::{Forget, LeaveOut, Refuse};
+
+    #[test]
+    fn one_directory_needs_no_list() {
+        let machine = Machine::new();
+        assert_eq!(machine.start(&[0], Refuse), used(&[], 0));
+        assert_eq!(machine.sim.files(machine.process.id), Vec::<String>::new());
+    }
+
+    #[test]
+    fn directories_are_taken_in_and_found_in_any_order() {
+        let machine = Machine::new();
+        assert_eq!(machine.start(&[0, 1], Refuse), used(&["b"], 0));
+        assert_eq!(machine.start(&[0, 1, 2], Refuse), used(&["b", "c"], 0));
+        assert_eq!(machine.start(&[0, 2, 1], Refuse), used(&["c", "b"], 0));
+    }
+
+    // shows: DIR-2
+    #[test]
+    fn one_that_is_missing_stops_the_start_unless_that_was_allowed() {
+        let is_missing = |result: Result<_, DirectoriesError>, of: &str| match result {
+            Err(DirectoriesError::Missing { name, .. }) => assert_eq!(name, of),
+            other => panic!("{other:?}"),
+        };
+        let machine = Machine::new();
+        assert_eq!(machine.start(&[0, 1, 2], Refuse), used(&["b", "c"], 0));
+        // Not given.
+        is_missing(machine.start(&[0, 2], Refuse), "b");
+        assert_eq!(machine.start(&[0, 2], LeaveOut), used(&["c"], 1));
+        is_missing(machine.start(&[0, 2], Refuse), "b");
+        // Its device does not work.
+        machine.switches[1].set(DeviceMode::Fails);
+        is_missing(machine.start(&[0, 1, 2], Refuse), "b");
+        assert_eq!(machine.start(&[0, 1, 2], LeaveOut), used(&["c"], 1));
+        machine.switches[1].set(DeviceMode::Works);
+        assert_eq!(machine.start(&[0, 1, 2], Refuse), used(&["b", "c"], 0));
+        // It has lost its files, or something else is in its place.
+        machine.remove(1);
+        is_missing(machine.start(&[0, 1, 2], Refuse), "b");
+        assert_eq!(machine.start(&[0, 1, 2], LeaveOut), used(&["c"], 1));
+        is_missing(machine.start(&[0, 1, 2], Refuse), "b");
+        assert_eq!(machine.start(&[0, 1, 2], Forget), used(&["b", "c"], 0));
+        assert_eq!(machine.start(&[0, 1, 2], Refuse), used(&["b", "c"], 0));
+        // One is gone for good.
+        assert_eq!(machine.start(&[0, 2], Forget), used(&["c"], 0));
+        assert_eq!(machine.start(&[0, 2], Refuse), used(&["c"], 0));
+        // It comes back all the same.
+        assert_eq!(machine.start(&[0, 1, 2], Refuse), used(&["b", "c"], 0));
+    }
+
+    #[test]
+    fn a_new_one_that_does_not_work_stops_the_start() {
+        let machine = Machine::new();
+        machine.switches[1].set(DeviceMode::Fails);
+        let error = machine.start(&[0, 1], Refuse).unwrap_err();
+        assert!(matches!(error, DirectoriesError::Disk { .. }), "{error}");
+        assert_eq!(machine.start(&[0, 1], LeaveOut), used(&[], 1));
+        machine.switches[1].set(DeviceMode::Works);
+        assert_eq!(machine.start(&[0, 1], Refuse), used(&["b"], 0));
+    }
+
+    #[test]
+    fn directories_of_others_are_refused_whatever_may_be_missing() {
+        let machine = Machine::new();
+        assert_eq!(machine.start(&[0, 1], Refuse), used(&["b"], 0));
+        for missing in [Refuse, LeaveOut, Forget] {
+            let error = machine.start(&[2, 1], missing).unwrap_err();
+            assert!(matches!(error, DirectoriesError::Foreign { .. }), "{error}");
+            let error = machine.start(&[1, 0], missing).unwrap_err();
+            assert!(
+                matches!(error, DirectoriesError::NotFirst { .. }),
+                "{error}"
+            );
+            let error = machine.start(&[0, 1, 1], missing).unwrap_err();
+            assert!(matches!(error, DirectoriesError::Twice { .. }), "{error}");
+        }
+        // The first one is lost: another one takes its place.
+        machine.remove(1);
+        assert_eq!(machine.start(&[1, 2], Refuse), used(&["c"], 0));
+    }
+}

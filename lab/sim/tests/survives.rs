@@ -9,9 +9,9 @@ mod support;
 use core::time::Duration;
 use pluvio_client::{Client, Table};
 use pluvio_coordinator::{CoordinatorOptions, MemoryStore};
-use pluvio_env::{Address, Env};
-use pluvio_server::{Server, ServerOptions};
-use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimOptions};
+use pluvio_env::{Address, Disk, Env};
+use pluvio_server::{FurtherDirectory, Server, ServerOptions};
+use pluvio_sim::{Device, DeviceMode, DeviceSwitch, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::Size;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,12 +57,20 @@ struct Cluster {
     started: Arc<AtomicUsize>,
     all: usize,
     client: ProcessEnv,
+    /// The second devices of those that have two, in the order of their start.
+    devices: Option<Vec<DeviceSwitch>>,
 }
 
 /// Serves for ever, with the defaults of `pluvio server` but for its memory.
-async fn serve(env: Env, name: String, started: Arc<AtomicUsize>) {
+async fn serve(env: Env, name: String, second: Option<Arc<dyn Disk>>, started: Arc<AtomicUsize>) {
     let address = Address::from(format!("{name}:1").as_str());
     let mut options = ServerOptions::new(Address::from(COORDINATOR), address);
+    options.further = { second.into_iter() }
+        .map(|disk| FurtherDirectory {
+            name: "second".to_owned(),
+            disk: Ok(disk),
+        })
+        .collect();
     options.memory = Size::mib(48);
     let server = Server::start(env, options).await.unwrap();
     started.fetch_add(1, Ordering::Relaxed);
@@ -82,6 +90,7 @@ impl Cluster {
             servers: Vec::new(),
             started: Arc::default(),
             all: 0,
+            devices: None,
         };
         for _ in 0..servers {
             cluster.join();
@@ -93,7 +102,12 @@ impl Cluster {
     fn join(&mut self) {
         let name = format!("server-{}", self.all);
         let process = self.sim.process(&name);
-        let work = serve(process.env, name, Arc::clone(&self.started));
+        let second = self.devices.as_mut().map(|devices| {
+            let switch = DeviceSwitch::default();
+            devices.push(switch.clone());
+            Device::of(Arc::clone(&process.env.disk), "second/", switch)
+        });
+        let work = serve(process.env, name, second, Arc::clone(&self.started));
         self.sim.spawn(process.id, "server", work);
         self.servers.push(process.id);
         self.all += 1;
@@ -184,6 +198,36 @@ fn servers_with_their_defaults_survive_what_the_guide_says() {
                 found, *then,
                 "{servers} servers, death {round} of {deaths:?}"
             );
+        }
+    }
+}
+
+/// Each server has two data directories, and one of them loses one.
+#[test]
+fn a_server_without_one_of_its_data_directories_goes_on() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-leaves-directory"]);
+    for (seed, mode) in [(0, DeviceMode::Fails), (1, DeviceMode::Hangs)] {
+        for servers in 1..5 {
+            let mut cluster = Cluster::new(seed, 0);
+            cluster.devices = Some(Vec::new());
+            (0..servers).for_each(|_| cluster.join());
+            let client = cluster.client();
+            let table = cluster.table(&client);
+            assert!(cluster.write(&client, &table, 0, LIMIT));
+            cluster.devices.as_ref().unwrap()[0].set(mode);
+            let found = outcome(&cluster, &client, &table, 0);
+            match servers {
+                0..3 => assert_ne!(found, Then::Waits, "{servers} servers, {mode:?}"),
+                _ => assert_eq!(found, Then::GoesOn, "{servers} servers, {mode:?}"),
+            }
+            if servers < 3 {
+                continue;
+            }
+            // What was lost is made again.
+            cluster.sim.run_for(PATIENCE);
+            cluster.sim.crash(cluster.servers.remove(1));
+            let found = outcome(&cluster, &client, &table, 1);
+            assert_eq!(found, Then::GoesOn, "{servers} servers, {mode:?}");
         }
     }
 }

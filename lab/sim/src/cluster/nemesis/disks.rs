@@ -21,7 +21,7 @@ pub(super) struct Disks {
     whole: BTreeMap<usize, Duration>,
     /// One device of a server each.
     devices: BTreeMap<usize, (usize, Duration)>,
-    /// Servers whose devices were ever in trouble.
+    /// Servers whose disks were ever in trouble.
     struck: BTreeSet<usize>,
 }
 
@@ -50,6 +50,7 @@ impl Disks {
         targets.sim.set_disk(process, faults);
         targets.nodes.note_disk_trouble(server, true);
         self.whole.insert(server, until);
+        self.struck.insert(server);
         1
     }
 
@@ -85,7 +86,7 @@ impl Disks {
         1
     }
 
-    /// Restarts all servers whose devices were in trouble, so that they have all of them again.
+    /// Restarts all servers whose disks were in trouble, so that they have both devices again.
     pub(super) fn plug_in(&mut self, targets: &mut Targets<'_>) {
         for server in core::mem::take(&mut self.struck) {
             if targets.nodes.is_up(server) {

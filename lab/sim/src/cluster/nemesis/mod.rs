@@ -138,8 +138,10 @@ impl Nemesis {
         self.cuts.heal(targets.sim, None);
         self.stalls.tend(targets.sim, None);
         self.disks.mend(targets, None);
-        self.disks.plug_in(targets);
         let faults = &self.plan.faults;
+        if faults.has(Fault::Device) {
+            self.disks.plug_in(targets);
+        }
         if faults.has(Fault::Drain) || faults.has(Fault::Balance) {
             for server in 0..targets.nodes.servers() {
                 targets.nodes.ask(server, Asked::Calm);
