@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Where a request enters (a client, a Redis port), it is decided whether it is sampled
-//! ([`Sampler`]). A sampled one runs under its [`TraceContext`], which is a value of the thread while
+//! ([`Sampler`]). A sampled one runs under its [`TraceContext`]. That is a value of the thread while
 //! a future of the request is polled ([`follow`]). [`Traceable`], a network, puts requests that are
 //! sent meanwhile into an envelope. [`answer`] takes them out on the other side. A [`Span`] records
 //! itself when it is dropped.

@@ -269,7 +269,7 @@ mod needs_chromium {
             }
         }
 
-        /// Opens a page; what to call it by.
+        /// Opens a page, and gives its name.
         fn open(&mut self, address: &str) -> String {
             let target = self.call(None, "Target.createTarget", json!({ "url": address }));
             let with = json!({ "targetId": target["targetId"], "flatten": true });
@@ -277,7 +277,7 @@ mod needs_chromium {
             session["sessionId"].as_str().unwrap().to_owned()
         }
 
-        /// What a script gives that runs in a page.
+        /// The result of a script in a page.
         fn evaluate(&mut self, page: &str, script: &str) -> Value {
             let with = json!({
                 "expression": script, "awaitPromise": true, "returnByValue": true

@@ -164,7 +164,7 @@ fn check_change(trace: &Trace, parent: &[u8], backups: usize) -> BTreeSet<u32> {
     check_execution(trace, owner, backups)
 }
 
-/// What an owner does of a change, and its backups.
+/// The part of an owner in a change, and of its backups.
 #[track_caller]
 fn check_execution(trace: &Trace, owner: &(Process, Span), backups: usize) -> BTreeSet<u32> {
     let (process, span) = owner;
