@@ -360,9 +360,9 @@ pub struct Server {
         default_value_t = Switch::Yes
     )]
     pub redis_protected_mode: Switch,
-    /// Which part of the commands of Redis clients begins a trace that is exported to the collector
-    /// of OTEL_EXPORTER_OTLP_ENDPOINT: 0.001 is one of a thousand [default: what
-    /// OTEL_TRACES_SAMPLER says, or 0]
+    /// Which part of the commands of Redis clients begins a trace: 0.001 is one of a thousand.
+    /// Spans go to the collector of OTEL_EXPORTER_OTLP_ENDPOINT [default: as OTEL_TRACES_SAMPLER
+    /// says, or 0]
     #[arg(long, value_name = "PART", env = "PLUVIO_TRACE_SAMPLE", value_parser = ratio)]
     pub trace_sample: Option<f64>,
     /// Note the times of requests, and write them into the data directory at the end: for

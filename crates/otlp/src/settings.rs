@@ -1,4 +1,4 @@
-//! What the environment says of the export, in the variables that OpenTelemetry defines.
+//! The export as the environment says it, in the variables that OpenTelemetry defines.
 
 use core::time::Duration;
 use hyper::Uri;
@@ -108,7 +108,7 @@ impl Settings {
     }
 }
 
-/// Pairs of names and values: `a=1,b=2`. What is not allowed there is written as `%2C`.
+/// Pairs of names and values: `a=1,b=2`. Other characters are written as `%2C`.
 fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
     let parts = text.split(',').filter(|part| !part.trim().is_empty());
     let pair = |part: &str| {
@@ -131,7 +131,7 @@ fn decoded(value: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What the environment says about which requests begin a trace. Without a word of it, none does:
+/// The requests that begin a trace, as the environment says it. Without a word of it, none does:
 /// unlike OpenTelemetry's own default, which is all.
 ///
 /// # Errors

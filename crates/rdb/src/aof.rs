@@ -23,7 +23,7 @@ const WORDS_MAX: u64 = i32::MAX as u64;
 /// The files of a set, by their names in the directory of the manifest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Manifest {
-    /// What the set begins with; a new one has none.
+    /// The beginning of the set; a new one has none.
     pub base: Option<String>,
     /// Files of commands behind it, in their order.
     pub increments: Vec<String>,

@@ -12,7 +12,7 @@ impl Sampler {
     /// No request.
     pub const OFF: Self = Self { ratio: 0.0 };
 
-    /// This part of all requests, 0 to 1; what is beyond counts as the nearer end.
+    /// This part of all requests, 0 to 1. A number beyond counts as the nearer end.
     #[must_use]
     pub fn ratio(ratio: f64) -> Self {
         let ratio = if ratio.is_finite() { ratio } else { 0.0 };

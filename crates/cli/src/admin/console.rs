@@ -5,14 +5,14 @@
 //!          user, password, line             AUTH, SELECT, the command
 //! ```
 //!
-//! - CONSOLE-1: it is off unless it was asked for, and only where passwords cannot be overheard: on
-//!   a port that is open on the loopback alone, or has TLS.
+//! - CONSOLE-1: it is off unless it was asked for. The port must be open on the loopback alone, or
+//!   have TLS: passwords cannot be overheard there.
 //! - CONSOLE-2: a request counts only if it comes from the page of this very port. It is a POST of
 //!   JSON, names the port as its origin, and has the token that stands in the page. So no page of
 //!   another site can send one.
 //! - CONSOLE-3: a server decides what the user may do, as on any connection to its Redis port. A
-//!   port that other machines reach asks for a name and a password, and does nothing while the
-//!   user `default` needs none: servers on this machine would take everybody for a neighbour.
+//!   port that other machines reach asks for a name and a password. It does nothing while the user
+//!   `default` needs none: servers on this machine would take everybody for a neighbour.
 //! - CONSOLE-4: bytes of a request and of a reply, their number and their time are bounded.
 //!   Commands that wait, or that belong to a connection that stays, are refused.
 //!
@@ -133,7 +133,7 @@ impl Console {
         })
     }
 
-    /// What stands in the page and in no other.
+    /// The secret that stands in the page and in no other.
     pub fn token(&self) -> &str {
         &self.token
     }
@@ -352,7 +352,7 @@ fn split(line: &str) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// What stands behind a word in quotes, if a word may end there.
+/// The rest behind a word in quotes, if a word may end there.
 fn behind_quote(rest: &[u8]) -> Option<&[u8]> {
     let is_end = rest.first().is_none_or(u8::is_ascii_whitespace);
     is_end.then_some(rest)

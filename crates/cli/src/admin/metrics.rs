@@ -424,7 +424,7 @@ impl Metrics {
         }
     }
 
-    /// What became of spans, if this process records any.
+    /// Counts of spans, if this process records any.
     pub fn spans(&mut self) {
         let Some(recorder) = pluvio_trace::recorder() else {
             return;

@@ -9,8 +9,8 @@
 //!   [`QUIET_LIMIT`].
 //! - ADM-3: keys of users are shown, and anything is changed, only on a port that is open on the
 //!   loopback alone. The request must name the loopback as its host, too. So no page of the web
-//!   reaches them by a name that it points here. What the [`console`] does is up to the rights of a
-//!   user instead.
+//!   reaches them by a name that it points here. The rights of a user decide about the [`console`]
+//!   instead.
 
 mod cluster;
 mod cluster_metrics;

@@ -33,7 +33,8 @@ pub struct Import {
     #[arg(long, value_enum, required_unless_present = "from")]
     format: Option<Format>,
     /// Read the strings of a Redis or Valkey instead, database N into table redis:N: an RDB file,
-    /// append-only files (a directory, a `.manifest`, a `.aof`), or `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]` (the password also from REDISCLI_AUTH)
+    /// append-only files (a directory, a `.manifest`, a `.aof`), or
+    /// `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]` (the password also from REDISCLI_AUTH)
     #[arg(long, value_name = "SOURCE", conflicts_with_all = ["table", "file", "format", "key", "expires_at"])]
     from: Option<String>,
     /// With --from: leave out values of types that Pluvio has not, instead of refusing all

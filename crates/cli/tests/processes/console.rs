@@ -167,7 +167,7 @@ fn commands_run_with_the_rights_of_a_user_and_for_the_page_alone() {
         .filter(|h| h.0 != "Origin")
         .collect();
     assert_eq!(post(&page.address, &missing, &body).0, 403);
-    let long = "x".repeat(100_000);
+    let long = "x".repeat(65_600);
     assert_eq!(post(&page.address, &page.headers(), &long).0, 413);
     assert_eq!(post(&page.address, &page.headers(), "{}").0, 400);
     let get = crate::support::http::get(&page.address, "/api/console");
@@ -249,7 +249,12 @@ mod needs_chromium {
             }
         }
 
-        fn call(&mut self, session: Option<&str>, method: &str, with: Value) -> Value {
+        fn call(
+            &mut self,
+            session: Option<&str>,
+            method: &str,
+            with: Value,
+        ) -> Result<Value, String> {
             self.last += 1;
             let mut message = json!({ "id": self.last, "method": method, "params": with });
             if let Some(session) = session {
@@ -263,37 +268,49 @@ mod needs_chromium {
                 assert_eq!(answer.pop(), Some(0), "the browser has ended");
                 let answer: Value = serde_json::from_slice(&answer).unwrap();
                 if answer["id"] == self.last {
-                    assert!(answer["error"].is_null(), "{method}: {answer}");
-                    return answer["result"].clone();
+                    return match answer.get("error") {
+                        None => Ok(answer["result"].clone()),
+                        Some(error) => Err(format!("{method}: {error}")),
+                    };
                 }
             }
         }
 
-        /// Opens a page; what to call it by.
+        /// Opens a page, and gives its name.
         fn open(&mut self, address: &str) -> String {
             let target = self.call(None, "Target.createTarget", json!({ "url": address }));
+            let target = target.unwrap();
             let with = json!({ "targetId": target["targetId"], "flatten": true });
-            let session = self.call(None, "Target.attachToTarget", with);
+            let session = self.call(None, "Target.attachToTarget", with).unwrap();
             session["sessionId"].as_str().unwrap().to_owned()
         }
 
-        /// What a script gives that runs in a page.
-        fn evaluate(&mut self, page: &str, script: &str) -> Value {
+        /// The result of a script in a page.
+        fn try_evaluate(&mut self, page: &str, script: &str) -> Result<Value, String> {
             let with = json!({
                 "expression": script, "awaitPromise": true, "returnByValue": true
             });
-            let result = self.call(Some(page), "Runtime.evaluate", with);
-            assert!(result["exceptionDetails"].is_null(), "{script}: {result}");
-            result["result"]["value"].clone()
+            let result = self.call(Some(page), "Runtime.evaluate", with)?;
+            match result.get("exceptionDetails") {
+                None => Ok(result["result"]["value"].clone()),
+                Some(thrown) => Err(format!("{script}: {thrown}")),
+            }
         }
 
-        /// Waits until a script gives something that is true.
+        #[track_caller]
+        fn evaluate(&mut self, page: &str, script: &str) -> Value {
+            self.try_evaluate(page, script).unwrap()
+        }
+
+        /// Waits until a script gives something that is true. A page that is on its way gives
+        /// errors.
+        #[track_caller]
         fn wait(&mut self, page: &str, script: &str) {
-            crate::support::wait_for(script, || match self.evaluate(page, script) {
-                Value::Bool(true) => Ok(()),
+            crate::support::wait_for(script, || match self.try_evaluate(page, script) {
+                Ok(Value::Bool(true)) => Ok(()),
                 other => {
-                    let body = self.evaluate(page, "document.body.innerText");
-                    Err(format!("{other}: {body}"))
+                    let text = self.try_evaluate(page, "document.documentElement.innerText");
+                    Err(format!("{other:?}: {text:?}"))
                 }
             });
         }

@@ -1,7 +1,7 @@
 //! The data of a Redis or Valkey: its RDB files, and its own copy as a replica gets it.
 //!
-//! Append-only files become such a file first ([`aof`]). A file is read twice: [`survey`] finds everything that cannot be taken, before anything is
-//! written; [`sections`] gives the objects.
+//! Append-only files become such a file first ([`aof`]). A file is read twice: [`survey`] finds
+//! everything that cannot be taken, before anything is written; [`sections`] gives the objects.
 
 pub mod aof;
 pub mod follow;

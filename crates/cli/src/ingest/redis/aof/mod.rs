@@ -6,9 +6,9 @@
 //!
 //! - AOF-4: a command that stands in the file took effect when it was written. So conditions are
 //!   not judged again, and a key that a command of strings was done on is a string.
-//! - AOF-5: the end of the last file may be cut off in the middle of a command, or between MULTI and
-//!   EXEC. What is incomplete is left out and told, as Redis does (`aof-load-truncated`). Any other
-//!   damage refuses all.
+//! - AOF-5: the end of the last file may be cut off in the middle of a command, or between MULTI
+//!   and EXEC. The incomplete part is left out and told, as Redis does (`aof-load-truncated`). Any
+//!   other damage refuses all.
 //!
 //! Memory holds all strings that are there at a time.
 
@@ -35,7 +35,7 @@ pub struct Loaded {
     pub others: Vec<(String, String)>,
     /// Keys whose values are too long.
     pub too_long: Vec<String>,
-    /// What was left out at the end of the last file.
+    /// The part that was left out at the end of the last file.
     pub cut: Option<String>,
 }
 
@@ -138,7 +138,7 @@ struct State {
 type Done = Result<(), String>;
 
 impl State {
-    /// Reads a file to its end; what was left out there, if it is the last one.
+    /// Reads a file to its end. Gives the part that was left out there, if it is the last one.
     fn file(&mut self, path: &Path, is_last: bool) -> Result<Option<String>, String> {
         let open = || File::open(path).map_err(|error| error.to_string());
         let mut first = [0; 5];
