@@ -34,7 +34,7 @@ use tokio::sync::{Notify, oneshot};
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 /// Pauses between two looks for a door that was not open: each is twice the one before.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_mins(5);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Pauses between two requests for a map: from this to [`LOOK`].
 const MAP_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// How often mapped memory is looked at that nobody reads. The memory of a server that has died is
