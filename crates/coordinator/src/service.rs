@@ -370,13 +370,19 @@ pub(crate) fn refuse_as_not_leader(opcode: u16) -> Handled {
 }
 
 impl Service for Coordinator {
-    fn handle(&self, peer: Peer, request: Frame) -> Handled {
+    fn handle(&self, _peer: Peer, request: Frame) -> Handled {
+        self.answer(request)
+    }
+}
+
+impl Coordinator {
+    fn answer(&self, request: Frame) -> Handled {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let Some(opcode) = Opcode::from_number(request.opcode) else {
             if request.opcode != TRACED {
                 return unsupported(request.opcode);
             }
-            let handled = pluvio_trace::answer(&request, |_, request| self.handle(peer, request));
+            let handled = pluvio_trace::answer(&request, |_, request| self.answer(request));
             return handled.unwrap_or_else(|refusal| Handled::Now(reply::<Ping>(&Err(refusal))));
         };
         if self.office.context.tasks.is_ending() {
@@ -394,9 +400,7 @@ impl Service for Coordinator {
             RoleOp::Data(_) | RoleOp::Master(_) | RoleOp::Backup(_) => unsupported(request.opcode),
         }
     }
-}
 
-impl Coordinator {
     fn coordinator_op(&self, op: CoordinatorOp, request: &Frame) -> Handled {
         let state = || self.office.context.state();
         match op {
