@@ -119,7 +119,7 @@ fn servers_go_on_without_one_of_two_devices_and_nothing_is_lost() {
         expect_ok(&report);
         let marks = WANTED
             .into_iter()
-            .filter(|mark| report.marks.contains_key(mark));
+            .filter(|mark| report.marks.contains_key(*mark));
         reached.extend(marks);
     }
     assert_eq!(reached, BTreeSet::from(WANTED));

@@ -1,7 +1,8 @@
 //! Servers with several data directories.
 
 use crate::support::cluster::Cluster;
-use crate::support::{Output, Running, Setup, run, wait_for};
+use crate::support::program::run;
+use crate::support::{Output, Running, Setup, wait_for};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -134,7 +135,9 @@ mod needs_small_disk {
             fill(&cluster, filled);
             filled += 300;
             assert!(filled < 12_000, "it is not left");
-            goes_on_without(&cluster, &b).then_some(()).ok_or(filled)
+            goes_on_without(&cluster, &b)
+                .then_some(())
+                .ok_or_else(|| format!("{filled} objects were written"))
         });
         cluster.wait_replicated();
         // Another one dies, and then this one, both without a word.

@@ -87,7 +87,7 @@ impl State {
             "SET" => self.set(&words)?,
             "SETEX" | "PSETEX" => {
                 let unit = if name == "SETEX" { 1000 } else { 1 };
-                let until = self.from_now(words.number(2)?, unit)?;
+                let until = self.time_from_now(words.number(2)?, unit)?;
                 self.put(&words.key(1)?, content(words.get(3)?), Some(until));
             }
             "SETNX" | "GETSET" => self.put(&words.key(1)?, content(words.get(2)?), None),
@@ -161,7 +161,7 @@ impl State {
                 let number = words.number(2)?;
                 let until = match name.ends_with("AT") {
                     true => number.saturating_mul(unit),
-                    false => self.from_now(number, unit)?,
+                    false => self.time_from_now(number, unit)?,
                 };
                 self.expire(&words.key(1)?, Some(until));
             }
@@ -208,7 +208,7 @@ impl State {
         }
     }
 
-    fn from_now(&self, number: i64, unit: i64) -> Result<i64, String> {
+    fn time_from_now(&self, number: i64, unit: i64) -> Result<i64, String> {
         let span = number.checked_mul(unit);
         let until = span.and_then(|span| self.now_ms.checked_add(span));
         until.ok_or_else(|| "no such time".to_owned())
@@ -224,8 +224,8 @@ impl State {
     fn lifetime(&self, words: &Words<'_>, from: usize) -> Result<Option<Option<i64>>, String> {
         for at in from..words.0.words.len() {
             let until = match words.text(at)?.to_ascii_uppercase().as_str() {
-                "EX" => self.from_now(words.number(at + 1)?, 1000)?,
-                "PX" => self.from_now(words.number(at + 1)?, 1)?,
+                "EX" => self.time_from_now(words.number(at + 1)?, 1000)?,
+                "PX" => self.time_from_now(words.number(at + 1)?, 1)?,
                 "EXAT" => words.number(at + 1)?.saturating_mul(1000),
                 "PXAT" => words.number(at + 1)?,
                 "PERSIST" => return Ok(Some(None)),
@@ -352,7 +352,7 @@ impl State {
         let until = match words.number(2)? {
             0 => None,
             moment if is_absolute => Some(moment),
-            span => Some(self.from_now(span, 1)?),
+            span => Some(self.time_from_now(span, 1)?),
         };
         let key = words.key(1)?;
         match restore(payload) {

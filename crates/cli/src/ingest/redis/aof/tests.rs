@@ -173,7 +173,7 @@ fn only_the_end_of_the_last_file_may_be_cut() {
     assert!(refused.contains("cut off"), "{refused}");
 
     let open = log(&["SET a 1", "MULTI", "SET a 2", "SET b 2"]);
-    let loaded = load_all(&[open.clone()])
+    let loaded = load_all(core::slice::from_ref(&open))
         .map_err(|why| why.to_string())
         .unwrap();
     assert!(loaded.cut.as_ref().unwrap().contains("no EXEC"));
