@@ -17,11 +17,13 @@ const READS: u64 = 20_000;
 /// Changes between two events.
 const MANY: u64 = 300;
 
-/// A client that asks servers for everything.
-fn asking(cluster: &Cluster) -> Native {
+/// A client that asks servers for everything, and its event loop.
+fn asking(cluster: &Cluster) -> (Native, Loop) {
     let (runtime, env) = runtime();
     let options = ClientOptions::new(cluster.coordinator().split(',')).mapped_reads(false);
-    Native::new(Client::new(&env, options), Loop(Arc::new(runtime)))
+    let event_loop = Loop(Arc::new(runtime));
+    let client = Native::new(Client::new(&env, options), event_loop.clone());
+    (client, event_loop)
 }
 
 /// A value of a register, which shows its count and is whole.
@@ -68,7 +70,7 @@ fn requests(cluster: &Cluster, id: u64) -> u64 {
 #[test]
 fn a_client_reads_without_requests_and_sees_all_changes() {
     let cluster = Setup::servers(2).replicas(1).start();
-    let (client, other) = (native(cluster.coordinator()), asking(&cluster));
+    let (client, other) = (native(cluster.coordinator()), asking(&cluster).0);
     let table = client.create_table("registers", None).unwrap();
     let theirs = other.table("registers").unwrap();
     for key in 0..KEYS {
@@ -184,7 +186,7 @@ impl Drop for Over<'_> {
 #[test]
 fn a_client_goes_on_when_tablets_move_and_when_their_server_is_killed() {
     let cluster = Setup::servers(2).replicas(1).start();
-    let (client, writer) = (native(cluster.coordinator()), asking(&cluster));
+    let (client, writer) = (native(cluster.coordinator()), asking(&cluster).0);
     let table = client.create_table("registers", None).unwrap();
     let theirs = writer.table("registers").unwrap();
     for key in 0..KEYS {
@@ -198,6 +200,8 @@ fn a_client_goes_on_when_tablets_move_and_when_their_server_is_killed() {
         writes: AtomicU64::new(0),
         over: AtomicBool::new(false),
     };
+    // It ends after the threads.
+    let mut next_life = None;
     std::thread::scope(|threads| {
         let _over = Over(&registers.over);
         threads.spawn(|| registers.write(&writer, &theirs));
@@ -218,21 +222,22 @@ fn a_client_goes_on_when_tablets_move_and_when_their_server_is_killed() {
         wait_mapped(&client, &table, &[]);
         cluster.wait_settled(2);
         // A new life of the server has the same door.
-        let (_server, _door, next) = join(&cluster);
+        let (running, _door, next) = join(&cluster);
+        next_life = Some(running);
         assert_ne!(next, id);
         cluster.wait_settled(3);
         move_all(&cluster, "registers", next);
         wait_mapped(&client, &table, &[next]);
         registers.wait_for_writes();
     });
+    drop(next_life);
 }
 
 /// Transactions of two servers lock a key that is read in memory.
 #[test]
 fn a_key_that_is_locked_is_never_seen_as_it_was_once_its_transaction_is_done() {
     let cluster = Setup::servers(2).replicas(1).start();
-    let (client, writer) = (native(cluster.coordinator()), asking(&cluster));
-    let event_loop = Loop(Arc::new(runtime().0));
+    let (client, (writer, event_loop)) = (native(cluster.coordinator()), asking(&cluster));
     let (read_there, elsewhere) = ("read", "elsewhere");
     let table = client.create_table(read_there, None).unwrap();
     let tables = [read_there, elsewhere].map(|name| writer.create_table(name, None).unwrap());
