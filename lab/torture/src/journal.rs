@@ -345,6 +345,7 @@ impl Pages {
         keys
     }
 
+    /// TORT-7.
     fn new_group(&mut self, draw: &mut Draw) -> Group {
         let number = self.groups.len();
         let keys = several::GROUP

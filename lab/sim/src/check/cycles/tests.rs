@@ -511,7 +511,7 @@ fn random_histories_with_a_wrong_answer_are_found() {
 /// A million operations: for the one who wants to know the time and memory of it. Run by hand:
 /// `cargo test --release -p pluvio-sim a_million -- --ignored --nocapture`.
 #[test]
-#[ignore = "takes a gigabyte"]
+#[ignore = "it is a measurement"]
 fn a_million_operations() {
     let keys = 40_000;
     let (mut serial, mut transactions) = Serial::new(1, keys);
