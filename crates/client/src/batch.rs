@@ -24,7 +24,6 @@ use core::ops::Range;
 use core::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use pluvio_env::Address;
-use pluvio_trace::follow;
 use pluvio_units::{ClusterId, KeyHash, OperationId, SequenceNumber, ServerId};
 use pluvio_wire::{
     Change, FatalKind, Get, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, Mutation, Outcome, Payload,
@@ -409,11 +408,8 @@ impl Client {
         may_be_early: bool,
         done: &mut Vec<Outcome>,
     ) -> Result<(), ClientError> {
-        let work = Box::pin(self.in_order_untraced(items, may_be_early, done));
-        match self.begin_trace("batch in order") {
-            None => work.await,
-            Some(span) => follow(span, work).await,
-        }
+        let work = self.in_order_untraced(items, may_be_early, done);
+        self.traced("batch in order", work).await
     }
 
     async fn in_order_untraced(
@@ -578,11 +574,7 @@ impl Client {
     }
 
     async fn batch(&self, items: Items<'_>) -> Vec<Result<Outcome, ClientError>> {
-        let work = Box::pin(self.batch_untraced(items));
-        match self.begin_trace("batch") {
-            None => work.await,
-            Some(span) => follow(span, work).await,
-        }
+        self.traced("batch", self.batch_untraced(items)).await
     }
 
     async fn batch_untraced(&self, items: Items<'_>) -> Vec<Result<Outcome, ClientError>> {

@@ -4,7 +4,7 @@
 //! the others says whose it is (`directory.json`). So a device that is not mounted is noticed, and
 //! the empty directory that stands in its place is not filled.
 //!
-//! - DIR-2: a data directory that the list names and that is missing, empty or unreadable stops the
+//! - DATADIR-1: a data directory that the list names and that is missing, empty or unreadable stops the
 //!   start, unless its loss was allowed. What is found in one that comes back counts as much as
 //!   what a restarted backup finds.
 
@@ -499,7 +499,7 @@ mod tests {
         assert_eq!(machine.start(&[0, 2, 1], Refuse), used(&["c", "b"], 0));
     }
 
-    // shows: DIR-2
+    // shows: DATADIR-1
     #[test]
     fn one_that_is_missing_stops_the_start_unless_that_was_allowed() {
         let is_missing = |result: Result<_, DirectoriesError>, of: &str| match result {

@@ -129,7 +129,7 @@ mod needs_small_disk {
             filled += 300;
             assert!(filled < 6000, "no frames in both directories");
         }
-        // What is opened from now on is refused, as by a device that was lost.
+        // Every file is refused from now on, as by a device that was lost.
         let cover = SmallDisk::mount(&b, "1m,ro");
         wait_for("the directory to be left", || {
             fill(&cluster, filled);
@@ -151,7 +151,7 @@ mod needs_small_disk {
         let mut server = start(&cluster, &[&a, &b], &["--missing-data", "leave-out"]);
         fill(&cluster, 0);
         server.kill();
-        // It is back, with frames of before.
+        // It is back, with its earlier frames.
         drop(cover);
         assert!(frames_in(&b) > 0);
         let mut server = start(&cluster, &[&a, &b], &[]);

@@ -240,7 +240,7 @@ mod needs_redis_server {
         assert!(told.contains("played 0 commands"), "{told}");
     }
 
-    // shows: AOF-4, AOF-5
+    // shows: APPENDED-1, APPENDED-2
     #[test]
     fn append_only_files_are_taken_as_redis_loads_them() {
         let cluster = Setup::servers(1).start();

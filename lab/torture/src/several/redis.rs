@@ -93,7 +93,7 @@ impl Redis {
         }
     }
 
-    /// Sends these bytes, and gives the last of so many replies.
+    /// Sends these bytes, and gives the last of this number of replies.
     async fn last_reply(
         &self,
         connection: &mut Connection,
@@ -268,7 +268,7 @@ impl Redis {
             })
             .collect();
         let reply = self.last_reply(&mut connection, &bytes, 1).await;
-        // What is watched goes with a connection that is not used any more.
+        // Watched keys go with a connection that is not used any more.
         let Back::Told(saw) = self.understood("redis MGET", &reads, reply) else {
             return;
         };

@@ -8,8 +8,8 @@
 //!
 //! A transaction precedes another one if the other read what it wrote, or wrote the next version,
 //! if it read a version and the other wrote a later one, or if it had ended before the other began.
-//! Where there is a cycle of these, no order of all explains the history. Every edge is forced, so a
-//! history that some correct cluster could give has no cycle. Lists show all there is to know about
+//! Where there is a cycle of these, no order of all explains the history. Every edge is forced, so
+//! a history that some correct cluster could give has no cycle. Lists show all there is to know about
 //! their orders, registers a part of it.
 //!
 //! A transaction of unknown outcome counts once another one has seen a token of it. What it did may
