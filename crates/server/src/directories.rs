@@ -502,6 +502,7 @@ mod tests {
     // shows: DATADIR-1
     #[test]
     fn one_that_is_missing_stops_the_start_unless_that_was_allowed() {
+        let _marks = pluvio_units::Marks::to_reach(&["server-leaves-directory-out"]);
         let is_missing = |result: Result<_, DirectoriesError>, of: &str| match result {
             Err(DirectoriesError::Missing { name, .. }) => assert_eq!(name, of),
             other => panic!("{other:?}"),
