@@ -26,7 +26,7 @@ pub(super) async fn load(core: &Core, command: &Command) -> CommandResult {
         return Err(Failure::new(format!("ERR Unknown option given: {option}")));
     }
     let source = command.share(command.len() - 1);
-    let library = script::library(&source)?;
+    let library = script::library(&source, &core.databases.parts().clock)?;
     let name = library.name.clone();
     let scripts = &core.shared.scripts;
     let client = core.databases.client();
@@ -82,7 +82,7 @@ async fn loaded(payload: &Bytes) -> Result<Vec<(Library, Bytes)>, Failure> {
                  {RESTORED_BYTES_MAX} bytes"
             )));
         }
-        let library = script::library(&source)?;
+        let library = script::library(&source, &core.databases.parts().clock)?;
         let [ref mut of_libraries, ref mut of_functions] = names;
         if !of_libraries.insert(library.name.clone()) {
             let name = &library.name;
