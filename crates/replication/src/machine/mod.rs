@@ -230,6 +230,11 @@ impl Machine {
             placement.count_primary(server, false);
         }
         self.counters.replicas_lost += 1;
+        // Fewer than wanted may have it now (REP-9).
+        for server in self.frees.withdraw(id) {
+            segment.spent.remove(&server);
+            segment.given_up.insert(server);
+        }
         self.sort(id);
     }
 
