@@ -121,7 +121,8 @@ mod needs_small_disk {
     fn a_server_goes_on_without_a_device_that_fails() {
         let cluster = Setup::servers(3).start();
         let [a, b] = ["a", "b"].map(|name| cluster.directory().join(name));
-        let device = SmallDisk::mount(&b, "64m");
+        // Of one size: a small device would get its first frame late.
+        let devices = [&a, &b].map(|device| SmallDisk::mount(device, "160m"));
         let mut server = start(&cluster, &[&a, &b], &[]);
         let mut filled = 0;
         while frames_in(&a) == 0 || frames_in(&b) < 2 {
@@ -162,6 +163,6 @@ mod needs_small_disk {
         cluster.wait_settled(2);
         assert_filled(&cluster, 0, filled);
         server.kill();
-        drop(device);
+        drop(devices);
     }
 }

@@ -252,7 +252,10 @@ mod needs_redis_server {
         let mut c = server.try_connect().unwrap();
         assert!(c.call(&["BGREWRITEAOF"]).error().is_none());
         wait_for("the base to be written", || {
-            let told = format!("{:?}", c.call(&["INFO", "persistence"]));
+            let Reply::Bulk(told) = c.call(&["INFO", "persistence"]) else {
+                panic!("INFO has no text");
+            };
+            let told = String::from_utf8_lossy(&told).into_owned();
             let is_done = told.contains("aof_rewrite_in_progress:0")
                 && told.contains("aof_rewrite_scheduled:0");
             is_done.then_some(()).ok_or(told)
