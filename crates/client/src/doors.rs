@@ -25,7 +25,7 @@ use pluvio_env::{
 };
 use pluvio_mutation::{Current, Get, Now, Outcome, Projection, look};
 use pluvio_units::{ClusterId, CoreId, KeyHash, ServerId, UnixMs};
-use pluvio_wire::{DoorPlace, FatalKind, GetDoor, Header, Refusal, RpcError, call};
+use pluvio_wire::{DoorPlace, FatalKind, GetDoor, Header, RpcError, call};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, oneshot};
@@ -356,13 +356,8 @@ impl System {
             Ok(reply) => reply
                 .door
                 .ok_or_else(|| NoDoor::Later("it has no door".into())),
-            Err(RpcError::Refused(Refusal::Fatal {
-                kind: FatalKind::Unsupported,
-                ..
-            })) => Err(NoDoor::Never("it is an earlier build")),
-            Err(error @ (RpcError::Refused(_) | RpcError::Call(_) | RpcError::BadReply(..))) => {
-                Err(NoDoor::Later(error.to_string()))
-            }
+            Err(error) if is_unknown(&error) => Err(NoDoor::Never("it is an earlier build")),
+            Err(error) => Err(NoDoor::Later(error.to_string())),
         }
     }
 
@@ -416,4 +411,12 @@ fn micros(time: Duration) -> u64 {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether a server does not know the question.
+fn is_unknown(error: &RpcError) -> bool {
+    let RpcError::Refused(refusal) = error else {
+        return false;
+    };
+    refusal.fatal_kind() == Some(FatalKind::Unsupported)
 }

@@ -6,8 +6,8 @@ use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Instructions between two looks at the budget. An instruction may call a function of a library, or
-/// join long strings, so few of them can take long.
+/// Instructions between two looks at the budget. An instruction may call a function of a library,
+/// or join long strings, so few of them can take long.
 pub(crate) const SLICE: u32 = 500;
 
 /// A flag that stops scripts from another thread.

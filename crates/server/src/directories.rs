@@ -4,9 +4,9 @@
 //! the others says whose it is (`directory.json`). So a device that is not mounted is noticed, and
 //! the empty directory that stands in its place is not filled.
 //!
-//! - DATADIR-1: a data directory that the list names and that is missing, empty or unreadable stops the
-//!   start, unless its loss was allowed. What is found in one that comes back counts as much as
-//!   what a restarted backup finds.
+//! - DATADIR-1: a data directory that the list names and that is missing, empty or unreadable stops
+//!   the start, unless its loss was allowed. Frames in one that comes back count as much as those
+//!   that a restarted backup finds.
 
 use crate::options::{FurtherDirectory, MissingData, ServerOptions};
 use bytes::Bytes;
@@ -23,13 +23,13 @@ const LIST_NEW: &str = "directories.json.new";
 /// In each of the others: whose it is.
 const MARK: &str = "directory.json";
 const MARK_NEW: &str = "directory.json.new";
-/// What says that a data directory is the first one of a server.
+/// The file that says that a data directory is the first one of a server.
 const IDENTITY: &str = "identity.json";
 /// Version of both files.
 const FORMAT_VERSION: u32 = 1;
-/// What is wrong with a directory that is known, and has no mark.
+/// The fault of a directory that is known, and has no mark.
 const EMPTY: &str = "has lost its files, or is another one";
-/// What is wrong with one that was not given.
+/// The fault of one that was not given.
 const NOT_GIVEN: &str = "is not among those given, or has moved";
 /// Longer files are damaged.
 const LENGTH_MAX: usize = 1 << 20;
@@ -326,7 +326,7 @@ fn missing(options: &ServerOptions, name: &str, why: &str) -> Result<(), Directo
     }
 }
 
-/// What a further data directory says of itself, and whether it is the first one of some server.
+/// The mark of a further data directory, and whether it is the first one of some server.
 async fn marks_of(disk: &dyn Disk, name: &str) -> Result<(Option<Mark>, bool), DirectoriesError> {
     let is_first = match disk.open(IDENTITY, OpenMode::Existing).await {
         Ok(_) => true,
@@ -439,7 +439,7 @@ mod tests {
             Device::of(disk, FOLDERS[number], self.switches[number].clone())
         }
 
-        /// What a start with these says, the first one first: those used, and those left out.
+        /// The result of a start with these, the first one first: those used, and those left out.
         fn start(
             &self,
             data: &[usize],

@@ -23,7 +23,7 @@ const REDIS_MEMORY: Size = Size::mib(512);
 pub struct FurtherDirectory {
     /// For people: its path.
     pub name: String,
-    /// What is in it, or why it cannot be used.
+    /// Its contents, or why it cannot be used.
     pub disk: Result<Arc<dyn Disk>, DiskError>,
 }
 
@@ -33,7 +33,7 @@ impl core::fmt::Debug for FurtherDirectory {
     }
 }
 
-/// What a server does whose further data directories are not all there (DATADIR-1).
+/// How a server starts whose further data directories are not all there (DATADIR-1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MissingData {
     /// It does not start.
@@ -64,7 +64,7 @@ pub struct ServerOptions {
     pub data_name: String,
     /// More data directories for frames: one of all may fail.
     pub further: Vec<FurtherDirectory>,
-    /// What to do if one of these is not there.
+    /// How to start if one of these is not there.
     pub missing: MissingData,
     /// Log memory.
     pub memory: Size,

@@ -314,8 +314,7 @@ impl EngineTable {
         }
     }
 
-    /// Gives back operations that were not done. What was taken is given back as it was, whatever
-    /// share has come since.
+    /// Gives back operations that were not done, as they were taken, whatever share has come since.
     #[inline]
     pub fn give_back(&self, taken: Taken) {
         if taken.count > 0 {

@@ -1,5 +1,5 @@
-//! Requests of a backup to masters so that its archive is the cluster at one moment (crate `client`,
-//! `docs/backup-and-restore.md`).
+//! Requests of a backup to masters so that its archive is the cluster at one moment (crate
+//! `client`, `docs/backup-and-restore.md`).
 
 use crate::codec::{Fields, Request};
 use crate::data::{cut, join, nothing_left, request};

@@ -1,4 +1,4 @@
-//! What runs leave behind, as the kernel counts it; alone in its process for that.
+//! The memory that runs leave behind, as the kernel counts it; alone in its process for that.
 
 use pluvio_sim::cluster::{RunOptions, run};
 

@@ -345,7 +345,7 @@ impl Pages {
         keys
     }
 
-    /// TORT-7.
+    /// The next group, for operations from now on.
     fn new_group(&mut self, draw: &mut Draw) -> Group {
         let number = self.groups.len();
         let keys = several::GROUP

@@ -1,4 +1,5 @@
-//! Archives of one moment: all or nothing of every transaction, and a prefix of one client's writes.
+//! Archives of one moment: all or nothing of every transaction, and a prefix of one client's
+//! writes.
 
 use crate::support::Random;
 use crate::support::cluster::{Cluster, Setup};

@@ -1,7 +1,7 @@
 //! Memory of servers that clients read in place: a fake of `pluvio_mapped`.
 //!
-//! A real reader maps the memory of a process of its machine, and cannot be simulated: its clock
-//! and its pages are those of the real machine. This one looks at the simulated server itself, and
+//! A real reader maps the memory of a process of its machine. It cannot be simulated: its clock and
+//! its pages are those of the real machine. This one looks at the simulated server itself, and
 //! answers where memory would: what is served, durable, and under a lease. So the client's part is
 //! tried out under every fault: when it reads where, and what it does with servers that are gone.
 

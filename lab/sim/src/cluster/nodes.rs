@@ -266,7 +266,7 @@ impl Nodes {
         is_new
     }
 
-    /// What one of the two devices of a server does from now on.
+    /// Sets how one of the two devices of a server works from now on.
     pub(super) fn set_device(&mut self, server: usize, device: usize, mode: DeviceMode) {
         view(&self.servers[server].1).devices[device].set(mode);
     }

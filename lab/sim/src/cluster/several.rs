@@ -75,7 +75,7 @@ impl Told {
 }
 
 impl Wish {
-    /// What the dice, a number below 100, want of a key. `token` gives a new one.
+    /// The wish of the dice, a number below 100, for a key. `token` gives a new one.
     #[must_use]
     pub fn of(holds: Holds, dice: u64, token: impl FnOnce() -> u64) -> Self {
         match (holds, dice) {

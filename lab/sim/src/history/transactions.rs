@@ -5,9 +5,8 @@
 //! that one read shows the order of all writes. An operation on one key is a transaction of one
 //! step.
 //!
-//! - TRANS-1: no token is written by two steps of a history.
-//! - TRANS-2: steps on a register are reads, sets and deletes; steps on a list are reads and
-//!   appends.
+//! No token is written by two steps of a history. Steps on a register are reads, sets
+//! and deletes; steps on a list are reads and appends.
 
 use core::fmt;
 use core::time::Duration;
@@ -176,7 +175,7 @@ impl What {
         }
     }
 
-    /// Whether TRANS-2 allows it.
+    /// Whether its key may have it.
     #[must_use]
     pub fn fits(&self, holds: Holds) -> bool {
         match (self, holds) {

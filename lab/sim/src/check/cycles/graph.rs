@@ -192,8 +192,8 @@ impl Graph {
         found
     }
 
-    /// The shortest cycle through one of some transactions of a component: each with the reason why
-    /// it precedes the next one; the last precedes the first.
+    /// The shortest cycle through one of some transactions of a component. Each comes with the
+    /// reason why it precedes the next one; the last precedes the first.
     pub fn shortest(&self, component: &[u32], reasons: Reasons) -> Vec<(u32, Edge)> {
         /// Transactions from which a cycle is looked for.
         const STARTS_MAX: usize = 64;

@@ -144,7 +144,7 @@ impl List<'_> {
     }
 }
 
-/// What is wrong with a token that was read, in words.
+/// The fault of a token that was read, in words.
 pub fn strange(writer: Option<Writer>, key: u32) -> &'static str {
     match writer {
         None => "nobody wrote",

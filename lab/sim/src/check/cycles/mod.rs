@@ -6,22 +6,22 @@
 //!                      (inside)              (lists, registers)
 //! ```
 //!
-//! A transaction precedes another one if the other read what it wrote, or wrote the next version,
-//! if it read a version and the other wrote a later one, or if it had ended before the other began.
-//! Where there is a cycle of these, no order of all explains the history. Every edge is forced, so
-//! a history that some correct cluster could give has no cycle. Lists show all there is to know about
-//! their orders, registers a part of it.
+//! A transaction precedes another one if the other read its write, or wrote the next version. It
+//! does if it read a version and the other wrote a later one, too, and if it had ended before the
+//! other began. Where there is a cycle of these, no order of all explains the history. Every edge
+//! is forced, so a history that some correct cluster could give has no cycle. Lists show all there
+//! is to know about their orders, registers a part of it.
 //!
-//! A transaction of unknown outcome counts once another one has seen a token of it. What it did may
+//! A transaction of unknown outcome counts once another one has seen a token of it. Its writes may
 //! have happened at any time after its beginning.
 //!
 //! Real time takes few edges: a joint stands for each moment at which one begins after others have
 //! ended. So time and memory grow as the number of operations does, but for sorting. A million
 //! operations take two seconds and 0.3 GB, with their history.
 //!
-//! What is found, by the names of Adya: aborted reads (G1a), intermediate reads (G1b), and cycles
-//! of writes (G0), of writes and reads (G1c), with one read that a later write overtook (G-single),
-//! with several (G2), and those that only real time shows.
+//! It finds these, by the names of Adya: aborted reads (G1a), intermediate reads (G1b), and cycles.
+//! Cycles are of writes (G0), or of writes and reads (G1c). They have one read that a later write
+//! overtook (G-single), or several (G2). Some are shown by real time alone.
 
 mod graph;
 mod inside;
@@ -147,7 +147,7 @@ impl Search<'_> {
         self.complain(key, &format!("token {token} was read, which {why}"), &nodes);
     }
 
-    /// TRANS-1.
+    /// A token that two steps have written.
     fn tokens_are_used_once(&mut self) {
         let twice = { self.writers.windows(2) }.find(|pair| pair[0].0 == pair[1].0);
         if let Some([(token, one), (_, other)]) = twice {

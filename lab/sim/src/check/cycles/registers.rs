@@ -47,7 +47,7 @@ struct Register<'s, 'h> {
     deletes: Deletes,
 }
 
-/// Who may have made that there is no object.
+/// The writers that may have made that there is no object.
 #[derive(Default)]
 struct Deletes {
     /// Beginning, end and version, by beginnings.
@@ -282,7 +282,7 @@ impl Register<'_, '_> {
     }
 }
 
-/// Who may have made that there is no object, at some time.
+/// The writers that may have made that there is no object, at some time.
 enum Possible {
     None,
     One(usize),

@@ -474,7 +474,7 @@ fn random_serial_histories_hold() {
     }
 }
 
-/// What a change of one answer makes of a random history is found, most of the time.
+/// A random history with one answer changed is found, most of the time.
 #[test]
 fn random_histories_with_a_wrong_answer_are_found() {
     let (mut planted, mut found) = (0, 0);

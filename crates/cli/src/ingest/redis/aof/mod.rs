@@ -4,11 +4,11 @@
 //! 2. Their commands are done in memory, on strings. Of keys of other types the type is kept.
 //! 3. The strings are written into a temporary RDB file, which goes the way of others.
 //!
-//! - APPENDED-1: a command that stands in the file took effect when it was written. So conditions are
-//!   not judged again, and a key that a command of strings was done on is a string.
-//! - APPENDED-2: the end of the last file may be cut off in the middle of a command, or between MULTI
-//!   and EXEC. The incomplete part is left out and told, as Redis does (`aof-load-truncated`). Any
-//!   other damage refuses all.
+//! - APPENDED-1: a command that stands in the file took effect when it was written. So conditions
+//!   are not judged again, and a key that a command of strings was done on is a string.
+//! - APPENDED-2: the end of the last file may be cut off in the middle of a command, or between
+//!   MULTI and EXEC. The incomplete part is left out and told, as Redis does
+//!   (`aof-load-truncated`). Any other damage refuses all.
 //!
 //! Memory holds all strings that are there at a time.
 
