@@ -139,16 +139,20 @@ impl ServerService {
         }
         let handled = pluvio_trace::answer(request, |context, request| {
             let op = Opcode::from_number(request.opcode).map(Opcode::by_role);
-            let may_append = matches!(
-                op,
-                Some(RoleOp::Data(
-                    DataOp::Mutate
-                        | DataOp::Transact
-                        | DataOp::Decide
-                        | DataOp::Vote
-                        | DataOp::Release
-                ))
-            );
+            // Of others, such as writes to a backup, the span of the request says enough.
+            let Some(RoleOp::Data(op)) = op else {
+                return self.handle(peer, request);
+            };
+            let may_append = match op {
+                DataOp::Mutate
+                | DataOp::Transact
+                | DataOp::Decide
+                | DataOp::Vote
+                | DataOp::Release => true,
+                DataOp::Get | DataOp::AwaitDurable | DataOp::Enumerate | DataOp::CountObjects => {
+                    false
+                }
+            };
             let master = self.local.0.get().filter(|_| may_append);
             let log = log_of(peer.core);
             execute_traced(master, log, context, || self.handle(peer, request))
