@@ -21,7 +21,7 @@ const TRIAL: &str = "disk-trial.tmp";
 const TRIAL_BYTES: usize = 64 << 10;
 /// A trial that takes longer has failed.
 const TRIAL_MAX: Duration = Duration::from_secs(5);
-/// So many errors within [`ERRORS_TIME`] are too many, also if trials succeed.
+/// This number of errors within [`ERRORS_TIME`] is too large, also if trials succeed.
 const ERRORS_MAX: usize = 3;
 const ERRORS_TIME: Duration = Duration::from_secs(60);
 /// How long a full data directory gets no new frames, if others will do.
@@ -81,7 +81,7 @@ struct Health {
     on_trial: bool,
     /// It is being asked how much room it has.
     asked_for_room: bool,
-    /// What is under way beside writes, by number, and since when.
+    /// Requests under way beside writes, by number, and since when.
     under_way: BTreeMap<u64, Moment>,
     last_number: u64,
     /// Bytes that the file system has left, if it says that.
@@ -324,7 +324,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// What is known of a data directory that may take the next frame.
+/// The known facts of a data directory that may take the next frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Offer {
     /// Its frames' bytes; those of open ones as if they were full.

@@ -240,7 +240,7 @@ pub struct Dev {
     pub verbose: bool,
 }
 
-/// What a server does whose data directories are not all there.
+/// How a server starts whose data directories are not all there.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MissingData {
     /// Do not start
@@ -275,7 +275,7 @@ pub struct Server {
         value_delimiter = ','
     )]
     pub data: Vec<PathBuf>,
-    /// What to do if one of several data directories is missing, or has lost its files. The first
+    /// How to start if one of several data directories is missing, or has lost its files. The first
     /// one must be there
     #[arg(
         long,

@@ -79,8 +79,8 @@ fn first_of(arguments: &Arguments) -> Result<&Path, Failure> {
     first.ok_or_else(|| Failure::usage("--data: name a directory".to_owned()))
 }
 
-/// Opens the data directories behind the first one. What is wrong with one is told by the server,
-/// which knows what to do about it.
+/// Opens the data directories behind the first one. The server tells of a failure, and knows how to
+/// go on.
 async fn further(
     env: &Env,
     open_disk: &DiskOpener,

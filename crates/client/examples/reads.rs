@@ -1,4 +1,4 @@
-//! What a read costs a client, by request and in the memory of a server of this machine.
+//! The cost of a read to a client, by request and in the memory of a server of this machine.
 //!
 //! `cargo run --release -p pluvio-client --example reads -- ADDR`, with the address of the
 //! coordinator. The cluster has one server, which runs with `--mapped-reads`. Each figure is the

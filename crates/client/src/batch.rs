@@ -24,7 +24,6 @@ use core::ops::Range;
 use core::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use pluvio_env::Address;
-use pluvio_trace::follow;
 use pluvio_units::{ClusterId, KeyHash, OperationId, SequenceNumber, ServerId};
 use pluvio_wire::{
     Change, FatalKind, Get, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, Mutation, Outcome, Payload,
@@ -409,11 +408,8 @@ impl Client {
         may_be_early: bool,
         done: &mut Vec<Outcome>,
     ) -> Result<(), ClientError> {
-        let work = Box::pin(self.in_order_untraced(items, may_be_early, done));
-        match self.begin_trace("batch in order") {
-            None => work.await,
-            Some(span) => follow(span, work).await,
-        }
+        let work = self.in_order_untraced(items, may_be_early, done);
+        self.traced("batch in order", work).await
     }
 
     async fn in_order_untraced(
@@ -578,28 +574,21 @@ impl Client {
     }
 
     async fn batch(&self, items: Items<'_>) -> Vec<Result<Outcome, ClientError>> {
-        let work = Box::pin(self.batch_untraced(items));
-        match self.begin_trace("batch") {
-            None => work.await,
-            Some(span) => follow(span, work).await,
-        }
+        self.traced("batch", self.batch_untraced(items)).await
     }
 
     async fn batch_untraced(&self, items: Items<'_>) -> Vec<Result<Outcome, ClientError>> {
-        let count = items.len();
+        let (count, mut attempts) = (items.len(), self.attempts());
         let mut results: Done = (0..count).map(|_| None).collect();
-        let mut attempts = self.attempts();
-        let part = if items.changes_data() {
-            BATCH_UNDER_WAY_MAX
-        } else {
-            count.max(1)
+        let part = match items.changes_data() {
+            true => BATCH_UNDER_WAY_MAX,
+            false => count.max(1),
         };
         let mut first = 0;
         while first < count {
-            let last = count.min(first + part);
-            self.part(items, first..last, &mut results, &mut attempts)
-                .await;
-            first = last;
+            let range = first..count.min(first + part);
+            first = range.end;
+            self.part(items, range, &mut results, &mut attempts).await;
         }
         results
             .into_iter()
@@ -609,13 +598,11 @@ impl Client {
 
     /// The outcome of an item that is read in mapped memory.
     fn of_memory(&self, items: Items<'_>, index: usize) -> Option<Outcome> {
-        match items {
-            Items::Gets(gets) => {
-                let (table, get) = &gets[index];
-                self.get_mapped(table, items.hash(index), get)
-            }
-            Items::Mutations(_) => None,
-        }
+        let Items::Gets(gets) = items else {
+            return None;
+        };
+        let (table, get) = &gets[index];
+        self.get_mapped(table, items.hash(index), get)
     }
 
     /// Does a part of a batch.

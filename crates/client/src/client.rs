@@ -162,6 +162,18 @@ impl Client {
         is_new.then(|| Span::root(&*self.shared.parts.rng, SpanKind::Client, name))
     }
 
+    /// Does an operation, under a span if it is sampled.
+    pub(crate) async fn traced<T: Send>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = T> + Send,
+    ) -> T {
+        match self.begin_trace(name) {
+            None => work.await,
+            Some(span) => follow(span, Box::pin(work)).await,
+        }
+    }
+
     /// How long an operation may take ([`ClientOptions::timeout`]).
     #[must_use]
     pub fn timeout(&self) -> Duration {

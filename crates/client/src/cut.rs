@@ -11,7 +11,7 @@
 //!   *resume*. It counts only if each hash of each table was read from an owner that tracked it
 //!   before. That owner must have held it, and have said after the moment that nothing had changed
 //!   (CUT-3). So there was a moment at which no server changed any of it.
-//! - MOMENT-2: a table that was made before the moment is among the tables, where all are wanted: they
+//! - MOMENT-2: where all tables are wanted, one that was made before the moment is among them: they
 //!   are listed behind the moment.
 //! - MOMENT-3: an object that is given later stands for an earlier one of its key. A part that was
 //!   read and lost its owner is taken back, and comes again.
@@ -19,8 +19,8 @@
 //! - MOMENT-5: a backup that meets another one gives back what it has before it waits. So two that
 //!   want the same servers never wait for each other.
 //!
-//! A caller owns one of these and drives it; it holds one stretch of objects, and what was changed
-//! since it last looked: [`KEPT_BYTES_MAX`], and one answer of each owner.
+//! A caller owns one of these and drives it. It holds one stretch of objects, and changes that the
+//! caller has not taken: [`KEPT_BYTES_MAX`], and one answer of each owner.
 
 use crate::client::Client;
 use crate::enumerate::{Cursor, Enumeration};
@@ -245,7 +245,7 @@ impl OneMoment {
     }
 
     /// Asks for changes, if they were not asked for lately, or if many are left. To be called at
-    /// least every ten seconds by a caller that does something else meanwhile. What comes is kept
+    /// least every ten seconds by a caller that does something else meanwhile. Answers are kept
     /// for [`OneMoment::next`]; where that is much, owners only hear that the caller is there.
     ///
     /// # Errors
@@ -400,6 +400,7 @@ impl OneMoment {
         let client = self.client.clone();
         let parts = &client.shared.parts;
         let now = parts.clock.now();
+        pluvio_units::mark("cut-backup-waits");
         self.void_where(|_, _| true);
         self.say_goodbye().await;
         match self.waits_since {
@@ -785,7 +786,7 @@ impl OneMoment {
         Ok(is_any)
     }
 
-    /// What all owners have copied during the hold; `None` when one does not give it.
+    /// The copies that all owners have made during the hold; `None` when one does not give them.
     async fn copies(&mut self) -> Result<Option<Vec<ChangedObject>>, ClientError> {
         let this = &*self;
         let asked = this.owners.iter().map(|(server, owner)| async move {

@@ -10,7 +10,7 @@
 //!          └─ on another machine, or S does not know the question ──► never again
 //! ```
 //!
-//! What mapped memory answers is what the server had answered (crate `mapped`, MAP-1). So a client
+//! Mapped memory gives the answer that the server had given (crate `mapped`, MAP-1). So a client
 //! may read here and there in any order.
 
 use crate::options::Parts;
@@ -360,7 +360,9 @@ impl System {
                 kind: FatalKind::Unsupported,
                 ..
             })) => Err(NoDoor::Never("it is an earlier build")),
-            Err(other) => Err(NoDoor::Later(other.to_string())),
+            Err(error @ (RpcError::Refused(_) | RpcError::Call(_) | RpcError::BadReply(..))) => {
+                Err(NoDoor::Later(error.to_string()))
+            }
         }
     }
 

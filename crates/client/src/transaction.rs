@@ -15,7 +15,6 @@ use crate::error::ClientError;
 use crate::request::OneOwner;
 use crate::table::{Table, TableKey};
 use bytes::Bytes;
-use pluvio_trace::follow;
 use pluvio_units::ObjectVersion;
 use pluvio_wire::{
     Change, FatalKind, Get, Mutation, Operation, Outcome, Output, TransactionStep,
@@ -110,10 +109,7 @@ impl Client {
         let outcome = match outcome {
             Err(error) if error.fatal_kind() == Some(FatalKind::SeveralOwners) => {
                 let work = Box::pin(self.transact_several(&placed, &tables));
-                match self.begin_trace("transaction of several servers") {
-                    None => work.await?,
-                    Some(span) => follow(span, work).await?,
-                }
+                self.traced("transaction of several servers", work).await?
             }
             outcome => outcome?,
         };

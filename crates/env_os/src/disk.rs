@@ -235,8 +235,8 @@ impl Disk for OsDisk {
     }
 }
 
-/// Runs `work` on a blocking thread of the current event loop, when it is the directory's turn. Once
-/// it has begun it runs to its end, even when the waiting future is dropped.
+/// Runs `work` on a blocking thread of the current event loop, when it is the directory's turn.
+/// Once it has begun it runs to its end, even when the waiting future is dropped.
 pub(crate) async fn blocking<T: Send + 'static>(
     fallback: &Handle,
     turns: &Turns,

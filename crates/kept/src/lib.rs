@@ -116,7 +116,7 @@ impl KeptStore {
     /// The builder must have no sink.
     ///
     /// # Errors
-    /// See [`KeptError`]; what the folder keeps is unchanged.
+    /// See [`KeptError`]; the folder keeps the same objects.
     pub fn open(builder: StoreBuilder, folder: Option<&Path>) -> Result<Self, KeptError> {
         let Some(folder) = folder else {
             return Ok(Self {

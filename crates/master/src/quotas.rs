@@ -148,7 +148,7 @@ impl Master {
 /// Where the key of a transaction's step lies.
 pub(crate) type Placed<'s> = (&'s Arc<EngineTable>, KeyHash);
 
-/// What the steps of a transaction took, with the first step of each table.
+/// The operations that the steps of a transaction took, with the first step of each table.
 pub(crate) type TakenOfTables = SmallVec<[(usize, Taken); 1]>;
 
 /// Gives back what a transaction took that was not done.

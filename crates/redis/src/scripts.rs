@@ -390,7 +390,7 @@ impl Scripts {
                 if object.key == EDITION {
                     continue;
                 }
-                if let Ok(library) = library(&object.value) {
+                if let Ok(library) = library(&object.value, &self.clock) {
                     all.insert(library.name.clone(), (library, object.value));
                 }
             }

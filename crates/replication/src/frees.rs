@@ -70,6 +70,19 @@ impl Frees {
         queue.wanted.insert(segment);
     }
 
+    /// Replicas of this segment are not to be freed any more, where that has not begun. Gives the
+    /// servers that have them.
+    pub(crate) fn withdraw(&mut self, segment: SegmentId) -> Vec<ServerId> {
+        let mut withdrawn = Vec::new();
+        self.servers.retain(|server, queue| {
+            if !queue.under_way.contains(&segment) && queue.wanted.remove(&segment) {
+                withdrawn.push(*server);
+            }
+            !queue.wanted.is_empty()
+        });
+        withdrawn
+    }
+
     /// Whether a replica is still to be freed.
     pub(crate) fn wants(&self, server: ServerId, segment: SegmentId) -> bool {
         let queue = self.servers.get(&server);

@@ -178,9 +178,9 @@ impl Placement {
     }
 
     /// Chooses a backup for one more replica of a segment whose replicas are, or were, at `taken`.
-    /// Other racks than those of `near` (and the master's) come first, and with strict racks only
-    /// those are chosen (REP-17); then, for a primary, whoever
-    /// could read all of our primaries first; then chance. `None` when there is nobody.
+    /// Other racks than those of `near` (and the master's) come first. With strict racks only those
+    /// are chosen (REP-17). Then, for a primary, the backup comes that could read all of our
+    /// primaries first; then chance decides. `None` when there is nobody.
     pub(crate) fn choose(
         &self,
         view: &View,

@@ -1,11 +1,14 @@
 //! How long a script may run.
 
+use crate::interpreter::MEMORY_MAX;
 use core::cell::Cell;
+use core::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Instructions between two looks at the budget.
-pub(crate) const SLICE: u32 = 10_000;
+/// Instructions between two looks at the budget. An instruction may call a function of a library, or
+/// join long strings, so few of them can take long.
+pub(crate) const SLICE: u32 = 500;
 
 /// A flag that stops scripts from another thread.
 #[derive(Clone, Debug, Default)]
@@ -25,31 +28,60 @@ impl Stop {
 }
 
 /// What a script may use. Instructions of Lua count, and steps of pattern matching.
-#[derive(Debug)]
 pub struct Budget {
     left: Cell<u64>,
     stop: Stop,
+    is_late: Option<Box<dyn Fn() -> bool>>,
+    memory: usize,
     is_over: Cell<bool>,
     is_full: Cell<bool>,
 }
 
 impl Budget {
-    /// This number of instructions, in steps of 10 000, unless `stop` ends the script before.
+    /// This number of instructions, in steps of 500, unless `stop` ends the script before, and
+    /// [`MEMORY_MAX`].
     #[must_use]
     pub fn new(instructions: u64, stop: Stop) -> Self {
         Self {
             left: Cell::new(instructions),
             stop,
+            is_late: None,
+            memory: MEMORY_MAX,
             is_over: Cell::new(false),
             is_full: Cell::new(false),
         }
+    }
+
+    /// The script ends, too, when `is_late` says so, which is asked at each step. Between two steps
+    /// there may be some hundred operations on strings as large as memory lets them be.
+    #[must_use]
+    pub fn until(self, is_late: impl Fn() -> bool + 'static) -> Self {
+        Self {
+            is_late: Some(Box::new(is_late)),
+            ..self
+        }
+    }
+
+    /// With this number of bytes of memory beyond what the interpreter has. More than that is
+    /// [`Ended::OutOfMemory`](crate::Ended::OutOfMemory).
+    #[must_use]
+    pub fn memory(self, bytes: usize) -> Self {
+        Self {
+            memory: bytes,
+            ..self
+        }
+    }
+
+    pub(crate) fn memory_max(&self) -> usize {
+        self.memory
     }
 
     /// Takes a part of it. False: the script must end.
     pub(crate) fn spend(&self, instructions: u64) -> bool {
         let left = self.left.get().saturating_sub(instructions);
         self.left.set(left);
-        if left == 0 || self.stop.is_stopped() {
+        let is_late = || self.is_late.as_ref().is_some_and(|is_late| is_late());
+        if left == 0 || self.stop.is_stopped() || is_late() {
             self.is_over.set(true);
         }
         !self.is_over.get()
@@ -80,5 +112,15 @@ impl Budget {
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.left.get() == 0
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget")
+            .field("left", &self.left.get())
+            .field("is_over", &self.is_over.get())
+            .field("is_full", &self.is_full.get())
+            .finish_non_exhaustive()
     }
 }

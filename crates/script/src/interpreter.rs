@@ -282,7 +282,7 @@ impl Interpreter {
         let body = self.compile(source, "@user_function").map_err(words)?;
         let registered = Rc::new(RefCell::new(Vec::new()));
         *self.shared.budget.borrow_mut() = Some(Rc::clone(budget));
-        let result = self.run_body(&body, &registered);
+        let result = self.within_memory(budget, || self.run_body(&body, &registered));
         *self.shared.budget.borrow_mut() = None;
         match result {
             Ok(None) => Ok(registered.take()),
@@ -356,7 +356,7 @@ impl Interpreter {
         prepare: impl FnOnce(&Table) -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
     ) -> Ended {
         *self.shared.budget.borrow_mut() = Some(Rc::clone(budget));
-        let result = self.run_scoped(commands, budget, prepare);
+        let result = self.within_memory(budget, || self.run_scoped(commands, budget, prepare));
         *self.shared.budget.borrow_mut() = None;
         *self.shared.commands.borrow_mut() = None;
         let ended = match result {
@@ -379,6 +379,19 @@ impl Interpreter {
             let _full = self.lua.gc_collect();
         }
         ended
+    }
+
+    /// Does something with no more memory than a budget has.
+    fn within_memory<T>(
+        &self,
+        budget: &Budget,
+        work: impl FnOnce() -> mlua::Result<T>,
+    ) -> mlua::Result<T> {
+        let most = self.lua.used_memory().saturating_add(budget.memory_max());
+        self.lua.set_memory_limit(most.min(MEMORY_MAX))?;
+        let result = work();
+        self.lua.set_memory_limit(MEMORY_MAX)?;
+        result
     }
 
     fn run_scoped(
@@ -499,20 +512,28 @@ fn set_protocol(arguments: &MultiValue, commands: &mut dyn Commands) -> mlua::Re
     }
 }
 
+/// The text of an error with its code. A single word is no code.
+fn with_code(text: &[u8]) -> Vec<u8> {
+    let text = text.strip_prefix(b"-").unwrap_or(text);
+    match text.contains(&b' ') {
+        true => text.to_vec(),
+        false => [b"ERR ".as_slice(), text].concat(),
+    }
+}
+
 /// What `redis` has beside what the server does.
 fn redis_table(lua: &Lua) -> mlua::Result<Table> {
-    let single = |field: &'static str, strips: bool| {
+    let single = |field: &'static str, is_error: bool| {
         lua.create_function(move |lua, text: MultiValue| {
             let table = lua.create_table_with_capacity(0, 1)?;
             match (text.len(), text.front()) {
                 (1, Some(mlua::Value::String(text))) => {
                     let text = text.as_bytes();
-                    let bare = if strips {
-                        text.strip_prefix(b"-")
-                    } else {
-                        None
+                    let text = match is_error {
+                        true => with_code(&text),
+                        false => text.to_vec(),
                     };
-                    table.raw_set(field, lua.create_string(bare.unwrap_or(&text))?)?;
+                    table.raw_set(field, lua.create_string(text)?)?;
                 }
                 _ => table.raw_set("err", "ERR wrong number or type of arguments")?,
             }

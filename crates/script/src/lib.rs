@@ -12,8 +12,9 @@
 //! - SCRIPT-1: nothing of one script is there for the next: globals, tables of libraries and the
 //!   metatable of strings are read only or made anew.
 //! - SCRIPT-2: an interrupted script ends, whatever it does: `pcall` does not catch that. The
-//!   budget counts instructions, and steps of pattern matching, which Lua does not count.
-//! - SCRIPT-3: memory is bounded by [`MEMORY_MAX`]; `pcall` does not catch that, either.
+//!   budget counts instructions, and steps of pattern matching, which Lua does not count. It may
+//!   have an end by time.
+//! - SCRIPT-3: memory is bounded by the budget, and by [`MEMORY_MAX`]; `pcall` does not catch that, either.
 //! - SCRIPT-4: no files, no network, no clock, no bytecode, no `coroutine`.
 //!
 //! An [`Interpreter`] belongs to one thread. Not here: what commands do, where scripts are kept.

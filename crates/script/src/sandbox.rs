@@ -32,7 +32,7 @@ const BASE: [&str; 13] = [
 const PRELUDE: &str = r#"
 local base, libraries, plain, commands, check, seen = ...
 local rawset, setmetatable, tostring, error = rawset, setmetatable, tostring, error
-local pcall, xpcall, unpack, select = pcall, xpcall, unpack, select
+local pcall, xpcall, unpack, select, type = pcall, xpcall, unpack, select, type
 local randomseed = libraries.math.randomseed
 
 local function readonly()
@@ -47,7 +47,16 @@ local function spread(ok, result)
     return false, result
 end
 
-base.pcall = function(f, ...) return spread(check(pcall(collect, f, ...))) end
+-- As in Redis, `pcall` gives the text of an error of a command, and `xpcall` its table.
+local function told(ok, result)
+    if not ok and type(result) == 'table' then
+        local text = result.err
+        if type(text) == 'string' or type(text) == 'number' then result = text end
+    end
+    return ok, result
+end
+
+base.pcall = function(f, ...) return spread(told(check(pcall(collect, f, ...)))) end
 base.xpcall = function(f, handler, ...)
     local arguments = collected(...)
     local function seeing(raised)

@@ -4,7 +4,7 @@
 //! the others says whose it is (`directory.json`). So a device that is not mounted is noticed, and
 //! the empty directory that stands in its place is not filled.
 //!
-//! - DIR-2: a data directory that the list names and that is missing, empty or unreadable stops the
+//! - DATADIR-1: a data directory that the list names and that is missing, empty or unreadable stops the
 //!   start, unless its loss was allowed. What is found in one that comes back counts as much as
 //!   what a restarted backup finds.
 
@@ -499,9 +499,10 @@ mod tests {
         assert_eq!(machine.start(&[0, 2, 1], Refuse), used(&["c", "b"], 0));
     }
 
-    // shows: DIR-2
+    // shows: DATADIR-1
     #[test]
     fn one_that_is_missing_stops_the_start_unless_that_was_allowed() {
+        let _marks = pluvio_units::Marks::to_reach(&["server-leaves-directory-out"]);
         let is_missing = |result: Result<_, DirectoriesError>, of: &str| match result {
             Err(DirectoriesError::Missing { name, .. }) => assert_eq!(name, of),
             other => panic!("{other:?}"),

@@ -33,7 +33,7 @@ impl core::fmt::Debug for FurtherDirectory {
     }
 }
 
-/// What a server does whose further data directories are not all there (DIR-2).
+/// What a server does whose further data directories are not all there (DATADIR-1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MissingData {
     /// It does not start.

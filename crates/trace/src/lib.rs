@@ -11,8 +11,8 @@
 //! Where a request enters (a client, a Redis port), it is decided whether it is sampled
 //! ([`Sampler`]). A sampled one runs under its [`TraceContext`]. That is a value of the thread
 //! while a future of the request is polled ([`follow`]). [`Traceable`], a network, puts requests
-//! that are sent meanwhile into an envelope. [`answer`] takes them out on the other side. A [`Span`]
-//! records itself when it is dropped.
+//! that are sent meanwhile into an envelope. [`answer`] takes them out on the other side. A
+//! [`Span`] records itself when it is dropped.
 //!
 //! Invariants
 //! - TRACE-1: nobody waits for the recording of a span. The ring of the [`Recorder`] is bounded; a

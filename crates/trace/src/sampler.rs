@@ -39,7 +39,7 @@ impl Sampler {
         }
         // Above 0 and below 1.
         let drawn = ((rng.next_u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-        let failures = drawn.ln() / (1.0 - self.ratio).ln();
+        let failures = drawn.ln() / (-self.ratio).ln_1p();
         // A conversion that saturates: ratios near 0 give more than there are.
         (failures as u64).saturating_add(1)
     }

@@ -1,4 +1,4 @@
-//! What a backup asks masters so that its archive is the cluster at one moment (crate `client`,
+//! Requests of a backup to masters so that its archive is the cluster at one moment (crate `client`,
 //! `docs/backup-and-restore.md`).
 
 use crate::codec::{Fields, Request};
@@ -17,7 +17,7 @@ pub const CUT_OBJECTS_MAX: usize = 1024;
 pub struct Cut {
     /// The caller, by a number that it drew.
     pub session: u64,
-    /// What the first reply called the session here; 0 in the first step.
+    /// The name of the session here, by the first reply; 0 in the first step.
     pub known_as: u64,
     /// What to do.
     pub step: CutStep,
@@ -122,10 +122,10 @@ struct Head {
     now: Option<(ObjectVersion, u64, u32)>,
 }
 
-/// The answer to a [`Cut`]. What a step does not ask for is empty.
+/// The answer to a [`Cut`]. Whatever a step does not ask for is empty.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CutReply {
-    /// What the session is called here. Another name than before: nothing of it is known any more.
+    /// The name of the session here. Another name than before: nothing of it is known any more.
     pub known_as: u64,
     /// Of [`CutStep::Track`]: the tablet. Of [`CutStep::Hold`]: all that is tracked and held.
     pub tracked: Vec<TrackedRange>,

@@ -169,13 +169,15 @@ fn a_range_that_was_cut_is_tracked_and_one_that_has_gaps_is_not() {
     let held = [
         of(0, 9, 4),
         of(10, 49, 4),
-        of(60, u64::MAX, 4),
         of(60, 70, 5),
+        of(71, u64::MAX, 4),
     ];
     for (wanted, is_within) in [
         (of(0, 49, 4), true),
         (of(5, 20, 4), true),
-        (of(60, u64::MAX, 4), true),
+        (of(71, u64::MAX, 4), true),
+        (of(72, 80, 4), true),
+        (of(60, 80, 4), false),
         (of(0, 60, 4), false),
         (of(0, 9, 5), false),
         (of(60, 70, 5), true),

@@ -100,7 +100,7 @@ fn a_server_whose_memory_is_corrupt_ends_and_nothing_is_lost() {
 }
 
 /// Servers with two devices go on without one of them, start without it, and find it again.
-// shows: BACKUP-14, DIR-2, REP-16
+// shows: BACKUP-14, DATADIR-1, REP-16
 #[test]
 fn servers_go_on_without_one_of_two_devices_and_nothing_is_lost() {
     const WANTED: [&str; 4] = [

@@ -275,6 +275,9 @@ async fn back_up(client: Client, env: Env, told: Arc<Told>) {
         if told.stop.load(Ordering::Relaxed) {
             return;
         }
+        env.clock
+            .sleep(Duration::from_millis(env.rng.below(500)))
+            .await;
     }
 }
 
@@ -492,6 +495,21 @@ fn archives_are_of_one_moment_under_load() {
         assert_eq!(in_vain, 0, "nothing went wrong, seed {seed}");
         cluster.finish();
     }
+}
+
+// shows: MOMENT-5
+#[test]
+fn backups_at_one_time_take_turns() {
+    let _marks = Marks::to_reach(&["cut-backup-waits"]);
+    let cluster = Cluster::new(200, 4);
+    let other = cluster.sim.process("other backup");
+    let own = client(&other.env, other.env.network.clone());
+    let work = back_up(own, other.env, Arc::clone(&cluster.told));
+    cluster.sim.spawn(other.id, "backup", work);
+    cluster.until_archives(8);
+    let in_vain = cluster.told.in_vain.load(Ordering::Relaxed);
+    assert_eq!(in_vain, 0, "none of both has failed");
+    cluster.finish();
 }
 
 // shows: CUT-3, CUT-5, CUT-6, MOMENT-3, MOMENT-4

@@ -23,7 +23,7 @@ use std::time::Duration;
 const KEYS: usize = 32;
 /// One key of this many is a counter.
 const COUNTER_EVERY: usize = 4;
-/// One in so many counters counts bytes.
+/// One counter of this number counts bytes.
 const LENGTH_EVERY: usize = 2;
 /// With what names of keys begin whose numbers are lengths.
 pub const LENGTH: char = 'a';
@@ -345,6 +345,7 @@ impl Pages {
         keys
     }
 
+    /// TORT-7.
     fn new_group(&mut self, draw: &mut Draw) -> Group {
         let number = self.groups.len();
         let keys = several::GROUP

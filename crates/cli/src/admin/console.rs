@@ -297,14 +297,18 @@ impl Line {
         let broken = |error: std::io::Error| format!("the connection broke: {error}");
         self.stream.write_all(&bytes).await.map_err(broken)?;
         loop {
-            if let Some((reply, length)) = parse(&self.input).map_err(broken)? {
+            let parsed = parse(&self.input).map_err(broken)?;
+            let length = parsed
+                .as_ref()
+                .map_or(self.input.len(), |(_, length)| *length);
+            if length > REPLY_MAX {
+                let most = REPLY_MAX >> 10;
+                return Err(format!("the reply is longer than {most} KiB"));
+            }
+            if let Some((reply, length)) = parsed {
                 let reply = reply.into_owned();
                 let _done = self.input.split_to(length);
                 return Ok(reply);
-            }
-            if self.input.len() > REPLY_MAX {
-                let most = REPLY_MAX >> 10;
-                return Err(format!("the reply is longer than {most} KiB"));
             }
             if self
                 .stream

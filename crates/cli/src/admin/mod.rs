@@ -37,11 +37,15 @@ use pluvio_env::{BoxFuture, Env, Rng, TaskHandle};
 use pluvio_net::Tls;
 use pluvio_units::CoreId;
 use serde_json::{Value, json};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
+/// How long a port may be taken at the start, and how often it is tried.
+const BIND_PATIENCE: Duration = Duration::from_secs(2);
+const BIND_AGAIN: Duration = Duration::from_millis(100);
 /// Connections open at a time; more wait until one ends. Scrapers and probes need a handful.
 const CONNECTIONS_MAX: usize = 64;
 /// How long a connection lives. Clients come again.
@@ -120,6 +124,19 @@ pub struct Admin {
     task: TaskHandle,
 }
 
+/// Binds a port. One that is taken may be that of the former process, which is ending.
+async fn bind(env: &Env, address: &str) -> std::io::Result<TcpListener> {
+    let until = env.clock.now() + BIND_PATIENCE;
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && env.clock.now() < until => {
+                env.clock.sleep(BIND_AGAIN).await;
+            }
+            bound => return bound,
+        }
+    }
+}
+
 impl Admin {
     /// Opens the port. With `tls` it speaks HTTPS, and asks its clients for no certificate: probes
     /// of schedulers have none. With `has_console` the page runs commands.
@@ -138,7 +155,7 @@ impl Admin {
                 "cannot listen on {address} for metrics: {error}; choose another port with --admin"
             ))
         };
-        let listener = TcpListener::bind(address).await.map_err(fail)?;
+        let listener = bind(env, address).await.map_err(fail)?;
         let bound = listener.local_addr().map_err(fail)?;
         let is_local = bound.ip().to_canonical().is_loopback();
         let console = has_console.then(|| Console::new(env, is_local, tls.clone()));

@@ -1,9 +1,9 @@
 //! `pluvio backup`: an archive of a cluster that runs, and a look at archives.
 //!
-//! Tables are read one after the other, each in the order of ranks, and what changes meanwhile
-//! again, so that all of it is as it was at one moment ([`one_moment`]). The manifest is written last
-//! (ARCHIVE-1), so a command that fails leaves no archive. The packs that it wrote are used by the
-//! next one (ARCHIVE-2). Nobody removes packs while it is written (ARCHIVE-5).
+//! Tables are read one after the other, each in the order of ranks. Objects that change meanwhile
+//! are read again, so that all are as they were at one moment ([`one_moment`]). The manifest is
+//! written last (ARCHIVE-1), so a command that fails leaves no archive. The packs that it wrote are
+//! used by the next one (ARCHIVE-2). Nobody removes packs while it is written (ARCHIVE-5).
 
 mod one_moment;
 

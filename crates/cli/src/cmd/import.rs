@@ -32,8 +32,8 @@ pub struct Import {
     /// How the file is written
     #[arg(long, value_enum, required_unless_present = "from")]
     format: Option<Format>,
-    /// Read the strings of a Redis or Valkey instead, database N into table redis:N: an RDB file,
-    /// append-only files (a directory, a `.manifest`, a `.aof`), or
+    /// Read the strings of a Redis or Valkey instead, database N into table redis:N. SOURCE is an
+    /// RDB file, or append-only files: a directory, a `.manifest`, a `.aof`. Or it is a server:
     /// `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]` (the password also from REDISCLI_AUTH)
     #[arg(long, value_name = "SOURCE", conflicts_with_all = ["table", "file", "format", "key", "expires_at"])]
     from: Option<String>,

@@ -121,7 +121,8 @@ mod needs_small_disk {
     fn a_server_goes_on_without_a_device_that_fails() {
         let cluster = Setup::servers(3).start();
         let [a, b] = ["a", "b"].map(|name| cluster.directory().join(name));
-        let device = SmallDisk::mount(&b, "64m");
+        // Of one size: a small device would get its first frame late.
+        let devices = [&a, &b].map(|device| SmallDisk::mount(device, "160m"));
         let mut server = start(&cluster, &[&a, &b], &[]);
         let mut filled = 0;
         while frames_in(&a) == 0 || frames_in(&b) < 2 {
@@ -129,7 +130,7 @@ mod needs_small_disk {
             filled += 300;
             assert!(filled < 6000, "no frames in both directories");
         }
-        // What is opened from now on is refused, as by a device that was lost.
+        // Every file is refused from now on, as by a device that was lost.
         let cover = SmallDisk::mount(&b, "1m,ro");
         wait_for("the directory to be left", || {
             fill(&cluster, filled);
@@ -151,7 +152,7 @@ mod needs_small_disk {
         let mut server = start(&cluster, &[&a, &b], &["--missing-data", "leave-out"]);
         fill(&cluster, 0);
         server.kill();
-        // It is back, with frames of before.
+        // It is back, with its earlier frames.
         drop(cover);
         assert!(frames_in(&b) > 0);
         let mut server = start(&cluster, &[&a, &b], &[]);
@@ -162,6 +163,6 @@ mod needs_small_disk {
         cluster.wait_settled(2);
         assert_filled(&cluster, 0, filled);
         server.kill();
-        drop(device);
+        drop(devices);
     }
 }

@@ -240,7 +240,7 @@ mod needs_redis_server {
         assert!(told.contains("played 0 commands"), "{told}");
     }
 
-    // shows: AOF-4, AOF-5
+    // shows: APPENDED-1, APPENDED-2
     #[test]
     fn append_only_files_are_taken_as_redis_loads_them() {
         let cluster = Setup::servers(1).start();
@@ -252,7 +252,10 @@ mod needs_redis_server {
         let mut c = server.try_connect().unwrap();
         assert!(c.call(&["BGREWRITEAOF"]).error().is_none());
         wait_for("the base to be written", || {
-            let told = format!("{:?}", c.call(&["INFO", "persistence"]));
+            let Reply::Bulk(told) = c.call(&["INFO", "persistence"]) else {
+                panic!("INFO has no text");
+            };
+            let told = String::from_utf8_lossy(&told).into_owned();
             let is_done = told.contains("aof_rewrite_in_progress:0")
                 && told.contains("aof_rewrite_scheduled:0");
             is_done.then_some(()).ok_or(told)

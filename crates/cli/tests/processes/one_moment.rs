@@ -1,4 +1,4 @@
-//! Archives of one moment: of every transaction all or nothing, and of one client's writes a prefix.
+//! Archives of one moment: all or nothing of every transaction, and a prefix of one client's writes.
 
 use crate::support::Random;
 use crate::support::cluster::{Cluster, Setup};

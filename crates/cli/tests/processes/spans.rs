@@ -195,7 +195,7 @@ fn count(spans: &[(Process, Span)], name: &str, kind: i32) -> usize {
 /// Whether all that an owner and its two backups do for a change has come.
 fn has_change(spans: &[(Process, Span)]) -> bool {
     let wanted = [
-        ("execute", INTERNAL, 1),
+        ("execute", INTERNAL, 3),
         ("wait", INTERNAL, 1),
         ("WriteReplica", CLIENT, 2),
         ("WriteReplica", SERVER, 2),

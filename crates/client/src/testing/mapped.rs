@@ -33,7 +33,7 @@ type Spawned = (Arc<AtomicBool>, BoxFuture<'static, ()>);
 pub(super) struct FakeTasks(Vec<Spawned>);
 
 impl FakeCluster {
-    /// What a client needs that runs tasks, and maps memory of servers with doors.
+    /// The parts of a client that runs tasks, and maps memory of servers with doors.
     #[must_use]
     pub fn parts_with_memory(&self) -> crate::Parts {
         crate::Parts {

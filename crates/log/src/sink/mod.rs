@@ -13,8 +13,8 @@
 //!   durable positions. The state is each segment up to its last certified end, with the digest of
 //!   the oldest open head of each log.
 //! - SINK-2: bytes of a segment come in order and without gaps; none comes after the segment was
-//!   closed. After a write that failed they come again from the last certified end: a failed sync
-//!   may have lost all of them, and the next one says nothing of it.
+//!   closed. After a write that failed they come again from the last certified end. A failed
+//!   sync may have lost all of them, and the next one says nothing of it.
 //! - SINK-3: a segment is freed in the sink only when a digest that does not list it is durable
 //!   (LOG-4).
 //!

@@ -41,7 +41,7 @@ fn bytes_of(object: &ChangedObject) -> usize {
 }
 
 impl Master {
-    /// What a key is in memory; it need not be durable (CUT-6). `place` is the table and the key.
+    /// The object of a key, as it is in memory; it need not be durable (CUT-6). `place` is the table and the key.
     fn peek(&self, place: &[u8]) -> Peeked {
         let Some((table, key)) = place.split_first_chunk() else {
             return Peeked::Elsewhere;

@@ -1,5 +1,5 @@
-//! The master's part in a cut: what all objects of a cluster are at one moment, for an archive
-//! (`docs/backup-and-restore.md`; crate `client` goes through the steps).
+//! The master's part in a cut: all objects of a cluster as they are at one moment, for an archive.
+//! Crate `client` goes through the steps (`docs/backup-and-restore.md`).
 //!
 //! 1. *Track*: changes of a tablet are noted from now on.
 //! 2. *Changes*: what the noted keys are now.
@@ -8,14 +8,14 @@
 //! 4. *Resume*: changes are taken again. Was none taken since the hold?
 //! 5. *Copies*: what was copied, once this master's logs are durable up to the hold.
 //!
-//! - CUT-1: a change of a tracked tablet that takes effect after the answer to *track* is noted
-//!   once it has, until its note was asked for and confirmed. Reads behind that answer and the
+//! - CUT-1: a change of a tracked tablet that takes effect after the answer to *track* is noted.
+//!   The note stays until it was asked for and confirmed. Reads behind that answer and the
 //!   notes together are the tablet.
 //! - CUT-2: a tablet is tracked in the map of tablets (TAB-2). So it is no more when it leaves, and
 //!   a later stay has another number. Of two tablets with different numbers that are joined, none
 //!   is left.
-//! - CUT-3: *resume* says that nothing changed only if the hold has not ended, this master may
-//!   serve (MASTER-4), and all that the hold named is still tracked and served here. So from the
+//! - CUT-3: *resume* says that nothing changed only if the hold has not ended, and this master may
+//!   serve (MASTER-4). All that the hold named must still be tracked and served here. So from the
 //!   answer to *hold* to the request to resume nobody has changed any of it.
 //! - CUT-4: while it is held, none of the tracked keys is locked. So of a transaction of several
 //!   owners either all of these keys are as it left them, or none is.

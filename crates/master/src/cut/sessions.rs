@@ -33,7 +33,7 @@ pub(super) struct Hold {
     pub(super) stage: Stage,
     /// What is held.
     pub(super) tracked: Vec<TrackedRange>,
-    /// What was noted, as it is while it is held.
+    /// The noted objects, as they are while they are held.
     pub(super) copies: Vec<ChangedObject>,
     /// Where the logs end.
     pub(super) ends: Vec<(LogId, LogPosition)>,

@@ -26,7 +26,7 @@ pub(super) async fn load(core: &Core, command: &Command) -> CommandResult {
         return Err(Failure::new(format!("ERR Unknown option given: {option}")));
     }
     let source = command.share(command.len() - 1);
-    let library = script::library(&source)?;
+    let library = script::library(&source, &core.databases.parts().clock)?;
     let name = library.name.clone();
     let scripts = &core.shared.scripts;
     let client = core.databases.client();
@@ -57,7 +57,7 @@ pub(super) async fn restore(core: &Core, command: &Command) -> CommandResult {
             return Err(wrong_subcommand("FUNCTION", &name));
         }
     };
-    let libraries = loaded(&command.share(2)).await?;
+    let libraries = loaded(core, &command.share(2)).await?;
     let scripts = &core.shared.scripts;
     let client = core.databases.client();
     scripts.restore_libraries(client, &libraries, how).await?;
@@ -70,7 +70,7 @@ const BAD_POLICY: Failure = Failure::fixed(
 
 /// The libraries of a payload. Each is loaded by itself, and other commands go on in between: a
 /// hostile payload is full of libraries that take long.
-async fn loaded(payload: &Bytes) -> Result<Vec<(Library, Bytes)>, Failure> {
+async fn loaded(core: &Core, payload: &Bytes) -> Result<Vec<(Library, Bytes)>, Failure> {
     let mut functions = rdb::Functions::of(payload).map_err(|_| failure::BAD_FOOTER)?;
     let (mut libraries, mut names) = (Vec::new(), [BTreeSet::new(), BTreeSet::new()]);
     let mut bytes = 0;
@@ -82,7 +82,7 @@ async fn loaded(payload: &Bytes) -> Result<Vec<(Library, Bytes)>, Failure> {
                  {RESTORED_BYTES_MAX} bytes"
             )));
         }
-        let library = script::library(&source)?;
+        let library = script::library(&source, &core.databases.parts().clock)?;
         let [ref mut of_libraries, ref mut of_functions] = names;
         if !of_libraries.insert(library.name.clone()) {
             let name = &library.name;

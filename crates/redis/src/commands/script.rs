@@ -4,7 +4,8 @@
 //! 2. It runs on an [overlay](super::overlay), from its beginning to its end: nothing waits inside
 //!    it. Where it wants an object that was not read, or a command that works on no key, it is
 //!    interrupted. That is fetched, and it runs anew.
-//! 3. A script that takes long is interrupted, and runs anew outside the event loop.
+//! 3. A script that takes long, or much memory, is interrupted, and runs anew outside the event
+//!    loop.
 //! 4. Its changes are made at one moment, if nothing that it read has changed meanwhile. Else all
 //!    of it is done again. A script that fails changes nothing. One that changed nothing, and read
 //!    at one moment only, is done (OVERLAY-1).
@@ -29,7 +30,8 @@ use crate::users::caller::Caller;
 use crate::users::denials::Context;
 use bytes::Bytes;
 use core::cell::RefCell;
-use pluvio_env::timeout;
+use core::time::Duration;
+use pluvio_env::{Clock, Moment, timeout};
 use pluvio_script::{
     Budget, Commands, Ended, Interpreter, Interrupted, MEMORY_MAX, Shebang, Stop, Value,
 };
@@ -38,6 +40,13 @@ use std::sync::Arc;
 
 /// Instructions after which a script goes on outside the event loop: a millisecond or so.
 const INLINE: u64 = 200_000;
+/// Time after which it does: operations on strings take longer than others.
+const INLINE_TIME: Duration = Duration::from_millis(2);
+/// Memory beyond which it does, so that no single operation takes long.
+const INLINE_MEMORY: usize = 1 << 20;
+/// Time and memory of a library that is loaded, on the event loop.
+const LOAD_TIME: Duration = Duration::from_millis(100);
+const LOAD_MEMORY: usize = 4 << 20;
 /// Instructions after which it is given up: some ten seconds.
 const MOST: u64 = 4_000_000_000;
 /// How often a script may want something that was not read.
@@ -70,9 +79,17 @@ pub(super) fn check(source: &[u8]) -> Result<(), Failure> {
 /// What a library registers.
 ///
 /// # Errors
-/// It makes no sense, in Redis's words.
-pub(crate) fn library(source: &[u8]) -> Result<pluvio_script::Library, Failure> {
-    let budget = Rc::new(Budget::new(INLINE, Stop::default()));
+/// It makes no sense, in Redis's words, or takes too long.
+pub(crate) fn library(
+    source: &[u8],
+    clock: &Arc<dyn Clock>,
+) -> Result<pluvio_script::Library, Failure> {
+    let limits = Limits {
+        instructions: INLINE,
+        memory: LOAD_MEMORY,
+        ..Limits::inline(clock, LOAD_TIME)
+    };
+    let budget = limits.budget();
     let loaded = with_interpreter(|interpreter| interpreter.load_library(source, &budget));
     loaded.map_err(|error| Failure::new([b"ERR ".as_slice(), &error].concat()))
 }
@@ -179,10 +196,20 @@ pub(super) async fn run(
     let mut before = overlay.objects().clone();
     let mut fetched = Vec::new();
     let mut is_long = false;
+    let clock = &core.databases.parts().clock;
+    // All attempts together take no longer than an operation may.
+    let until = clock.now() + core.databases.client().timeout();
     for _ in 0..WANTS_MAX {
+        if clock.now() >= until {
+            overlay.objects().restore(&before);
+            return Ok(Reply::Error(failure::SCRIPT_STOPPED));
+        }
         let attempt = match is_long {
-            false => attempt(&job, overlay.objects(), &fetched, (INLINE, Stop::default())),
-            true => elsewhere(core, &job, overlay.objects(), &fetched).await,
+            false => {
+                let limits = Limits::inline(clock, INLINE_TIME);
+                attempt(&job, overlay.objects(), &fetched, limits)
+            }
+            true => elsewhere(core, &job, overlay.objects(), &fetched, until).await,
         };
         match attempt {
             Attempt::Done(reply, told) => {
@@ -261,14 +288,38 @@ async fn prepare(
     })
 }
 
+/// What an attempt may use.
+struct Limits {
+    instructions: u64,
+    stop: Stop,
+    clock: Arc<dyn Clock>,
+    until: Moment,
+    memory: usize,
+}
+
+impl Limits {
+    /// On the event loop, for this long.
+    fn inline(clock: &Arc<dyn Clock>, time: Duration) -> Self {
+        Self {
+            instructions: INLINE,
+            stop: Stop::default(),
+            until: clock.now() + time,
+            clock: Arc::clone(clock),
+            memory: INLINE_MEMORY,
+        }
+    }
+
+    fn budget(self) -> Rc<Budget> {
+        let (clock, until) = (self.clock, self.until);
+        let budget = Budget::new(self.instructions, self.stop).memory(self.memory);
+        Rc::new(budget.until(move || clock.now() >= until))
+    }
+}
+
 /// Runs a script from its beginning.
-fn attempt(
-    job: &Job,
-    objects: &mut Objects,
-    fetched: &[Reply],
-    (most, stop): (u64, Stop),
-) -> Attempt {
-    let budget = Rc::new(Budget::new(most, stop));
+fn attempt(job: &Job, objects: &mut Objects, fetched: &[Reply], limits: Limits) -> Attempt {
+    let is_small = limits.memory < MEMORY_MAX;
+    let budget = limits.budget();
     let mut server = Server {
         objects,
         db: job.db,
@@ -289,6 +340,7 @@ fn attempt(
     let reply = match (ended, server.want) {
         (_, Some(want)) => return Attempt::Wants(want),
         (Ended::Interrupted, None) => return Attempt::TooLong,
+        (Ended::OutOfMemory, None) if is_small => return Attempt::TooLong,
         (Ended::Value(value), None) => reply_of(value),
         (Ended::Failed(text), None) => Reply::Error(Failure::new(text)),
         (Ended::OutOfMemory, None) => Reply::Error(Failure::new(format!(
@@ -298,12 +350,26 @@ fn attempt(
     Attempt::Done(reply, server.told.unwrap_or_default())
 }
 
-/// [`attempt`] outside the event loop, until the time of an operation is over.
-async fn elsewhere(core: &Core, job: &Job, objects: &mut Objects, fetched: &[Reply]) -> Attempt {
-    let Some(run) = &core.options().elsewhere else {
-        return attempt(job, objects, fetched, (MOST, Stop::default()));
-    };
+/// [`attempt`] outside the event loop, until a moment.
+async fn elsewhere(
+    core: &Core,
+    job: &Job,
+    objects: &mut Objects,
+    fetched: &[Reply],
+    until: Moment,
+) -> Attempt {
+    let clock = &core.databases.parts().clock;
     let stop = Stop::default();
+    let limits = Limits {
+        instructions: MOST,
+        stop: stop.clone(),
+        clock: Arc::clone(clock),
+        until,
+        memory: MEMORY_MAX,
+    };
+    let Some(run) = &core.options().elsewhere else {
+        return attempt(job, objects, fetched, limits);
+    };
     let function = job.body.is_library.then(|| RunningFunction {
         name: Arc::clone(&job.body.name),
         command: job.command.clone(),
@@ -312,15 +378,13 @@ async fn elsewhere(core: &Core, job: &Job, objects: &mut Objects, fetched: &[Rep
     let _running = core.shared.scripts.enter(&stop, function);
     let (done, result) = tokio::sync::oneshot::channel();
     let (job, mut copy, fetched) = (job.clone(), objects.clone(), fetched.to_vec());
-    let until = stop.clone();
     let work = move || {
-        let attempt = attempt(&job, &mut copy, &fetched, (MOST, until));
+        let attempt = attempt(&job, &mut copy, &fetched, limits);
         drop(done.send((attempt, copy)));
     };
     let running = run.0(Box::new(work));
-    let clock = &*core.databases.parts().clock;
-    let limit = core.databases.client().timeout();
-    let waited = timeout(clock, limit, async {
+    let limit = until.since(clock.now());
+    let waited = timeout(&**clock, limit, async {
         running.await;
         result.await
     });

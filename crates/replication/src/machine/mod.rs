@@ -230,6 +230,11 @@ impl Machine {
             placement.count_primary(server, false);
         }
         self.counters.replicas_lost += 1;
+        // Fewer than wanted may have it now (REP-9).
+        for server in self.frees.withdraw(id) {
+            segment.spent.remove(&server);
+            segment.given_up.insert(server);
+        }
         self.sort(id);
     }
 
@@ -709,7 +714,7 @@ impl Machine {
         let frees = &self.frees;
         while segment.hopeful() < self.view.wanted() {
             let primary = !segment.replicas.iter().any(|r| r.primary);
-            // One on which nobody counts does not fill its rack.
+            // One that is not counted on leaves its rack free.
             let strict = self.view.settings.strict_racks;
             let near = segment.replicas.iter().filter(|r| !(strict && r.stalled));
             let near: Vec<ServerId> = near.map(|r| r.server).collect();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Stop;
+use core::cell::Cell;
 
 /// A server with one key.
 #[derive(Default)]
@@ -129,7 +130,7 @@ fn values_are_converted_as_redis_does() {
             bulk("ERR value is not an integer or out of range"),
         ),
         (
-            "local ok, e = pcall(redis.call, 'incr', 'k') return {ok, e.err}",
+            "local ok, e = pcall(redis.call, 'incr', 'k') return {ok, e}",
             Value::Array(vec![
                 Value::Nil,
                 bulk("ERR value is not an integer or out of range"),
@@ -407,6 +408,46 @@ fn what_goes_on_for_ever_ends() {
     }
     let deep = run("local function f() return f() + 1 end return f()");
     assert!(matches!(deep, Ended::Failed(_)), "{deep:?}");
+}
+
+// shows: SCRIPT-2
+#[test]
+fn a_script_ends_when_its_time_is_over() {
+    let looks = Rc::new(Cell::new(0));
+    let seen = Rc::clone(&looks);
+    let is_late = move || seen.replace(seen.get() + 1) >= 3;
+    let budget = Rc::new(Budget::new(u64::MAX, Stop::default()).until(is_late));
+    let source = "while true do pcall(string.rep, 'x', 100000) end";
+    let script = (source.as_bytes(), "SHA");
+    let ended = Interpreter::new().run(script, (&[], &[]), &mut Server::default(), &budget);
+    assert_eq!(ended, Ended::Interrupted);
+    assert_eq!(looks.get(), 4);
+    assert!(!budget.is_used());
+}
+
+// shows: SCRIPT-3
+#[test]
+fn a_script_has_the_memory_of_its_budget() {
+    let interpreter = Interpreter::new();
+    let run = |source: &str, bytes| {
+        let budget = Rc::new(Budget::new(3_000_000, Stop::default()).memory(bytes));
+        let script = (source.as_bytes(), "SHA");
+        interpreter.run(script, (&[], &[]), &mut Server::default(), &budget)
+    };
+    let large = "return #string.rep('x', 1000000)";
+    let caught = "local ok = pcall(string.rep, 'x', 1000000) return 7";
+    for source in [large, caught] {
+        assert_eq!(run(source, 500_000), Ended::OutOfMemory);
+    }
+    let length = Ended::Value(Value::Integer(1_000_000));
+    assert_eq!(run(large, 10_000_000), length);
+    // The garbage of one does not count against the next.
+    for _ in 0..100 {
+        assert_eq!(
+            run("return #string.rep('x', 100000)", 500_000),
+            Ended::Value(Value::Integer(100_000))
+        );
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ const EXPECTED: [Expected; 11] = [
 ];
 
 /// Traces that a run may give beside those when disks may fail and rot.
-const EXPECTED_OF_DISKS: [Expected; 5] = [
+const EXPECTED_OF_DISKS: [Expected; 8] = [
     Expected {
         part: "a replica is lost: its disk failed",
         why: "a write or a sync gave an error",
@@ -76,6 +76,18 @@ const EXPECTED_OF_DISKS: [Expected; 5] = [
     Expected {
         part: "an open head cannot be read",
         why: "it cannot be read",
+    },
+    Expected {
+        part: "left a data directory",
+        why: "one of two devices fails or hangs",
+    },
+    Expected {
+        part: "a backup has lost replicas",
+        why: "what masters hear of that",
+    },
+    Expected {
+        part: "starts without a data directory",
+        why: "a device that failed does so at a restart, and its loss is allowed",
     },
     Expected {
         part: "cannot remove a frame",

@@ -188,7 +188,7 @@ pub fn told(part: &Wanted, outcome: &Outcome) -> Option<Told> {
     }
 }
 
-/// Does parts at one moment. Gives what was told of each; `None`: no server may give such an answer.
+/// Does parts at one moment. Gives what was told of each; `None`: no server may answer so.
 ///
 /// # Errors
 /// They were not done, or nobody knows.

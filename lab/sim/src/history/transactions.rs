@@ -253,7 +253,7 @@ pub mod tokens {
         tokens.iter().map(token).collect()
     }
 
-    /// How many tokens so many bytes are.
+    /// The number of tokens that this number of bytes is.
     #[must_use]
     pub fn count(bytes: u64) -> Option<u64> {
         let width = WIDTH as u64;

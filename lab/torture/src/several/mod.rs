@@ -4,7 +4,7 @@
 //! Every write has a token of its own ([`pluvio_sim::history::transactions`]). Keys come in groups:
 //! two registers and two lists. A transaction meets the keys of one group, some those of two.
 //!
-//! - TORT-8: a group has at most [`GROUP_OPERATIONS_MAX`] operations of clients at work, some more
+//! - TORT-7: a group has at most [`GROUP_OPERATIONS_MAX`] operations of clients at work, some more
 //!   of those that overlap with its end, and the last reads. Then another group takes its place.
 //!   So each is a window that a search for an order gets through.
 

@@ -93,27 +93,39 @@ impl Redis {
         }
     }
 
-    /// Sends these bytes, and gives the last of so many replies.
+    /// Sends these bytes, and gives this number of replies.
+    async fn replies(
+        &self,
+        connection: &mut Connection,
+        bytes: &[u8],
+        count: usize,
+    ) -> Option<Vec<Reply<'static>>> {
+        let clock = Arc::clone(&self.clock);
+        let exchange = async {
+            connection.send(bytes).await.ok()?;
+            let mut replies = Vec::new();
+            for _ in 0..count {
+                let reply = connection.reply(|reply| reply.into_owned()).await;
+                replies.push(reply.ok()?);
+            }
+            Some(replies)
+        };
+        let answered = timeout(&*clock, self.patience, exchange).await;
+        let replies = answered.ok().flatten();
+        if replies.is_none() {
+            self.journal.error("redis: no reply".to_owned());
+        }
+        replies
+    }
+
+    /// Sends these bytes, and gives the last of this number of replies.
     async fn last_reply(
         &self,
         connection: &mut Connection,
         bytes: &[u8],
-        replies: usize,
+        count: usize,
     ) -> Option<Reply<'static>> {
-        let clock = Arc::clone(&self.clock);
-        let exchange = async {
-            connection.send(bytes).await.ok()?;
-            for _ in 1..replies {
-                connection.reply(|_| ()).await.ok()?;
-            }
-            connection.reply(|reply| reply.into_owned()).await.ok()
-        };
-        let answered = timeout(&*clock, self.patience, exchange).await;
-        let reply = answered.ok().flatten();
-        if reply.is_none() {
-            self.journal.error("redis: no reply".to_owned());
-        }
-        reply
+        self.replies(connection, bytes, count).await?.pop()
     }
 
     /// Sends a transaction of these parts, whose replies are the last one.
@@ -180,7 +192,9 @@ impl Redis {
     fn refused(&self, kind: &str, text: &str) {
         let word = text.split(' ').next().unwrap_or_default();
         match word {
-            "TRYAGAIN" | "OOM" | "NOREPLICAS" => self.journal.error(format!("{kind}: {word}")),
+            "TRYAGAIN" | "OOM" | "NOREPLICAS" | "EXECABORT" => {
+                self.journal.error(format!("{kind}: {word}"))
+            }
             _ if text.contains(IN_DOUBT) => self.journal.error(format!("{kind}: in doubt")),
             // Nothing is asked for that could be refused for good.
             _ => self
@@ -235,31 +249,45 @@ impl Redis {
         self.journal.end_transaction(kind, begun, ended, steps);
     }
 
+    /// Watches keys and reads them. `None`: it did not work, or one was changed meanwhile.
+    ///
+    /// They are read before, too. A key that is absent, watched, written, read and deleted counts
+    /// as unchanged (`docs/redis.md`), and what was read of it would be of no moment.
+    async fn watched(&self, connection: &mut Connection, reads: &[Wanted]) -> Option<Vec<Told>> {
+        let mut bytes = Vec::new();
+        for word in ["MGET", "WATCH", "MGET"] {
+            let mut words: Vec<&[u8]> = vec![word.as_bytes()];
+            words.extend(reads.iter().map(|part| &part.key.key[..]));
+            command(&mut bytes, &words);
+        }
+        let mut replies = self.replies(connection, &bytes, 3).await?.into_iter();
+        let (before, watch, after) = (replies.next()?, replies.next()?, replies.next()?);
+        match watch {
+            reply if reply.is_ok() => {}
+            Reply::Error(text) => {
+                self.refused("redis WATCH", &text);
+                return None;
+            }
+            reply => {
+                let message = format!("WATCH was answered with {reply:?}");
+                self.journal.wrong(message);
+                return None;
+            }
+        }
+        let before = self.understood("redis MGET", reads, Some(before));
+        let after = self.understood("redis MGET", reads, Some(after));
+        match (before, after) {
+            (Back::Told(before), Back::Told(after)) if before == after => Some(after),
+            _ => None,
+        }
+    }
+
     /// Watches some keys, reads them, and writes some, if all are as they were.
     async fn watch(&mut self, mut connection: Connection, keys: &[Shared]) {
         // Different ones, from a place on.
         let (first, count) = (self.draw.place(keys.len()), 2 + self.draw.place(2));
         let all = keys.iter().cycle().skip(first).take(count);
         let watched: Vec<&Shared> = all.collect();
-        let mut bytes = Vec::new();
-        let mut words: Vec<&[u8]> = vec![b"WATCH"];
-        words.extend(watched.iter().map(|key| &key.key[..]));
-        command(&mut bytes, &words);
-        match self.last_reply(&mut connection, &bytes, 1).await {
-            Some(reply) if reply.is_ok() => {}
-            Some(Reply::Error(text)) => return self.refused("redis WATCH", &text),
-            other => {
-                if let Some(reply) = other {
-                    let message = format!("WATCH was answered with {reply:?}");
-                    self.journal.wrong(message);
-                }
-                return;
-            }
-        }
-        bytes.clear();
-        let mut words: Vec<&[u8]> = vec![b"MGET"];
-        words.extend(watched.iter().map(|key| &key.key[..]));
-        command(&mut bytes, &words);
         let reads: Vec<Wanted> = watched
             .iter()
             .map(|key| Wanted {
@@ -267,9 +295,8 @@ impl Redis {
                 wish: Wish::Read,
             })
             .collect();
-        let reply = self.last_reply(&mut connection, &bytes, 1).await;
-        // What is watched goes with a connection that is not used any more.
-        let Back::Told(saw) = self.understood("redis MGET", &reads, reply) else {
+        // Watched keys go with a connection that is not used any more.
+        let Some(saw) = self.watched(&mut connection, &reads).await else {
             return;
         };
         let mut bytes = Vec::new();

@@ -61,9 +61,8 @@ enum Work {
     Seeds,
 }
 
-/// A feature that is off by default and costs others nothing, and the tests that need what it is
-/// built with. Where that is there, everything is built with the feature, once. Clippy looks at what
-/// is built without it.
+/// The tests that need a server that speaks S3, and the feature that these need. Where the server is
+/// there, everything is built with the feature, once. Clippy looks at the default build.
 const FEATURE: (&str, &str) = (setup::MOTO, "pluvio-archive/s3");
 
 /// One step of the run.

@@ -71,7 +71,7 @@ impl OfTable {
     }
 }
 
-/// What an archive of one moment is made of, and how long changes stood still for it.
+/// The parts of an archive of one moment, and how long changes stood still for it.
 pub(super) struct AtOneMoment {
     pub(super) tables: Vec<ArchivedTable>,
     pub(super) held: Duration,
@@ -244,7 +244,7 @@ impl Packing<'_, '_> {
             return;
         };
         let rank = of.rank(&key);
-        // What is read later is as new, or newer.
+        // A later read gives it as new, or newer.
         let is_read = |piece: &Piece| piece.next.is_none_or(|next| rank < next);
         if !of.piece_of(&key).is_some_and(is_read) {
             return;

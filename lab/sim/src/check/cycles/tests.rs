@@ -326,7 +326,7 @@ fn unknown_outcomes_may_have_happened_late_or_not_at_all() {
     let after = one((5, 6), Ended::Done, &[read(L, &[1]), read(X, &[2])]);
     assert_fine(vec![open.clone(), before.clone()]);
     assert_fine(vec![open.clone(), before.clone(), after.clone()]);
-    // It is not undone again, and it is whole.
+    // It stays, and it is whole.
     let undone = one((7, 8), Ended::Done, &[read(L, &[])]);
     assert_told("as real time shows", vec![open.clone(), after, undone]);
     let half = one((5, 6), Ended::Done, &[read(L, &[1]), read(X, &[])]);
@@ -511,7 +511,7 @@ fn random_histories_with_a_wrong_answer_are_found() {
 /// A million operations: for the one who wants to know the time and memory of it. Run by hand:
 /// `cargo test --release -p pluvio-sim a_million -- --ignored --nocapture`.
 #[test]
-#[ignore = "takes a gigabyte"]
+#[ignore = "it is a measurement"]
 fn a_million_operations() {
     let keys = 40_000;
     let (mut serial, mut transactions) = Serial::new(1, keys);

@@ -1,5 +1,5 @@
-//! Slow, full and failing disks, and bits that turn over on them; and single devices of servers that
-//! have two, of which no data are lost for good.
+//! Slow, full and failing disks, and bits that turn over on them; and single devices of servers
+//! that have two, of which no data are lost for good.
 //!
 //! Slow and full disks cost no replica, so any server may have one. A failing disk and a turned bit
 //! do: both happen only to the one server of the run that the plan calls weak, and only where no
@@ -54,7 +54,7 @@ impl Disks {
         1
     }
 
-    /// Makes one of the two devices of a server fail, hang or be full for some time. Gives how many.
+    /// Makes one of the two devices of a server fail, hang or be full for a time. Gives how many.
     pub(super) fn trouble_device(
         &mut self,
         draw: &mut Stream,

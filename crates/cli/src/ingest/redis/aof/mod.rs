@@ -4,9 +4,9 @@
 //! 2. Their commands are done in memory, on strings. Of keys of other types the type is kept.
 //! 3. The strings are written into a temporary RDB file, which goes the way of others.
 //!
-//! - AOF-4: a command that stands in the file took effect when it was written. So conditions are
+//! - APPENDED-1: a command that stands in the file took effect when it was written. So conditions are
 //!   not judged again, and a key that a command of strings was done on is a string.
-//! - AOF-5: the end of the last file may be cut off in the middle of a command, or between MULTI
+//! - APPENDED-2: the end of the last file may be cut off in the middle of a command, or between MULTI
 //!   and EXEC. The incomplete part is left out and told, as Redis does (`aof-load-truncated`). Any
 //!   other damage refuses all.
 //!

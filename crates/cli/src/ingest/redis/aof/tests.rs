@@ -69,7 +69,7 @@ fn is(
     (database, key.to_owned(), value.to_owned(), until)
 }
 
-// shows: AOF-4
+// shows: APPENDED-1
 #[test]
 fn commands_of_strings_come_to_what_redis_has() {
     let found = after(&[
@@ -159,7 +159,7 @@ fn other_types_are_counted_and_a_string_takes_their_place() {
     assert_eq!(strings(loaded).len(), 2);
 }
 
-// shows: AOF-5
+// shows: APPENDED-2
 #[test]
 fn only_the_end_of_the_last_file_may_be_cut() {
     let whole = log(&["SET a 1", "SET b 2"]);
