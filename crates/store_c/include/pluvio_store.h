@@ -68,6 +68,10 @@ typedef enum {
   PLUVIO_DAMAGED = 17,
   // The library has an error. The store may be unusable; other stores are not touched.
   PLUVIO_PANIC = 18,
+  // Mapped memory does not tell it: the owner is to be asked.
+  PLUVIO_ASK = 19,
+  // The owner of mapped memory is gone, or lets this process not read. A retry may help.
+  PLUVIO_GONE = 20,
 } pluvio_code;
 
 // Options of a store: begin with `pluvio_options_init`.
@@ -190,6 +194,26 @@ typedef struct {
   // Of no meaning to others.
   uint64_t id;
 } pluvio_iter;
+
+// Mapped memory of another process. A value of 0 is none.
+typedef struct {
+  // Of no meaning to others.
+  uint64_t id;
+} pluvio_reader;
+
+// The owner of mapped memory.
+typedef struct {
+  // The id of the server's cluster; 0 for a store inside a program.
+  uint64_t cluster;
+  // The id of the server; 0 for a store inside a program.
+  uint64_t server;
+} pluvio_mapped_owner;
+
+// A table in mapped memory. A value of 0 is none.
+typedef struct {
+  // Of no meaning to others.
+  uint64_t id;
+} pluvio_mapped_table;
 
 #ifdef __cplusplus
 extern "C" {
@@ -327,6 +351,44 @@ pluvio_code pluvio_iter_next(pluvio_iter iter, pluvio_bytes *key, pluvio_bytes *
 
 // Closes an iterator.
 pluvio_code pluvio_iter_close(pluvio_iter iter);
+
+// Connects to the door at `path`, and maps what its owner shares: a program with an embedded
+// store, or a server that runs with --mapped-reads. PLUVIO_GONE: nobody is there, or this process
+// may not read. May wait for the owner, some seconds at most. A child made by fork() may go on
+// with a reader.
+pluvio_code pluvio_reader_open(const char *path, pluvio_reader *reader);
+
+// Closes a reader. Its memory goes back when its tables are closed, too.
+pluvio_code pluvio_reader_close(pluvio_reader reader);
+
+// Tells who owns the memory.
+pluvio_code pluvio_reader_owner(pluvio_reader reader, pluvio_mapped_owner *owner);
+
+// Opens a table of an embedded store by its name.
+pluvio_code pluvio_reader_table(pluvio_reader reader, const char *name, pluvio_mapped_table *table);
+
+// Opens a table of a server by its number (`pluvio table list --json` has it). A table that the
+// server does not have is one of which all reads give PLUVIO_ASK.
+pluvio_code pluvio_reader_table_numbered(pluvio_reader reader,
+                                         uint64_t number,
+                                         pluvio_mapped_table *table);
+
+// Closes a table in mapped memory.
+pluvio_code pluvio_mapped_table_close(pluvio_mapped_table table);
+
+// Copies a value out of mapped memory into `buffer`, as `pluvio_get` does. It makes no system call
+// as long as the owner's tables stay where they are. Else it asks the owner for their new places,
+// once, and may wait some seconds if the owner hangs.
+//
+// PLUVIO_ASK: memory does not tell it now. A server knows; of an embedded store, try again.
+// PLUVIO_GONE: the owner is gone, or lets this process read no more. A later call may find it.
+pluvio_code pluvio_mapped_get(pluvio_mapped_table table,
+                              const uint8_t *key,
+                              size_t key_size,
+                              uint8_t *buffer,
+                              size_t capacity,
+                              size_t *size,
+                              uint64_t *version);
 
 #ifdef __cplusplus
 }  // extern "C"
