@@ -119,7 +119,7 @@ impl Mortal {
 /// An operation on an object that expires, with what clocks can have shown.
 pub struct Timed<'a> {
     exchange: &'a Exchange,
-    /// All deadlines up to this were past when it began.
+    /// All deadlines up to this were past while it was under way.
     past: u64,
     /// The owner's clock showed at least this.
     earliest: u64,
@@ -166,7 +166,7 @@ impl<'a> Timed<'a> {
         let is_open = exchange.effect_end() == u64::MAX;
         Self {
             exchange,
-            past: clocks.past(exchange.at),
+            past: clocks.past(exchange.at, exchange.until),
             earliest: clocks.earliest(exchange.at),
             // It may take effect at any later time.
             latest: if is_open {

@@ -17,18 +17,14 @@ pub struct Clocks {
     /// From these moments on some clock may be behind, and some ahead, by so much: milliseconds.
     /// Ascending; the last entry before a moment counts.
     pub bounds: Vec<(Duration, u64, u64)>,
-    /// Deadlines up to this are past for all reads that begin at this moment, or later. Ascending.
+    /// Deadlines up to this were past at all owners that there were at this moment. Ascending
+    /// moments; the time is less again where an owner begins whose clock is behind.
     pub past: Vec<(Duration, u64)>,
 }
 
 /// Milliseconds of a time, rounded up.
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-fn last_before<T>(entries: &[(Duration, T)], at: Duration) -> Option<&T> {
-    let later = entries.partition_point(|(from, _)| *from <= at);
-    Some(&entries.get(later.checked_sub(1)?)?.1)
 }
 
 impl Clocks {
@@ -55,10 +51,17 @@ impl Clocks {
         right.saturating_add(self.bounds_at(at).1)
     }
 
-    /// Deadlines up to this are past for a read that begins at this moment.
+    /// Deadlines up to this are past for a read between these moments. An owner that begins
+    /// meanwhile may make earlier ones; it is known at the next entry.
     #[must_use]
-    pub fn past(&self, at: Duration) -> u64 {
-        last_before(&self.past, at).copied().unwrap_or(0)
+    pub fn past(&self, at: Duration, until: Duration) -> u64 {
+        let entries = |moment| self.past.partition_point(|(from, _)| *from <= moment);
+        let Some(first) = entries(at).checked_sub(1) else {
+            return 0;
+        };
+        let end = self.past.len().min(entries(until.max(at)) + 1);
+        let seen = self.past[first..end].iter().map(|(_, past)| *past);
+        seen.min().unwrap_or(0)
     }
 }
 
@@ -73,13 +76,22 @@ mod tests {
             start_ms: 1_000_000,
             drift_ppm: 10_000,
             bounds: vec![(second(2), 0, 500), (second(5), 3_000, 2_500)],
-            past: vec![(second(1), 1_000_500), (second(3), 1_003_000)],
+            past: vec![
+                (second(1), 1_000_500),
+                (second(3), 1_003_000),
+                (second(11), 1_001_000),
+                (second(12), 1_012_000),
+            ],
         };
         let at = |s| (clocks.earliest(second(s)), clocks.latest(second(s)));
         assert_eq!(at(1), (1_000_989, 1_001_010));
         assert_eq!(at(2), (1_001_979, 1_002_520));
         assert_eq!(at(10), (1_006_899, 1_012_600));
-        let past = [0, 1, 2, 3, 9].map(|s| clocks.past(second(s)));
-        assert_eq!(past, [0, 1_000_500, 1_000_500, 1_003_000, 1_003_000]);
+        let past = |at, until| clocks.past(second(at), second(until));
+        assert_eq!([0, 1, 2].map(|s| past(s, s)), [0, 1_000_500, 1_000_500]);
+        assert_eq!((past(0, 12), past(1, 9)), (0, 1_000_500));
+        // An owner with a clock that is behind came next, or meanwhile.
+        assert_eq!((past(3, 9), past(3, 12)), (1_001_000, 1_001_000));
+        assert_eq!((past(11, 11), past(12, 13)), (1_001_000, 1_012_000));
     }
 }
