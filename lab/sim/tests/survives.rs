@@ -22,7 +22,7 @@ const KEYS: usize = 60;
 /// Longer than deaths are noticed and the dead are recovered.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A device that hangs may be noticed only by a recovery that reads it, which waits half a minute.
-const DEVICE_PATIENCE: Duration = Duration::from_secs(60);
+const DEVICE_PATIENCE: Duration = Duration::from_secs(45);
 
 /// What those that are left do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
