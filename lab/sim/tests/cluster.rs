@@ -38,7 +38,6 @@ fn equal_seeds_give_equal_reports_with_all_faults() {
 #[test]
 fn clusters_survive_all_faults() {
     let (mut done, mut rejected) = (BTreeSet::new(), BTreeSet::new());
-    let mut mapped_reads = 0;
     for seed in 0..10 {
         let report = run(&options(seed, 300, Faults::all()));
         expect_ok(&report);
@@ -46,12 +45,7 @@ fn clusters_survive_all_faults() {
         done.extend(counts.clone().filter(|(_, c)| c.done > 0).map(|(k, _)| *k));
         rejected.extend(counts.filter(|(_, c)| c.rejected > 0).map(|(k, _)| *k));
         assert!(report.plan.mapped_reads || report.mapped_reads == 0);
-        mapped_reads += report.mapped_reads;
     }
-    assert!(
-        mapped_reads > 0,
-        "no client has read the memory of a server"
-    );
     // What only some of the plans have.
     use OperationKind::{ConditionalRead, IncrementFloat, MultiRead};
     assert!(done.contains(&IncrementFloat), "{done:?}");

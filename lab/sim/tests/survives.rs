@@ -227,7 +227,8 @@ fn a_server_without_one_of_its_data_directories_goes_on() {
                 0..3 => assert_ne!(found, Then::Waits, "{servers} servers, {mode:?}"),
                 _ => assert_eq!(found, Then::GoesOn, "{servers} servers, {mode:?}"),
             }
-            if servers < 3 {
+            // One that hangs, and that nothing was asked of yet, holds up the recovery below.
+            if servers < 3 || mode == DeviceMode::Hangs {
                 continue;
             }
             // What was lost is made again.

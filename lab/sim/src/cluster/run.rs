@@ -206,7 +206,7 @@ fn report(
         &warnings,
         missed,
         !plan.faults.is_empty(),
-        plan.weak_server.is_some(),
+        plan.weak_server.is_some() || plan.faults.has(Fault::Device),
     ));
     RunReport {
         seed: options.seed,
