@@ -388,7 +388,7 @@ fn what_was_read_at_one_moment_is_not_committed() {
     // A script that fails has changed nothing.
     let fails = "redis.call('incr', KEYS[1]) return redis.error_reply('NO')";
     assert_eq!(
-        transactions(&mut c, &["EVAL", fails, "1", "{t}a"], "-NO\r\n"),
+        transactions(&mut c, &["EVAL", fails, "1", "{t}a"], "-ERR NO\r\n"),
         1
     );
 }
