@@ -26,17 +26,24 @@ pub enum Fault {
     Disk,
     /// A bit flips in a frame of the one server whose disk is rotten.
     Flip,
+    /// A server gets SIGTERM: its tablets move away, it ends, and is started again on its data. One
+    /// of four is killed on the way.
+    Leave,
+    /// A tablet is cut in two, or goes to another server.
+    Move,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Kill,
         Self::Stop,
         Self::Coordinator,
         Self::Cut,
         Self::Disk,
         Self::Flip,
+        Self::Leave,
+        Self::Move,
     ];
 
     /// Its name, as in `--faults`.
@@ -48,6 +55,8 @@ impl Fault {
             Self::Cut => "cut",
             Self::Disk => "disk",
             Self::Flip => "flip",
+            Self::Leave => "leave",
+            Self::Move => "move",
         }
     }
 
@@ -57,8 +66,8 @@ impl Fault {
             Self::Kill => 5,
             Self::Stop => 4,
             Self::Coordinator | Self::Disk => 2,
-            Self::Cut => 4,
-            Self::Flip => 3,
+            Self::Cut | Self::Move => 4,
+            Self::Flip | Self::Leave => 3,
         }
     }
 
@@ -73,7 +82,9 @@ impl Fault {
             Self::Coordinator => draw.millis(0, 4_000),
             Self::Cut if draw.percent(30) => draw.millis(200, 900),
             Self::Cut | Self::Disk => draw.millis(1_500, 8_000),
-            Self::Flip => Duration::ZERO,
+            // Of those that are killed on the way: so long after SIGTERM.
+            Self::Leave => draw.millis(20, 1_500),
+            Self::Flip | Self::Move => Duration::ZERO,
         }
     }
 }
@@ -231,7 +242,7 @@ mod tests {
         ] {
             let mut faults = Faults::all();
             assert!(left_out.iter().all(|fault| faults.remove(*fault)));
-            let first: Vec<Act> = Schedule::new(2_010_131, &faults).take(2).collect();
+            let first: Vec<Act> = Schedule::new(2_010_396, &faults).take(2).collect();
             let kinds = [first[0].fault, first[1].fault];
             assert_eq!(kinds, [Fault::Kill, Fault::Stop], "{left_out:?}");
             assert!(first[1].joins && first[1].lasts > Duration::from_secs(2));

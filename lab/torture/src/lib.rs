@@ -290,6 +290,7 @@ async fn torment(
         }),
         homes: run.machine.links.as_ref().map(Links::homes),
         rings,
+        drain_timeout: Some(nemesis::DRAIN_LIMIT),
         log: Some(log.unwrap_or_else(|| "info".to_owned())),
         log_format,
         ..LocalOptions::for_a_while(torture.servers, torture.replicas, torture.memory, &run.data)

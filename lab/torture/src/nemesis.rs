@@ -7,20 +7,22 @@
 //! - TORT-5: whatever ended is started again, whether a fault ended it or the cluster expelled it.
 //!   An end that neither explains is a violation.
 
+use super::TABLE;
 use super::disks::{self, Disks};
 use super::draw::Draw;
 use super::faults::{Act, Fault, Schedule};
 use super::journal::Journal;
 use super::links::{Host, Links};
-use pluvio_client::ClusterStatus;
+use pluvio_client::{ClientError, ClusterStatus};
 use pluvio_console::failure::Failure;
+use pluvio_console::session::Session;
 use pluvio_env::Clock;
 use pluvio_local::{Change, LocalCluster, Which};
 use pluvio_units::ServerId;
-use pluvio_wire::TabletState;
+use pluvio_wire::{TabletState, WhichTablet};
 use rustix::process::Signal;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +31,14 @@ use std::time::Duration;
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// How long one question to the cluster may take.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
+/// Tablets are cut while there are fewer: balancing joins small neighbours again.
+const TABLETS_WANTED: usize = 4;
 /// The last words of a server that was declared dead while it was silent.
 const EXPELLED: &str = "no member of the cluster any more";
+/// How long a server's tablets may take to move after SIGTERM.
+pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+/// How long after SIGTERM a server must have ended: the drain, and twice what the rest may take.
+const LEAVE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Something that happened to the cluster.
 #[derive(Clone, Debug, Serialize)]
@@ -78,6 +86,15 @@ enum Due {
     Mend(u64),
     /// Give the disk of this server room.
     Free(usize),
+    /// Kill a server that leaves: before it is through, or because it does not end.
+    Kill { server: usize, late: bool },
+}
+
+impl Due {
+    /// Whether it kills this server.
+    fn kills(self, at: usize) -> bool {
+        matches!(self, Self::Kill { server, .. } if server == at)
+    }
 }
 
 /// The cluster, and who torments it.
@@ -98,6 +115,10 @@ pub struct Nemesis {
     due_last: u64,
     /// Cuts: the server that each is about, and the ways.
     cuts: BTreeMap<u64, (usize, Vec<Way>)>,
+    /// Servers that got SIGTERM, or were killed after it, and have not ended.
+    leaving: BTreeSet<usize>,
+    /// For moves: it gives up early.
+    session: Session,
     /// How often each kind of fault happened.
     pub counts: BTreeMap<Fault, u64>,
     /// Servers that ended because they had been declared dead.
@@ -119,6 +140,8 @@ impl Nemesis {
     ) -> Self {
         let servers = cluster.servers().count();
         Self {
+            session: cluster.session(STATUS_LIMIT),
+            leaving: BTreeSet::new(),
             cluster,
             machine,
             clock,
@@ -167,7 +190,11 @@ impl Nemesis {
     /// A process cannot be started.
     pub fn heal(&mut self) -> Result<(), Failure> {
         self.note("faults end".to_owned());
-        for due in std::mem::take(&mut self.due).into_values() {
+        for mut due in std::mem::take(&mut self.due).into_values() {
+            // Those that leave have had no time to.
+            if let Due::Kill { late, .. } = &mut due {
+                *late = false;
+            }
             self.do_due(due)?;
         }
         Ok(())
@@ -189,6 +216,7 @@ impl Nemesis {
         self.note("everything is killed, and started again".to_owned());
         self.kill_all().await;
         self.due.clear();
+        self.leaving.clear();
         self.servers.fill(Standing::Away);
         for which in self.cluster.all() {
             self.cluster.launch(which)?;
@@ -280,11 +308,15 @@ impl Nemesis {
                 self.note(format!("{} is back{id}", name(which)));
             }
             Change::Ended(which, why) => {
+                let mut asked = false;
                 if let Which::Server(at) = which {
                     self.servers[at] = Standing::Away;
+                    asked = self.leaving.remove(&at);
+                    self.due.retain(|_, due| !due.kills(at));
                 }
                 match why.contains(EXPELLED) {
                     true => self.expelled += 1,
+                    false if asked => {}
                     false => self.journal.wrong(format!("it ended by itself: {why}")),
                 }
                 self.note(why);
@@ -326,7 +358,9 @@ impl Nemesis {
             (Fault::Stop, Some(at)) => self.stop(Which::Server(at), &act),
             (Fault::Cut, Some(at)) => self.cut(at, &act)?,
             (Fault::Disk, Some(at)) => self.fill(at, &act)?,
-            (Fault::Kill | Fault::Stop | Fault::Cut | Fault::Disk, None) => false,
+            (Fault::Leave, Some(at)) => self.leave(at, &act),
+            (Fault::Move, _) => self.move_tablet(&act).await,
+            (Fault::Kill | Fault::Stop | Fault::Cut | Fault::Disk | Fault::Leave, None) => false,
         };
         if done {
             *self.counts.entry(act.fault).or_default() += 1;
@@ -417,6 +451,57 @@ impl Nemesis {
         true
     }
 
+    /// Asks a server to end in order. It is away from then on.
+    fn leave(&mut self, at: usize, act: &Act) -> bool {
+        let which = Which::Server(at);
+        if !self.cluster.signal(which, Signal::TERM) {
+            return false;
+        }
+        self.note(format!("{} is asked to leave", name(which)));
+        self.leaving.insert(at);
+        self.servers[at] = Standing::Away;
+        let (after, late) = match act.shape.is_multiple_of(4) {
+            true => (act.lasts, false),
+            false => (LEAVE_LIMIT, true),
+        };
+        self.later(after, Due::Kill { server: at, late });
+        true
+    }
+
+    /// Cuts the widest tablet in two, or lets one go to another server. Whether it began: the
+    /// cluster may refuse it, and does while it has trouble.
+    async fn move_tablet(&mut self, act: &Act) -> bool {
+        let what = match self.begin_move(act).await {
+            Ok(Some(what)) => what,
+            Ok(None) => return false,
+            Err(error) => {
+                self.note(format!("no tablet moves: {error}"));
+                return false;
+            }
+        };
+        self.note(what);
+        true
+    }
+
+    async fn begin_move(&self, act: &Act) -> Result<Option<String>, ClientError> {
+        let client = &self.session.client;
+        let table = client.table(TABLE).await?;
+        let tables = client.list_tables().await?;
+        let info = tables.into_iter().find(|info| info.id == table.id());
+        let tablets = info.map(|info| info.tablets).unwrap_or_default();
+        if tablets.len() < TABLETS_WANTED {
+            client.split_tablet(&table, None).await?;
+            return Ok(Some("a tablet is cut in two".to_owned()));
+        }
+        let ids: Vec<u64> = self.cluster.servers().filter_map(|s| s.id).collect();
+        let (Some(tablet), Some(to)) = (pick(&tablets, act.victim), pick(&ids, act.shape)) else {
+            return Ok(None);
+        };
+        let range = WhichTablet::Range(tablet.range);
+        client.start_migration(&table, range, ServerId(to)).await?;
+        Ok(Some(format!("a tablet goes to server {to}")))
+    }
+
     /// A server is not hurt any more. If it was declared dead meanwhile, it notices that by itself
     /// and ends.
     fn recovers(&mut self, at: usize, why: &str) {
@@ -491,6 +576,17 @@ impl Nemesis {
                     }
                     self.recovers(at, "is heard again");
                 }
+                Ok(())
+            }
+            Due::Kill { server, late } => {
+                let which = Which::Server(server);
+                if late {
+                    let who = name(which);
+                    self.journal
+                        .wrong(format!("{who} did not end after SIGTERM"));
+                }
+                self.cluster.signal(which, Signal::KILL);
+                self.note(format!("{} is killed while it leaves", name(which)));
                 Ok(())
             }
             Due::Free(at) => {
