@@ -10,7 +10,7 @@ use pluvio_server::Server;
 use pluvio_units::{ClusterId, KeyHash, ServerId, TableId};
 use pluvio_wire::{DoorPlace, Get, Header};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// All processes are on it.
@@ -22,16 +22,29 @@ pub(super) struct Memories(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    doors: Mutex<BTreeMap<String, Weak<Server>>>,
+    doors: Mutex<BTreeMap<String, Opened>>,
     reads: AtomicU64,
 }
 
+/// A server whose memory may be read.
+#[derive(Clone, Default)]
+struct Opened {
+    server: Weak<Server>,
+    /// It has found out that its memory is corrupt.
+    corrupt: Arc<AtomicBool>,
+}
+
 impl Memories {
-    /// Lets clients read the memory of a server whose process has this number.
-    pub(super) fn open(&self, number: usize, server: &Arc<Server>) {
+    /// Lets clients read the memory of a server whose process has this number, until it finds out
+    /// that it is `corrupt`.
+    pub(super) fn open(&self, number: usize, server: &Arc<Server>, corrupt: Arc<AtomicBool>) {
         let path = format!("/server-{number}");
+        let opened = Opened {
+            server: Arc::downgrade(server),
+            corrupt,
+        };
         let mut doors = self.0.doors.lock().unwrap_or_else(PoisonError::into_inner);
-        doors.insert(path.clone(), Arc::downgrade(server));
+        doors.insert(path.clone(), opened);
         server.tell_door(DoorPlace {
             machine: MACHINE.into(),
             path,
@@ -58,7 +71,7 @@ impl MappedMemory for Memories {
         let doors = self.0.doors.lock().unwrap_or_else(PoisonError::into_inner);
         let reader = Reader {
             memories: self.clone(),
-            server: doors.get(&door.path).cloned().unwrap_or_default(),
+            opened: doors.get(&door.path).cloned().unwrap_or_default(),
             owner: (door.cluster, door.server),
         };
         reader.refresh()?;
@@ -68,14 +81,14 @@ impl MappedMemory for Memories {
 
 struct Reader {
     memories: Memories,
-    server: Weak<Server>,
+    opened: Opened,
     owner: (ClusterId, ServerId),
 }
 
 impl Reader {
     /// The server, as long as it lives.
     fn server(&self) -> Option<Arc<Server>> {
-        let server = self.server.upgrade();
+        let server = self.opened.server.upgrade();
         server.filter(|server| (server.cluster(), server.id()) == self.owner)
     }
 }
@@ -104,6 +117,11 @@ impl MappedReader for Reader {
             return MappedRead::Ask;
         };
         let answer = answer.into_value();
+        // A real process ends there. The simulated one sees nothing where an entry is corrupt, and a
+        // real reader asks.
+        if self.opened.corrupt.load(Ordering::Relaxed) {
+            return MappedRead::Ask;
+        }
         if answer != MappedRead::Ask {
             self.memories.0.reads.fetch_add(1, Ordering::Relaxed);
         }

@@ -24,6 +24,7 @@ use pluvio_units::{ServerId, Size, UnixMs};
 use pluvio_wire::{
     Balance, BalanceWish, Coordinators, DrainServer, DrainWish, Opcode, WriteReplica, decode,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Virtual time in which a backup lists what it has of a master.
@@ -216,7 +217,10 @@ impl Nodes {
         let (wish_env, known) = (env.clone(), Coordinators::new(coordinators(&self.plan)));
         let (journal, memories) = (self.journal.clone(), self.memories.clone());
         let (handle, id, corrupt) = (sim.handle(), process.id, Arc::clone(&slot));
+        let broken = Arc::new(AtomicBool::new(false));
+        let breaks = Arc::clone(&broken);
         options.on_corruption = Some(OnCorruption::new(move |_| {
+            breaks.store(true, Ordering::Relaxed);
             // Who finds it may hold locks, and go on for a while.
             handle.abandon(id);
             let mut view = view(&corrupt);
@@ -227,7 +231,7 @@ impl Nodes {
                 Ok(server) => {
                     let server = Arc::new(server);
                     view(&slot).server = Arc::downgrade(&server);
-                    memories.open(number, &server);
+                    memories.open(number, &server, broken);
                     if has_wishes {
                         serve_until_stopped(&server, &wish_env, &known, &slot).await;
                     } else {
