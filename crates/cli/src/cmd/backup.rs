@@ -5,29 +5,25 @@
 //! written last (ARCHIVE-1), so a command that fails leaves no archive. The packs that it wrote are
 //! used by the next one (ARCHIVE-2). Nobody removes packs while it is written (ARCHIVE-5).
 
+mod archiver;
+pub mod look;
 mod one_moment;
 
+use archiver::{Archiver, NotArchived, Pace, Written, on_disk};
 use clap::{Args, Subcommand};
-use indicatif::ProgressBar;
-use pluvio_archive::{
-    ArchiveError, ArchivedObject, ArchivedTable, Consistency, Manifest, PackBuilder, PackRef,
-    Place, archive_id, records,
-};
+use look::{list, prune, show, verify};
+use pluvio_archive::{ArchiveError, ArchivedTable, Consistency, Manifest, Place, archive_id};
 use pluvio_client::{ClientError, ErrorKind, FatalKind, TableInfo};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
-use pluvio_console::output::{
-    bytes, number_of, print_json, print_line, say, spinner, table as new_table, table_text, time,
-};
-use pluvio_console::session::{Session, with_runtime, with_session};
-use pluvio_env::{Clock, Env, Moment};
-use pluvio_units::{ObjectVersion, Size};
-use serde_json::json;
+use pluvio_console::output::{say, spinner};
+use pluvio_console::session::{Session, with_session};
+use pluvio_env::Clock;
+use pluvio_units::Size;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// How often a backup tries to write its manifest while packs are removed: for longer than the
 /// claim of a killed command counts.
@@ -132,13 +128,6 @@ pub fn run(global: &Global, backup: &Backup) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// How much was written, and what was there.
-#[derive(Default)]
-struct Written {
-    new_bytes: u64,
-    known_bytes: u64,
 }
 
 async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> Result<(), Failure> {
@@ -259,29 +248,16 @@ async fn put_manifest(
     for left in (0..CLAIM_TRIES).rev() {
         let (place, manifest) = (place.clone(), manifest.clone());
         let clock = Arc::clone(&session.env.clock);
-        let (said, made) = oneshot::channel();
-        let work = move || {
-            let ticks = ticks(&*clock);
-            let made = match place.put_manifest(&manifest, &ticks) {
-                Err(ArchiveError::Busy(_)) if left > 0 => Ok(false),
-                made => made.map(|()| true),
-            };
-            let _whoever_waits = said.send(made.as_ref().is_ok_and(|made| *made));
-            made.map(|_| ())
+        let work = move || match place.put_manifest(&manifest, &ticks(&*clock)) {
+            Err(ArchiveError::Busy(_)) if left > 0 => Ok(false),
+            made => made.map(|()| true),
         };
-        on_disk(&session.env, work).await?;
-        if made.await.unwrap_or(false) {
+        if on_disk(&session.env, work).await? {
             break;
         }
         session.env.clock.sleep(CLAIM_PAUSE).await;
     }
     Ok(())
-}
-
-/// Time that passes, for commands that keep it short.
-fn ticks(clock: &dyn Clock) -> impl Fn() -> Duration + '_ {
-    let began = clock.now();
-    move || clock.now().since(began)
 }
 
 /// The tables to be archived, by name.
@@ -304,297 +280,8 @@ fn unix_ms(session: &Session) -> u64 {
     u64::try_from(session.env.clock.unix_time().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Does something that waits for a disk.
-async fn on_disk<T: Send + 'static>(
-    env: &Env,
-    work: impl FnOnce() -> Result<T, ArchiveError> + Send + 'static,
-) -> Result<T, Failure> {
-    let (done, result) = oneshot::channel();
-    let work = Box::new(move || drop(done.send(work())));
-    env.tasks.run_blocking(work).await;
-    match result.await {
-        Ok(result) => result.map_err(unusable),
-        Err(_) => Err(Failure::new("the command was stopped")),
-    }
-}
-
-/// Keeps the reading below a rate.
-struct Pace {
-    began: Moment,
-    rate: Option<Size>,
-    read: u64,
-}
-
-impl Pace {
-    /// How long to wait before reading on.
-    fn wait(&self, now: Moment) -> Duration {
-        let Some(Size(rate)) = self.rate else {
-            return Duration::ZERO;
-        };
-        let due = Duration::from_secs_f64(self.read as f64 / rate as f64);
-        due.saturating_sub(now.since(self.began))
-    }
-}
-
-enum NotArchived {
-    Dropped,
-    Failed(Failure),
-}
-
-impl From<ClientError> for NotArchived {
-    fn from(error: ClientError) -> Self {
-        match error.kind() {
-            ErrorKind::NoSuchTable => Self::Dropped,
-            _ => Self::Failed(error.into()),
-        }
-    }
-}
-
-/// Reads tables, and writes packs.
-struct Archiver<'s> {
-    session: &'s Session,
-    place: Place,
-    written: Written,
-    pace: Pace,
-    progress: ProgressBar,
-}
-
-impl Archiver<'_> {
-    async fn table(&mut self, info: &TableInfo) -> Result<ArchivedTable, NotArchived> {
-        let client = &self.session.client;
-        let table = client.table_by_id(info.id).await?;
-        let mut archived = ArchivedTable {
-            name: info.name.clone(),
-            hash: info.hash.into(),
-            objects: 0,
-            bytes: 0,
-            newest_version: ObjectVersion(0),
-            packs: Vec::new(),
-        };
-        let mut pack = PackBuilder::default();
-        let mut objects = client.enumerate(&table);
-        while let Some(batch) = objects.next_batch().await? {
-            for object in &batch {
-                pack.add(&ArchivedObject {
-                    key: &object.key,
-                    value: &object.value,
-                    version: object.version,
-                    deadline: object.deadline,
-                });
-                let bytes = (object.key.len() + object.value.len()) as u64;
-                archived.objects += 1;
-                archived.bytes += bytes;
-                archived.newest_version = archived.newest_version.max(object.version);
-                self.pace.read += bytes;
-                if pack.is_full() {
-                    self.keep(&mut pack, &mut archived).await?;
-                }
-            }
-            self.progress.inc(batch.len() as u64);
-            let wait = self.pace.wait(self.session.env.clock.now());
-            if !wait.is_zero() {
-                self.session.env.clock.sleep(wait).await;
-            }
-        }
-        if pack.objects() > 0 {
-            self.keep(&mut pack, &mut archived).await?;
-        }
-        Ok(archived)
-    }
-
-    async fn keep(
-        &mut self,
-        pack: &mut PackBuilder,
-        archived: &mut ArchivedTable,
-    ) -> Result<(), NotArchived> {
-        let written = self.write(pack).await.map_err(NotArchived::Failed)?;
-        archived.packs.push(written);
-        Ok(())
-    }
-
-    /// Writes a pack; a new one begins.
-    async fn write(&mut self, pack: &mut PackBuilder) -> Result<PackRef, Failure> {
-        let (objects, bytes) = (u64::from(pack.objects()), pack.take());
-        let (place, len) = (self.place.clone(), bytes.len() as u64);
-        let written = on_disk(&self.session.env, move || place.put_pack(&bytes, objects)).await?;
-        match written.is_new {
-            true => self.written.new_bytes += len,
-            false => self.written.known_bytes += len,
-        }
-        Ok(written.pack)
-    }
-}
-
-/// Reads all of an archive, and compares it with its checksums and counts.
-pub fn verify(place: &Place, manifest: &Manifest) -> Result<(), Failure> {
-    let progress = spinner("verifying");
-    for table in &manifest.tables {
-        let mut found = (0, 0);
-        for pack in &table.packs {
-            let bytes = place.pack(pack).map_err(unusable)?;
-            let path = place.path_of(pack);
-            for object in records(&path, &bytes).map_err(unusable)? {
-                let object = object.map_err(unusable)?;
-                found.0 += 1;
-                found.1 += (object.key.len() + object.value.len()) as u64;
-            }
-            progress.inc(pack.objects);
-        }
-        if found != (table.objects, table.bytes) {
-            progress.finish_and_clear();
-            return Err(Failure::new(format!(
-                "archive {}: table {:?} has {} and {} instead of {} and {}; use another archive",
-                manifest.id,
-                table.name,
-                number_of(found.0, "object"),
-                bytes(found.1),
-                number_of(table.objects, "object"),
-                bytes(table.bytes),
-            )));
-        }
-    }
-    progress.finish_and_clear();
-    Ok(())
-}
-
-fn prune(global: &Global, place: Place, keep: NonZeroUsize, dry_run: bool) -> Result<(), Failure> {
-    let pruned = with_runtime(1, &global.tls, move |env| async move {
-        let clock = Arc::clone(&env.clock);
-        let work = move || place.prune(keep, dry_run, &ticks(&*clock));
-        on_disk(&env, work).await
-    })?;
-    if global.json {
-        return print_json(&json!({
-            "kept": pruned.kept,
-            "archives": pruned.archives,
-            "files": pruned.files,
-            "bytes": pruned.bytes,
-            "dry_run": dry_run,
-        }));
-    }
-    let is_done = match dry_run {
-        true => "would be removed",
-        false => "removed",
-    };
-    for id in &pruned.archives {
-        print_line(&format!("archive {id} {is_done}"))?;
-    }
-    print_line(&format!(
-        "{} {is_done} with {}, {} stay",
-        number_of(pruned.files, "pack"),
-        bytes(pruned.bytes),
-        number_of(pruned.kept as u64, "archive"),
-    ))
-}
-
-fn list(place: &Place, json: bool) -> Result<(), Failure> {
-    let ids = place.ids().map_err(unusable)?;
-    let read = ids
-        .into_iter()
-        .map(|id| (place.manifest(Some(&id)).map_err(|e| e.to_string()), id));
-    if json {
-        let archives = read.map(|(manifest, id)| match manifest {
-            Ok(manifest) => as_json(&manifest),
-            Err(error) => json!({ "archive": id, "error": error }),
-        });
-        return print_json(&json!({ "archives": archives.collect::<Vec<_>>() }));
-    }
-    let mut text = new_table(
-        &[
-            "archive",
-            "tables",
-            "objects",
-            "took",
-            "all tables",
-            "moment",
-        ],
-        &[1, 2],
-    );
-    for (manifest, id) in read {
-        text.add_row(match manifest {
-            Ok(manifest) => vec![
-                id,
-                manifest.tables.len().to_string(),
-                manifest.objects().to_string(),
-                time(took(&manifest)),
-                if manifest.all_tables { "yes" } else { "no" }.to_owned(),
-                match manifest.consistency {
-                    Consistency::OneMoment => "one",
-                    Consistency::EachObject => "each object's own",
-                }
-                .to_owned(),
-            ],
-            Err(error) => vec![id, error],
-        });
-    }
-    print_line(&table_text(&text))
-}
-
-fn took(manifest: &Manifest) -> Duration {
-    Duration::from_millis(manifest.ended_ms.saturating_sub(manifest.began_ms))
-}
-
-fn as_json(manifest: &Manifest) -> serde_json::Value {
-    json!({
-        "archive": manifest.id,
-        "cluster": manifest.cluster,
-        "began_ms": manifest.began_ms,
-        "ended_ms": manifest.ended_ms,
-        "consistency": manifest.consistency,
-        "held_us": manifest.held_us,
-        "all_tables": manifest.all_tables,
-        "objects": manifest.objects(),
-        "tables": manifest.tables.iter().map(|table| json!({
-            "name": table.name,
-            "objects": table.objects,
-            "bytes": table.bytes,
-            "newest_version": table.newest_version,
-            "packs": table.packs.len(),
-        })).collect::<Vec<_>>(),
-    })
-}
-
-/// Says what became of an archive.
-fn show(
-    manifest: &Manifest,
-    what: &str,
-    written: Option<(&Written, Duration)>,
-    json: bool,
-) -> Result<(), Failure> {
-    if json {
-        let mut shown = as_json(manifest);
-        if let Some((written, _)) = written {
-            shown["new_bytes"] = written.new_bytes.into();
-            shown["known_bytes"] = written.known_bytes.into();
-        }
-        return print_json(&shown);
-    }
-    let mut text = format!(
-        "archive {} {what}: {} in {}",
-        manifest.id,
-        number_of(manifest.objects(), "object"),
-        number_of(manifest.tables.len() as u64, "table"),
-    );
-    text += &format!(", {}", moment_of(manifest));
-    if let Some((written, took)) = written {
-        text += &format!(
-            ", {} written, {} were there, in {}",
-            bytes(written.new_bytes),
-            bytes(written.known_bytes),
-            time(took)
-        );
-        if let Some(held) = manifest.held_us {
-            let held = time(Duration::from_micros(held));
-            text += &format!("; writes stood still for {held}");
-        }
-    }
-    print_line(&text)
-}
-
-/// How the objects of an archive belong together.
-pub fn moment_of(manifest: &Manifest) -> &'static str {
-    match manifest.consistency {
-        Consistency::OneMoment => "all as they were at one moment",
-        Consistency::EachObject => "each as it was at a moment of its own",
-    }
+/// Time that passes, for commands that keep it short.
+fn ticks(clock: &dyn Clock) -> impl Fn() -> Duration + '_ {
+    let began = clock.now();
+    move || clock.now().since(began)
 }

@@ -10,11 +10,13 @@
 //!
 //! A restore that was cut off left objects behind; with `--overwrite` it is done again.
 
-use crate::cmd::backup::{moment_of, unusable, verify};
+use crate::cmd::backup::look::{moment_of, verify};
+use crate::cmd::backup::unusable;
 use crate::ingest::records::{BadRecord, Record};
-use crate::ingest::write::{Options, write_all};
+use crate::ingest::write::{Options, Summary, write_all};
 use bytes::Bytes;
 use clap::Args;
+use indicatif::ProgressBar;
 use pluvio_archive::{ArchivedTable, Manifest, Place, records};
 use pluvio_client::{Change, Client, Mutation, Operation, Table, Transacted, TransactionStep};
 use pluvio_console::failure::Failure;
@@ -115,6 +117,14 @@ struct Done {
     raised: u64,
 }
 
+/// A table to be restored.
+struct Target<'m> {
+    archived: &'m ArchivedTable,
+    table: Table,
+    /// It had no objects, so that all it has afterwards can be compared.
+    was_empty: bool,
+}
+
 async fn all(
     session: &Session,
     restore: &Restore,
@@ -122,7 +132,32 @@ async fn all(
     manifest: &Manifest,
 ) -> Result<Done, Failure> {
     let client = &session.client;
-    let mut tables = Vec::new();
+    let targets = targets(client, restore, manifest).await?;
+    let progress = bar(manifest.objects(), "restoring", false);
+    let mut done = Done::default();
+    let mut newest = Vec::new();
+    for target in &targets {
+        let summary = one(session, restore, place, target, &progress).await?;
+        done.objects += summary.records;
+        done.expired += summary.expired;
+        done.raised += summary.raised;
+        newest.push((&target.table, summary.newest));
+    }
+    progress.finish_and_clear();
+    for (table, newest) in newest {
+        raise_safe_versions(client, table, newest).await?;
+    }
+    Ok(done)
+}
+
+/// Creates the tables that are missing. Refuses those that have objects, unless they are to be
+/// overwritten; nothing is written before all have been looked at.
+async fn targets<'m>(
+    client: &Client,
+    restore: &Restore,
+    manifest: &'m Manifest,
+) -> Result<Vec<Target<'m>>, Failure> {
+    let mut targets = Vec::new();
     for archived in &manifest.tables {
         let hash = archived.hash.into();
         let table = client
@@ -142,63 +177,67 @@ async fn all(
                 number_of(before, "object")
             )));
         }
-        tables.push((archived, table, before == 0));
+        targets.push(Target {
+            archived,
+            table,
+            was_empty: before == 0,
+        });
     }
-    let progress = bar(manifest.objects(), "restoring", false);
-    let mut done = Done::default();
-    let mut newest = Vec::new();
-    for (archived, table, was_empty) in tables {
-        let written = Arc::<Mutex<Sum>>::default();
-        let source = source(place.clone(), archived.clone());
-        let options = Options {
-            workers: usize::from(restore.threads),
-            skip_bad: false,
-            unit: "record",
-        };
-        let (shown, sum) = (progress.clone(), Arc::clone(&written));
-        let seen = move |record: &Record| {
-            shown.inc(1);
-            let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
-            let version = record.version.unwrap_or_default();
-            sum.add(
-                (&record.key, version),
-                &record.value,
-                record.deadline.is_some(),
-            );
-        };
-        let again = |failure| {
-            Failure::new(format!(
-                "{failure}. Run the command again with --overwrite to go on"
-            ))
-        };
-        let summary = write_all(session, &table, source, options, seen)
-            .await
-            .map_err(again)?;
-        done.objects += summary.records;
-        done.expired += summary.expired;
-        done.raised += summary.raised;
-        newest.push((table.clone(), summary.newest));
-        let mut written = *written.lock().unwrap_or_else(PoisonError::into_inner);
-        if was_empty {
-            let mut found = read_back(session, &table).await?;
-            if summary.raised > 0 {
-                (written.versions, found.versions) = (0, 0);
-            }
-            if found != written {
-                return Err(Failure::new(format!(
-                    "table {:?} does not have what was written: {} without a deadline instead of {}; do clients change it? Otherwise drop it, and run the command again",
-                    archived.name,
-                    number_of(found.objects, "object"),
-                    number_of(written.objects, "object"),
-                )));
-            }
+    Ok(targets)
+}
+
+/// Writes a table, and reads back one that was empty.
+async fn one(
+    session: &Session,
+    restore: &Restore,
+    place: &Place,
+    target: &Target<'_>,
+    progress: &ProgressBar,
+) -> Result<Summary, Failure> {
+    let Target {
+        archived, table, ..
+    } = target;
+    let written = Arc::<Mutex<Sum>>::default();
+    let options = Options {
+        workers: usize::from(restore.threads),
+        skip_bad: false,
+        unit: "record",
+    };
+    let (shown, sum) = (progress.clone(), Arc::clone(&written));
+    let seen = move |record: &Record| {
+        shown.inc(1);
+        let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let version = record.version.unwrap_or_default();
+        sum.add(
+            (&record.key, version),
+            &record.value,
+            record.deadline.is_some(),
+        );
+    };
+    let again = |failure| {
+        Failure::new(format!(
+            "{failure}. Run the command again with --overwrite to go on"
+        ))
+    };
+    let source = source(place.clone(), (*archived).clone());
+    let written_all = write_all(session, table, source, options, seen).await;
+    let summary = written_all.map_err(again)?;
+    let mut written = *written.lock().unwrap_or_else(PoisonError::into_inner);
+    if target.was_empty {
+        let mut found = read_back(session, table).await?;
+        if summary.raised > 0 {
+            (written.versions, found.versions) = (0, 0);
+        }
+        if found != written {
+            return Err(Failure::new(format!(
+                "table {:?} does not have what was written: {} without a deadline instead of {}; do clients change it? Otherwise drop it, and run the command again",
+                archived.name,
+                number_of(found.objects, "object"),
+                number_of(written.objects, "object"),
+            )));
         }
     }
-    progress.finish_and_clear();
-    for (table, newest) in newest {
-        raise_safe_versions(client, &table, newest).await?;
-    }
-    Ok(done)
+    Ok(summary)
 }
 
 /// Raises the safe versions of the owners of a table above this one. Each tablet gets a transaction

@@ -4,7 +4,8 @@
 //! changed is kept in memory. When that is much, and at the end, the packs that have such keys are
 //! read and written anew. So an archive of one moment is packs like any other.
 
-use super::{Archiver, each_object_helps, on_disk};
+use super::archiver::{Archiver, on_disk};
+use super::each_object_helps;
 use pluvio_archive::{ArchivedObject, ArchivedTable, PackBuilder, PackRef, records};
 use pluvio_client::{ChangedTo, EnumeratedObject, Part, Table};
 use pluvio_console::failure::Failure;
