@@ -1,7 +1,7 @@
 //! A cluster whose processes and clients speak TLS.
 
 #[allow(dead_code, reason = "tests of the transport use the rest")]
-#[path = "../../../net/tests/rig/certificates.rs"]
+#[path = "../../../net/tests/net/rig/certificates.rs"]
 mod certificates;
 
 use crate::support::Setup;

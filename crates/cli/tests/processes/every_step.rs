@@ -5,7 +5,7 @@
 //! stands still while the store works, so a step is the same step in every run.
 
 // The cluster of the coordinator's own tests, with its scripted servers.
-#[path = "../../../coordinator/tests/common/mod.rs"]
+#[path = "../../../coordinator/tests/coordinator/common/mod.rs"]
 mod common;
 
 use crate::support::cluster::Turn;

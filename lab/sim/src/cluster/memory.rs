@@ -117,8 +117,8 @@ impl MappedReader for Reader {
             return MappedRead::Ask;
         };
         let answer = answer.into_value();
-        // A real process ends there. The simulated one sees nothing where an entry is corrupt, and a
-        // real reader asks.
+        // A real process ends there. The simulated one sees nothing where an entry is corrupt; a
+        // real reader would ask.
         if self.opened.corrupt.load(Ordering::Relaxed) {
             return MappedRead::Ask;
         }

@@ -17,6 +17,9 @@ const STEPS_DEFAULT: u64 = 1_000_000;
 /// A file of tests.
 struct Long {
     package: &'static str,
+    /// The test program.
+    program: &'static str,
+    /// The file, which is a module of the program or all of it.
     test: &'static str,
     what: &'static str,
     /// Of that many steps it does one: what a step costs differs.
@@ -34,7 +37,11 @@ struct Ran {
 impl Long {
     fn file(&self) -> String {
         let folder = self.package.trim_start_matches("pluvio-");
-        format!("crates/{folder}/tests/{}.rs", self.test)
+        let (program, test) = (self.program, self.test);
+        match program == test {
+            true => format!("crates/{folder}/tests/{test}.rs"),
+            false => format!("crates/{folder}/tests/{program}/{test}.rs"),
+        }
     }
 }
 
@@ -42,42 +49,49 @@ impl Long {
 const LONG: [Long; 7] = [
     Long {
         package: "pluvio-log",
+        program: "log",
         test: "model",
         what: "a replicated log against a map, with power cuts and a memory that refuses",
         divided_by: 20,
     },
     Long {
         package: "pluvio-log",
+        program: "log",
         test: "full_memory",
         what: "deletes and overwrites in a full memory, and in one that refuses",
         divided_by: 1,
     },
     Long {
         package: "pluvio-log",
+        program: "log",
         test: "full_threads",
         what: "the same by several writers, with cleaners and replication in threads of their own",
         divided_by: 10,
     },
     Long {
         package: "pluvio-store",
+        program: "store",
         test: "embedded_full",
         what: "the embedded store with its memory full, by one writer and by several, against maps, and what its sink has",
         divided_by: 4,
     },
     Long {
         package: "pluvio-store",
+        program: "store",
         test: "embedded_model",
         what: "the embedded store against a map",
         divided_by: 1,
     },
     Long {
         package: "pluvio-store",
+        program: "store",
         test: "read_back",
         what: "damaged segments with right checksums",
         divided_by: 1,
     },
     Long {
         package: "pluvio-format",
+        program: "garbage",
         test: "garbage",
         what: "damaged entries with right checksums",
         divided_by: 1,
@@ -150,7 +164,10 @@ fn test(root: &Path, long: &Long) -> Command {
     let mut test = Command::new(program());
     test.current_dir(root)
         .args(["test", "--locked", "--profile", "test-fast"])
-        .args(["--package", long.package, "--test", long.test]);
+        .args(["--package", long.package, "--test", long.program]);
+    if long.program != long.test {
+        test.arg(format!("{}::", long.test));
+    }
     test
 }
 

@@ -23,9 +23,9 @@ const CRATES: [&str; 4] = [
     "pluvio-log",
     "pluvio-store",
 ];
-/// Beside the tests within the crates, those that have threads: the others take long and show
-/// nothing.
-const TESTS: [&str; 3] = ["threads", "full_threads", "embedded_threads"];
+/// Beside the tests within the crates, those of files of this name in these programs: the others
+/// take long and show nothing.
+const THREADS: &[&str] = &["--test=log", "--test=store", "threads::"];
 /// Of each writer of the tests that read `PLUVIO_STEPS`: enough to fill the memory and to clean it
 /// several times over.
 const STEPS: &str = "300";
@@ -39,22 +39,30 @@ const PROPTEST_CASES: &str = "16";
 /// The source of the standard library is missing.
 pub fn run(root: &Path, words: &[&str]) -> Result<bool> {
     check_source()?;
+    if !words.is_empty() {
+        return run_words(root, words);
+    }
+    let crates = CRATES.map(|name| format!("--package={name}"));
+    let crates: Vec<&str> = crates.iter().map(String::as_str).collect();
+    // Models with threads that a checker schedules: one runs at a time, so there is nothing to see.
+    let inside = run_words(
+        root,
+        &[&crates, &["--lib", "--", "--skip", "model::"][..]].concat(),
+    )?;
+    let beside = run_words(root, &[&crates, THREADS].concat())?;
+    Ok(inside && beside)
+}
+
+/// `cargo test` with these words, under the sanitizer.
+fn run_words(root: &Path, words: &[&str]) -> Result<bool> {
     let suppressions = root.join("lab/xtask/tsan-suppressions.txt");
     let mut test = Command::new(program());
     test.current_dir(root)
         .args(["test", "--locked", "--profile", "test-fast"])
         .args(["-Zbuild-std", "--target", &host()?])
         .arg("--target-dir")
-        .arg(Metadata::load(root)?.target.join("tsan"));
-    if words.is_empty() {
-        test.args(CRATES.iter().flat_map(|name| ["-p", name]));
-        test.arg("--lib");
-        test.args(TESTS.iter().flat_map(|name| ["--test", name]));
-        // Models with threads that a checker schedules: one runs at a time, so there is nothing to
-        // see.
-        test.args(["--", "--skip", "model::"]);
-    }
-    test.args(words)
+        .arg(Metadata::load(root)?.target.join("tsan"))
+        .args(words)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=thread")
         .env("PROPTEST_CASES", PROPTEST_CASES)

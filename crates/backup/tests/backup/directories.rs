@@ -1,0 +1,435 @@
+//! A backup with two data directories, each on a device of its own.
+
+use crate::support::{CLUSTER, CORE, Image, MASTER, Node, replicas};
+use pluvio_backup::{Backup, BackupError, BackupOptions, DataDirectory, DirectoryStats};
+use pluvio_env::{Address, Frame, Handled, Listening, Peer, Service};
+use pluvio_format::SegmentKind::{Head, Side};
+use pluvio_sim::{Device, DeviceMode, DeviceSwitch};
+use pluvio_units::{ReplicationEpoch, SegmentId, ServerId};
+use pluvio_wire::{
+    Answer, FatalKind, FreeReplica, IsReplicaNeeded, IsReplicaNeededReply, Opcode, Refusal,
+    ReplicasLost, StartRecovery, WriteReplica, decode, handled,
+};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const SECOND: &str = "second/";
+
+/// A machine with two devices.
+struct Machine {
+    node: Node,
+    switches: [DeviceSwitch; 2],
+    options: BackupOptions,
+}
+
+impl Machine {
+    fn new(seed: u64) -> Self {
+        let mut machine = Self {
+            node: Node::new(seed),
+            switches: Default::default(),
+            options: BackupOptions::default(),
+        };
+        machine.plug();
+        machine
+    }
+
+    fn plug(&mut self) {
+        let disk = Arc::clone(&self.node.env.disk);
+        let second = Device::of(Arc::clone(&disk), SECOND, self.switches[1].clone());
+        self.node.env.disk = Device::of(disk, "", self.switches[0].clone());
+        self.options.further = vec![DataDirectory {
+            name: "/second".to_owned(),
+            disk: second,
+        }];
+    }
+
+    fn start(&self) -> Backup {
+        self.node.start_with(self.options.clone())
+    }
+
+    fn restart(&mut self) -> Backup {
+        self.node.sim.crash(self.node.process);
+        self.node.restart();
+        self.plug();
+        self.start()
+    }
+
+    fn write(&self, backup: &Backup, request: WriteReplica) -> Result<(), Refusal> {
+        self.node.write(backup, request)
+    }
+
+    /// Writes closed side segments.
+    fn fill(&self, backup: &Backup, segments: std::ops::Range<u64>) {
+        for segment in segments {
+            let request = Image::new(segment, Side, 3).whole(segment, Side);
+            self.write(backup, request).unwrap();
+        }
+    }
+
+    fn free(&self, backup: &Backup, segment: u64) {
+        let request = FreeReplica {
+            cluster: CLUSTER,
+            master: MASTER,
+            segment: SegmentId(segment),
+        };
+        let backup = backup.clone();
+        let freed = async move { backup.free_replica(CORE, request).await };
+        assert_eq!(self.node.run(freed), Ok(()));
+    }
+
+    /// The segments whose frames lie in the second data directory.
+    fn in_second(&self) -> Vec<u64> {
+        self.segments_below(&format!("{SECOND}frames/"))
+    }
+
+    fn in_first(&self) -> Vec<u64> {
+        self.segments_below("frames/")
+    }
+
+    fn segments_below(&self, folder: &str) -> Vec<u64> {
+        let files = self.node.sim.files(self.node.process);
+        let names = files.iter().filter_map(|path| path.strip_prefix(folder));
+        let segment = |name: &str| u64::from_str_radix(name.split_once('-')?.1, 16).ok();
+        names.filter_map(segment).collect()
+    }
+
+    fn run_for(&self, seconds: u64) {
+        self.node.sim.run_for(Duration::from_secs(seconds));
+    }
+
+    /// Starts a master that notes what it is told.
+    fn master(&self) -> (Arc<Mutex<Vec<u64>>>, Listening) {
+        let told = Arc::<Mutex<Vec<u64>>>::default();
+        let master = self.node.sim.process("master");
+        let (network, service) = (master.env.network, Told(Arc::clone(&told)));
+        let listens = async move {
+            let address = Address::from("server-3");
+            network.listen(&address, Arc::new(service)).await
+        };
+        let port = self
+            .node
+            .sim
+            .block_on(master.id, listens, Duration::from_secs(1));
+        (told, port.expect("ends").expect("listens"))
+    }
+}
+
+/// A master that needs everything.
+struct Told(Arc<Mutex<Vec<u64>>>);
+
+impl Service for Told {
+    fn handle(&self, _peer: Peer, request: Frame) -> Handled {
+        if request.opcode == Opcode::IsReplicaNeeded as u16 {
+            let (_, question) = decode::<IsReplicaNeeded>(&request).unwrap();
+            let needed = vec![true; question.segments.len()];
+            return handled::<IsReplicaNeeded>(Answer::Now(Ok(IsReplicaNeededReply { needed })));
+        }
+        let (_, message) = decode::<ReplicasLost>(&request).expect("is that message");
+        assert_eq!((message.cluster, message.backup), (CLUSTER, ServerId(1)));
+        let mut told = self.0.lock().unwrap();
+        told.extend(message.segments.iter().map(|s| s.0));
+        handled::<ReplicasLost>(Answer::Now(Ok(())))
+    }
+}
+
+fn offered(machine: &Machine, backup: &Backup) -> Vec<u64> {
+    let replicas = replicas(&machine.node, backup);
+    let mut offered: Vec<u64> = replicas.iter().map(|r| r.segment.0).collect();
+    offered.sort_unstable();
+    offered
+}
+
+fn left(backup: &Backup) -> Vec<bool> {
+    let directories = backup.directories();
+    directories.iter().map(|d| d.left.is_some()).collect()
+}
+
+#[test]
+fn frames_are_spread_and_found_again() {
+    let mut machine = Machine::new(1);
+    let backup = machine.start();
+    machine.fill(&backup, 1..41);
+    let (first, second) = (machine.in_first(), machine.in_second());
+    assert!(
+        first.len() >= 10 && second.len() >= 10,
+        "{first:?} {second:?}"
+    );
+    let held: Vec<u64> = backup.directories().iter().map(|d| d.frames).collect();
+    assert_eq!(held, [first.len() as u64, second.len() as u64]);
+    machine.node.sim.power_loss(machine.node.process);
+    let backup = machine.restart();
+    for segment in [first[0], second[0]] {
+        machine.free(&backup, segment);
+    }
+    let mut rest = [&first[1..], &second[1..]].concat();
+    rest.sort_unstable();
+    assert_eq!(offered(&machine, &backup), rest);
+    assert_eq!(
+        (machine.in_first().len(), machine.in_second().len()),
+        (first.len() - 1, second.len() - 1)
+    );
+    let bytes: u64 = backup.directories().iter().map(|d| d.frame_bytes).sum();
+    assert_eq!(bytes, backup.stats().frame_bytes);
+}
+
+// shows: BACKUP-14
+#[test]
+fn a_data_directory_that_fails_is_left_in_seconds_and_its_masters_are_told() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-leaves-directory"]);
+    for failing in [1, 0] {
+        let mut machine = Machine::new(2);
+        let (told, _port) = machine.master();
+        let backup = machine.start();
+        machine.fill(&backup, 1..21);
+        let image = Image::new(50, Head, 10);
+        machine
+            .write(&backup, image.request(50, Head, 0, 1))
+            .unwrap();
+        let lost = match failing {
+            0 => machine.in_first(),
+            _ => machine.in_second(),
+        };
+        machine.switches[failing].set(DeviceMode::Fails);
+        // Frames are refused until it is left; none is acknowledged that is lost then.
+        let mut written = Vec::new();
+        for segment in 100..120 {
+            let request = Image::new(segment, Side, 3).whole(segment, Side);
+            match machine.write(&backup, request) {
+                Ok(()) => written.push(segment),
+                Err(refusal) => assert_eq!(refusal.fatal_kind(), Some(FatalKind::NotFound)),
+            }
+        }
+        if lost.contains(&50) {
+            // The others may all have gone to the directory that has less.
+            let rest = machine.write(&backup, image.request(50, Head, 1, 2));
+            assert_eq!(rest.unwrap_err().fatal_kind(), Some(FatalKind::NotFound));
+        }
+        machine.run_for(10);
+        let mut expected = [false; 2];
+        expected[failing] = true;
+        assert_eq!(left(&backup), expected);
+        let mut known = told.lock().unwrap().clone();
+        known.sort_unstable();
+        known.dedup();
+        let is_lost = |segment: &u64| lost.contains(segment);
+        assert!(
+            lost.iter().all(|segment| known.contains(segment)),
+            "{known:?}"
+        );
+        // The rest of an open frame is refused where it was lost, and taken where it is.
+        let rest = machine.write(&backup, image.request(50, Head, 1, 2));
+        match is_lost(&50) {
+            true => assert_eq!(rest.unwrap_err().fatal_kind(), Some(FatalKind::NotFound)),
+            false => assert_eq!(rest, Ok(())),
+        }
+        machine.fill(&backup, 200..210);
+        // A master may free what it has replaced, though the file stays.
+        machine.free(&backup, lost[0]);
+        let all = (1..21).chain([50]).chain(written.clone()).chain(200..210);
+        let expected: Vec<u64> = all.filter(|segment| !known.contains(segment)).collect();
+        assert_eq!(offered(&machine, &backup), expected);
+        // The next life has them again.
+        machine.switches[failing].set(DeviceMode::Works);
+        let backup = machine.restart();
+        assert_eq!(left(&backup), [false; 2]);
+        let found = offered(&machine, &backup);
+        let mut expected: Vec<u64> = (1..21).chain([50]).chain(written).chain(200..210).collect();
+        expected.retain(|segment| !found.contains(segment));
+        assert_eq!(expected, Vec::<u64>::new(), "found again");
+    }
+}
+
+// shows: BACKUP-14
+#[test]
+fn a_data_directory_that_hangs_is_left_and_nobody_waits_for_it() {
+    let machine = Machine::new(3);
+    let backup = machine.start();
+    let heads: Vec<u64> = (2..12).collect();
+    for head in &heads {
+        machine
+            .write(&backup, image_of(*head).request(*head, Head, 0, 1))
+            .unwrap();
+    }
+    let lost = machine.in_second();
+    assert!(!lost.is_empty() && lost.len() < heads.len());
+    machine.switches[1].set(DeviceMode::Hangs);
+    let results = Arc::<Mutex<Vec<_>>>::default();
+    for head in heads.clone() {
+        let (writer, request) = (backup.clone(), image_of(head).request(head, Head, 1, 2));
+        let results = Arc::clone(&results);
+        machine
+            .node
+            .sim
+            .spawn(machine.node.process, "writer", async move {
+                let result = writer.write_replica(CORE, request).await;
+                results.lock().unwrap().push((head, result));
+            });
+    }
+    machine.run_for(5);
+    assert_eq!(left(&backup), [false; 2]);
+    // New frames go elsewhere at once.
+    machine.fill(&backup, 100..110);
+    assert_eq!(machine.in_second(), lost);
+    machine.run_for(10);
+    assert_eq!(left(&backup), [false, true]);
+    let results = results.lock().unwrap().clone();
+    assert_eq!(results.len(), heads.len(), "all were answered");
+    for (head, result) in results {
+        match lost.contains(&head) {
+            true => assert_eq!(result.unwrap_err().fatal_kind(), Some(FatalKind::NotFound)),
+            false => assert_eq!(result, Ok(())),
+        }
+    }
+    // A recovery is told at once.
+    let recovered = backup.clone();
+    let listed = { machine.node }
+        .run(async move { recovered.start_recovery(StartRecovery::of(MASTER)).await })
+        .unwrap();
+    let damaged: Vec<u64> = listed
+        .damaged
+        .iter()
+        .map(|(segment, _)| segment.0)
+        .collect();
+    assert_eq!(damaged, lost);
+}
+
+fn image_of(segment: u64) -> Image {
+    Image::new(segment, Head, 10)
+}
+
+// shows: BACKUP-14
+#[test]
+fn the_last_data_directory_is_never_left() {
+    for mode in [DeviceMode::Fails, DeviceMode::Hangs] {
+        let machine = Machine::new(4);
+        let backup = machine.start();
+        machine.fill(&backup, 1..11);
+        for switch in &machine.switches {
+            switch.set(mode);
+        }
+        for segment in 100..110 {
+            let (writer, request) = (
+                backup.clone(),
+                Image::new(segment, Side, 3).whole(segment, Side),
+            );
+            machine
+                .node
+                .sim
+                .spawn(machine.node.process, "writer", async move {
+                    drop(writer.write_replica(CORE, request).await);
+                });
+        }
+        machine.run_for(40);
+        assert!(left(&backup).contains(&false), "{mode:?}");
+        if mode == DeviceMode::Hangs {
+            assert_eq!(left(&backup), [false; 2], "none works, so none is left");
+        }
+    }
+}
+
+#[test]
+fn a_frame_that_one_full_directory_refuses_goes_to_another_one() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-opens-frame-elsewhere"]);
+    let machine = Machine::new(5);
+    let backup = machine.start();
+    machine.switches[1].set(DeviceMode::Full);
+    machine.fill(&backup, 1..21);
+    assert_eq!(machine.in_first().len(), 20);
+    assert_eq!(left(&backup), [false; 2]);
+    machine.switches[1].set(DeviceMode::Works);
+    machine.run_for(6);
+    machine.fill(&backup, 21..31);
+    assert_eq!(machine.in_second(), (21..31).collect::<Vec<_>>());
+    for switch in &machine.switches {
+        switch.set(DeviceMode::Full);
+    }
+    let request = Image::new(40, Side, 3).whole(40, Side);
+    let refusal = machine.write(&backup, request).unwrap_err();
+    assert!(refusal.to_string().contains("space"), "{refusal}");
+}
+
+/// A server started without its second device gets a replica again that lies there, too.
+// shows: BACKUP-14
+#[test]
+fn of_a_replica_that_two_directories_have_the_better_one_is_kept() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-finds-frame-twice"]);
+    for first_is_closed in [true, false] {
+        let mut machine = Machine::new(6);
+        let image = Image::new(2, Head, 10);
+        let further = machine.options.further.clone();
+        // Alone in the second directory, as it was when the first one was lost.
+        machine.node.env.disk = Arc::clone(&further[0].disk);
+        machine.options.further.clear();
+        let backup = machine.start();
+        let mut request = image.request(2, Head, 0, 5);
+        if !first_is_closed {
+            request.epoch = ReplicationEpoch(3);
+        }
+        machine.write(&backup, request).unwrap();
+        machine.node.sim.crash(machine.node.process);
+        machine.node.restart();
+        machine.plug();
+        machine.options.further.clear();
+        let backup = machine.start();
+        let request = match first_is_closed {
+            true => image.whole(2, Head),
+            false => image.request(2, Head, 0, 7),
+        };
+        machine.write(&backup, request).unwrap();
+        assert_eq!(
+            (machine.in_first(), machine.in_second()),
+            (vec![2], vec![2])
+        );
+        let backup = machine.restart();
+        let kept = replicas(&machine.node, &backup);
+        assert_eq!(kept.len(), 1);
+        assert_eq!(
+            (kept[0].closed, kept[0].epoch),
+            match first_is_closed {
+                true => (true, ReplicationEpoch(0)),
+                false => (false, ReplicationEpoch(3)),
+            }
+        );
+        let files = (machine.in_first(), machine.in_second());
+        assert_eq!(
+            files,
+            match first_is_closed {
+                true => (vec![2], vec![]),
+                false => (vec![], vec![2]),
+            }
+        );
+        assert_eq!(backup.stats().frames, 1);
+    }
+}
+
+// shows: BACKUP-14
+#[test]
+fn a_directory_that_fails_at_start_stops_it_unless_it_may_be_left() {
+    let mut machine = Machine::new(7);
+    let backup = machine.start();
+    machine.fill(&backup, 1..11);
+    let there = machine.in_first();
+    machine.node.sim.crash(machine.node.process);
+    machine.node.restart();
+    machine.plug();
+    machine.switches[1].set(DeviceMode::Fails);
+    let error = machine
+        .node
+        .try_start(machine.options.clone())
+        .err()
+        .unwrap();
+    assert!(matches!(error, BackupError::FurtherDisk { .. }), "{error}");
+    assert!(error.to_string().contains("/second"), "{error}");
+    machine.options.leaves_failed = true;
+    machine.options.missing = vec![("/third".to_owned(), "is gone".to_owned())];
+    let backup = machine.start();
+    assert_eq!(left(&backup), [false, true, true]);
+    assert_eq!(offered(&machine, &backup), there);
+    let third = backup.directories()[2].clone();
+    let expected = DirectoryStats {
+        name: "/third".to_owned(),
+        left: Some("is gone".to_owned()),
+        ..DirectoryStats::default()
+    };
+    assert_eq!(third, expected);
+}

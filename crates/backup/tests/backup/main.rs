@@ -1,0 +1,11 @@
+//! Backups: replicas on disks.
+
+#![allow(clippy::unwrap_used)] // a test that fails shall say where
+
+mod directories;
+mod hang;
+mod open_frames;
+mod recovery;
+mod replicas;
+mod speed;
+mod support;

@@ -1,0 +1,13 @@
+//! The log and its cleaner.
+
+#![allow(clippy::unwrap_used)] // a test that fails shall say where
+
+mod ahead;
+mod appending;
+mod full_memory;
+mod full_threads;
+mod model;
+mod parts;
+mod support;
+mod threads;
+mod two_levels;

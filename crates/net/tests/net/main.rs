@@ -1,0 +1,15 @@
+//! Transports over real sockets and memory.
+
+#![allow(clippy::unwrap_used)] // a test that fails shall say where
+
+mod calls;
+mod conformance;
+mod datagrams;
+mod fabric;
+mod holds;
+mod intruders;
+mod posts;
+mod rig;
+mod rings;
+mod streams;
+mod tls;
