@@ -43,6 +43,27 @@ pub fn program() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
+/// What `cargo run` tells a program of the program's own package.
+const OWN_PACKAGE: [&str; 4] = [
+    "CARGO_BIN_",
+    "CARGO_CRATE_",
+    "CARGO_MANIFEST_",
+    "CARGO_PKG_",
+];
+
+/// Cargo, as somebody calls it by hand. Build scripts look at what it tells of a package; with what
+/// is said of this one they would run anew, and so would the compiler.
+pub fn command() -> Command {
+    let mut command = Command::new(program());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if OWN_PACKAGE.iter().any(|own| text.starts_with(own)) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
 /// The repository's root: the parent of the folder that holds the crates.
 ///
 /// # Errors
@@ -65,7 +86,7 @@ impl Metadata {
     /// # Errors
     /// Cargo fails, for example because `Cargo.lock` does not fit the manifests.
     pub fn load(root: &Path) -> Result<Self> {
-        let output = Command::new(program())
+        let output = command()
             .current_dir(root)
             .args([
                 "metadata",

@@ -13,7 +13,7 @@
 //!   there (SETUP-1, SETUP-2).
 
 use super::seeds;
-use crate::cargo::{Metadata, program};
+use crate::cargo::{self, Metadata};
 use crate::process::{now, run_seen};
 use crate::setup::{self, Tools};
 use anyhow::{Context, Result, bail};
@@ -222,7 +222,7 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
 }
 
 fn test_command(root: &Path) -> Command {
-    let mut command = Command::new(program());
+    let mut command = cargo::command();
     command
         .current_dir(root)
         .args(["test", "--locked", "--profile", "test-fast"]);

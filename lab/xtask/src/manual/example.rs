@@ -5,7 +5,7 @@
 //! helpers of its tests. Building them here would make `cargo xtask` slow to start. This builds
 //! `pluvio` and the example and hands the flags on; the exit code is the example's.
 
-use crate::cargo::{Metadata, program};
+use crate::cargo::{self, Metadata};
 use crate::process::succeeds;
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -31,7 +31,7 @@ pub fn run(
     flags: &[&str],
 ) -> Result<bool> {
     let folder = Metadata::load(root)?.target.join(profile);
-    let mut build = Command::new(program());
+    let mut build = cargo::command();
     build
         .current_dir(root)
         .args(["build", "--locked", "--profile", profile])

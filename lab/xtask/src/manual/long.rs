@@ -5,7 +5,7 @@
 //! running. The last lines are a table as `docs/measurements` has them. Not part of CI: a million
 //! steps take some minutes on two processors.
 
-use crate::cargo::program;
+use crate::cargo;
 use crate::process::{now, succeeds};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -161,7 +161,7 @@ fn markdown(table: &[Ran]) -> String {
 
 /// The tests of one file.
 fn test(root: &Path, long: &Long) -> Command {
-    let mut test = Command::new(program());
+    let mut test = cargo::command();
     test.current_dir(root)
         .args(["test", "--locked", "--profile", "test-fast"])
         .args(["--package", long.package, "--test", long.program]);

@@ -9,7 +9,7 @@
 //! The machine should be quiet. An experiment that fails is told of and left out; the others go on.
 //! They leave out themselves the peers that are missing (`cargo xtask setup --peers`).
 
-use crate::cargo::{Metadata, program};
+use crate::cargo::{self, Metadata};
 use crate::process::{now, succeeds};
 use anyhow::{Context, Result, bail};
 use std::io::ErrorKind;
@@ -235,7 +235,7 @@ fn asked(root: &Path, mut flags: &[&str]) -> Result<Asked> {
 }
 
 fn build(root: &Path) -> Result<PathBuf> {
-    let mut build = Command::new(program());
+    let mut build = cargo::command();
     build
         .current_dir(root)
         .args(["build", "--release", "--locked"]);

@@ -11,7 +11,7 @@
 //! - Nor does it see what assembly loads (`pluvio_memory::words_with_top`): that those loads are
 //!   glimpses, which decide nothing, is for the reader of the index.
 
-use crate::cargo::{Metadata, host, program};
+use crate::cargo::{self, Metadata, host};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,7 +56,7 @@ pub fn run(root: &Path, words: &[&str]) -> Result<bool> {
 /// `cargo test` with these words, under the sanitizer.
 fn run_words(root: &Path, words: &[&str]) -> Result<bool> {
     let suppressions = root.join("lab/xtask/tsan-suppressions.txt");
-    let mut test = Command::new(program());
+    let mut test = cargo::command();
     test.current_dir(root)
         .args(["test", "--locked", "--profile", "test-fast"])
         .args(["-Zbuild-std", "--target", &host()?])

@@ -23,14 +23,13 @@ mod place;
 mod results;
 mod suites;
 
-use crate::cargo::{Metadata, program};
+use crate::cargo::{self, Metadata};
 use crate::process::succeeds;
 use anyhow::{Result, bail};
 use left_out::LeftOut;
 use place::{Place, Server, System};
 use results::{Counts, Outcome};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use suites::{SUITES, Suite};
 
 /// The binary that is tested, instead of one that is built here.
@@ -114,7 +113,7 @@ fn binary(root: &Path) -> Result<PathBuf> {
     if let Some(binary) = std::env::var_os(BINARY) {
         return Ok(binary.into());
     }
-    let mut build = Command::new(program());
+    let mut build = cargo::command();
     build.current_dir(root);
     build.args(["build", "--locked", "--profile", "test-fast"]);
     if !succeeds(build.args(["--package", "pluvio", "--bin", "pluvio"])) {

@@ -1,7 +1,7 @@
 //! The Debian package: built by cargo-deb, installed, run as its user, upgraded, removed, purged.
 
 use super::{Done, Place, is_root, said, sbom};
-use crate::cargo::program;
+use crate::cargo::{self, program};
 use crate::process::{run_limited, succeeds, succeeds_quietly};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -179,7 +179,7 @@ fn cargo_deb(place: &Place) -> Option<PathBuf> {
     if runs(&own) {
         return Some(own);
     }
-    let mut install = Command::new(program());
+    let mut install = cargo::command();
     install.args(["install", "--locked", name, "--version", version, "--root"]);
     (succeeds(install.arg(place.tools())) && runs(&own)).then_some(own)
 }

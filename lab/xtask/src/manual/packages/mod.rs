@@ -18,7 +18,7 @@ mod deb;
 mod image;
 mod sbom;
 
-use crate::cargo::{Metadata, program};
+use crate::cargo::{self, Metadata};
 use crate::process::{run_limited, succeeds, succeeds_quietly};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ impl Place {
 
     /// Builds the program.
     fn build(&self, flags: &[&str]) -> Result<()> {
-        let mut build = Command::new(program());
+        let mut build = cargo::command();
         build.current_dir(&self.root);
         build.args(["build", "--locked", "--profile", self.profile]);
         build.args(["--package", "pluvio", "--bin", "pluvio", "--features", "s3"]);
@@ -165,12 +165,12 @@ fn is_root() -> bool {
 /// be had.
 fn licences(place: &Place) -> Result<Done> {
     let deny = |check: &[&str]| {
-        let mut command = Command::new(program());
+        let mut command = cargo::command();
         command.current_dir(&place.root).args(["deny", "check"]);
         command.args(check);
         command
     };
-    if !succeeds_quietly(Command::new(program()).args(["deny", "--version"])) {
+    if !succeeds_quietly(cargo::command().args(["deny", "--version"])) {
         return Ok(Done::Skipped(
             "cargo-deny is not installed: `cargo install --locked cargo-deny`".into(),
         ));
