@@ -38,7 +38,7 @@ fn equal_seeds_give_equal_reports_with_all_faults() {
 #[test]
 fn clusters_survive_all_faults() {
     let (mut done, mut rejected) = (BTreeSet::new(), BTreeSet::new());
-    let mut mapped_reads = 0;
+    let (mut mapped_reads, mut reads) = (0, 0);
     for seed in 0..10 {
         let report = run(&options(seed, 300, Faults::all()));
         expect_ok(&report);
@@ -46,11 +46,15 @@ fn clusters_survive_all_faults() {
         done.extend(counts.clone().filter(|(_, c)| c.done > 0).map(|(k, _)| *k));
         rejected.extend(counts.filter(|(_, c)| c.rejected > 0).map(|(k, _)| *k));
         assert!(report.plan.mapped_reads || report.mapped_reads == 0);
-        mapped_reads += report.mapped_reads;
+        if report.plan.mapped_reads {
+            mapped_reads += report.mapped_reads;
+            let plain = report.operations.get(&OperationKind::Read);
+            reads += plain.map_or(0, |count| count.done);
+        }
     }
     assert!(
-        mapped_reads > 0,
-        "no client has read the memory of a server"
+        mapped_reads * 4 > reads,
+        "where clients may read the memory of servers, they do: {mapped_reads} of {reads}"
     );
     // What only some of the plans have.
     use OperationKind::{ConditionalRead, IncrementFloat, MultiRead};
@@ -58,30 +62,6 @@ fn clusters_survive_all_faults() {
     for kind in [ConditionalRead, MultiRead] {
         assert!(rejected.contains(&kind), "{kind:?}: {rejected:?}");
     }
-}
-
-/// Where clients may read the memory of servers, they read a good part there; some of it when its
-/// server has died, and until its lease is over.
-#[test]
-fn clients_read_the_memory_of_servers_that_live_and_that_have_died() {
-    let faults: Faults = [Fault::Crash, Fault::Restart].into_iter().collect();
-    let (mut reads, mut mapped, mut of_dead) = (0, 0, 0);
-    for seed in 0..60 {
-        if seed >= 10 && of_dead > 0 {
-            break;
-        }
-        let report = run(&options(seed, 300, faults.clone()));
-        expect_ok(&report);
-        if !report.plan.mapped_reads {
-            continue;
-        }
-        let one = report.operations.get(&OperationKind::Read);
-        reads += one.map_or(0, |count| count.done);
-        mapped += report.mapped_reads;
-        of_dead += report.mapped_reads_of_dead;
-    }
-    assert!(mapped * 4 > reads, "{mapped} of {reads}");
-    assert!(of_dead > 0, "nobody read the memory of a dead server");
 }
 
 #[test]

@@ -135,7 +135,7 @@ impl Nodes {
             coordinators: Vec::new(),
             servers: Vec::new(),
             expelled: 0,
-            memories: Memories::new(plan),
+            memories: Memories::default(),
         };
         for number in 0..plan.coordinators {
             let name = coordinator_address(number);

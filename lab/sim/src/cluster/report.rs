@@ -53,8 +53,6 @@ pub struct RunReport {
     pub expelled: u64,
     /// Reads that clients did in the memory of servers.
     pub mapped_reads: u64,
-    /// Of these, those of servers that were dead, and whose leases were not over.
-    pub mapped_reads_of_dead: u64,
     /// Keys whose histories were shown to be linearizable.
     pub keys_linearizable: u64,
     /// Keys whose histories were too tangled to tell.

@@ -147,7 +147,7 @@ pub fn run_traced(
     }
     let mut nemesis = Nemesis::new(options.seed, &plan, &options.keep);
     let mut expelled = 0;
-    let (mut mapped_reads, mut of_dead) = (0, 0);
+    let mut mapped_reads = 0;
     let marks = Marks::count();
     let mut reached = None;
     guarded(&journal, || {
@@ -155,8 +155,7 @@ pub fn run_traced(
         cluster.work(&mut nemesis);
         let healthy = cluster.quiet(&mut nemesis);
         expelled = cluster.nodes.expelled;
-        let memories = &cluster.nodes.memories;
-        (mapped_reads, of_dead) = (memories.reads(), memories.reads_of_dead());
+        mapped_reads = cluster.nodes.memories.reads();
         // What the checkers do reaches branches, too.
         reached = Some(marks.reached());
         if healthy {
@@ -166,7 +165,6 @@ pub fn run_traced(
     let mut report = report(options, &plan, &sim, &journal, &nemesis, expelled);
     let reached = reached.unwrap_or_else(|| marks.reached()).into_iter();
     report.mapped_reads = mapped_reads;
-    report.mapped_reads_of_dead = of_dead;
     report.marks = reached
         .map(|(name, times)| (name.to_owned(), times))
         .collect();
@@ -225,7 +223,6 @@ fn report(
         recoveries: closed.recoveries,
         expelled,
         mapped_reads: 0,
-        mapped_reads_of_dead: 0,
         keys_linearizable: verdict.linearizable,
         keys_undecided: verdict.undecided,
         trace_hash: format!("{:016x}", sim.trace_hash()),
