@@ -372,7 +372,7 @@ impl Directory {
         self.health().trial.map_or(0, |trial| trial.seconds)
     }
 
-    /// What trials say against it while it is used.
+    /// The complaint of trials about it while it is used.
     pub(crate) fn trouble(&self) -> Option<String> {
         if self.is_left() {
             return None;
