@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A write that takes longer will not end: a disk that is merely slow takes less. Masters have left
-/// its replica behind long since.
+/// A write that takes longer will not end, nor will a trial: a disk that is merely slow takes less.
+/// Masters have left its replica behind long since.
 const HANG_MAX: Duration = Duration::from_secs(20);
 /// Between two looks for such a write.
 const HANG_LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -165,16 +165,21 @@ impl Backup {
         self.0.catalogue().check_fence(master).is_err()
     }
 
-    /// Ends when a write to the disk hangs, and says so. The process should then end: masters that
-    /// need this backup wait for it as long as it is there (BACKUP-13).
+    /// Ends when a write to the disk hangs, or a trial of it, and says so. The process should then
+    /// end: masters that need this backup wait for it as long as it is there (BACKUP-13).
     pub async fn hangs(&self) -> String {
         loop {
             self.0.env.clock.sleep(HANG_LOOK_PAUSE).await;
             let now = self.0.env.clock.now();
+            let here = || self.0.directories.iter().filter(|home| !home.is_left());
+            if let Some(home) = here().find(|home| home.trial_seconds() >= HANG_MAX.as_secs()) {
+                pluvio_units::mark("backup-hangs");
+                let (name, seconds) = (&home.name, home.trial_seconds());
+                return format!("its disk hangs: a trial of {name} has not ended for {seconds} s");
+            }
             let busiest = {
                 let catalogue = self.0.catalogue();
-                let here = self.0.directories.iter().filter(|home| !home.is_left());
-                let busy = here.filter_map(|home| catalogue.busiest(home, now));
+                let busy = here().filter_map(|home| catalogue.busiest(home, now));
                 busy.max_by_key(|(_, time)| *time)
             };
             if let Some((key, time)) = busiest.filter(|(_, time)| *time >= HANG_MAX) {
@@ -217,6 +222,7 @@ impl Backup {
             DirectoryStats {
                 name: home.name.clone(),
                 left: home.why_left().map(str::to_owned),
+                trouble: home.trouble(),
                 frames,
                 frame_bytes,
                 room: home.room(),

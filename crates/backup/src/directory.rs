@@ -9,7 +9,7 @@ use core::future::pending;
 use core::pin::pin;
 use core::time::Duration;
 use futures_util::future::{Either, select};
-use pluvio_env::{Disk, DiskError, Env, Moment, OpenMode, timeout};
+use pluvio_env::{Disk, DiskError, Env, Moment, OpenMode};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,9 +18,14 @@ use tokio::sync::Notify;
 /// The directory of all frames below a data directory.
 pub(crate) const FRAMES: &str = "frames";
 const TRIAL: &str = "disk-trial.tmp";
+/// So large that it is written on a thread that may block, wherever small writes go.
 const TRIAL_BYTES: usize = 64 << 10;
-/// A trial that takes longer has failed.
-const TRIAL_MAX: Duration = Duration::from_secs(5);
+/// Between the begins of two trials, where nothing asks for one earlier.
+const TRIAL_PAUSE: Duration = Duration::from_secs(5);
+/// A trial that takes longer has failed, in seconds.
+const TRIAL_SECONDS_MAX: u64 = 10;
+/// The same after an error.
+const TRIAL_AFTER_ERROR_SECONDS_MAX: u64 = 5;
 /// This number of errors within [`ERRORS_TIME`] is too large, also if trials succeed.
 const ERRORS_MAX: usize = 3;
 const ERRORS_TIME: Duration = Duration::from_secs(60);
@@ -78,7 +83,12 @@ struct Health {
     failed_until: Option<Moment>,
     /// When it failed, newest last.
     errors: VecDeque<Moment>,
-    on_trial: bool,
+    /// The trial that is under way: one at a time, and until its disk has answered.
+    trial: Option<Trial>,
+    /// When the last one began.
+    tried: Option<Moment>,
+    /// Why the last one that ended has failed.
+    trouble: Option<String>,
     /// It is being asked how much room it has.
     asked_for_room: bool,
     /// Requests under way beside writes, by number, and since when.
@@ -86,6 +96,40 @@ struct Health {
     last_number: u64,
     /// Bytes that the file system has left, if it says that.
     room: Option<u64>,
+}
+
+/// A trial that is under way.
+#[derive(Clone, Copy)]
+struct Trial {
+    /// There was an error, which it judges.
+    after_error: bool,
+    /// Looks at it so far, one a second. Not what the clock shows: a process that stood still
+    /// accuses no disk.
+    seconds: u64,
+}
+
+impl Trial {
+    fn is_late(&self) -> bool {
+        let most = match self.after_error {
+            true => TRIAL_AFTER_ERROR_SECONDS_MAX,
+            false => TRIAL_SECONDS_MAX,
+        };
+        self.seconds >= most
+    }
+
+    fn why(&self) -> String {
+        format!("a trial has not ended for {} s", self.seconds)
+    }
+}
+
+/// A trial that has failed.
+pub(crate) struct Failed {
+    /// For people.
+    pub(crate) why: String,
+    /// It judged an error, and there is no further trial.
+    pub(crate) is_final: bool,
+    /// The one before had not failed.
+    pub(crate) is_new: bool,
 }
 
 /// What an error asks for.
@@ -207,10 +251,11 @@ impl Directory {
         }
     }
 
-    /// For how long the oldest of that is under way.
+    /// For how long the oldest of that is under way, or a trial.
     pub(crate) fn others_for(&self, now: Moment) -> Duration {
+        let trial = Duration::from_secs(self.trial_seconds());
         let oldest = self.health().under_way.values().min().copied();
-        oldest.map_or(Duration::ZERO, |since| now.since(since))
+        oldest.map_or(trial, |since| now.since(since).max(trial))
     }
 
     /// It is full.
@@ -232,45 +277,118 @@ impl Directory {
         if health.errors.len() >= ERRORS_MAX {
             return AfterError::Leave;
         }
-        match core::mem::replace(&mut health.on_trial, true) {
-            true => AfterError::Nothing,
-            false => AfterError::Trial,
+        match &mut health.trial {
+            Some(under_way) => {
+                under_way.after_error = true;
+                AfterError::Nothing
+            }
+            none => {
+                *none = Some(Trial {
+                    after_error: true,
+                    seconds: 0,
+                });
+                health.tried = Some(now);
+                AfterError::Trial
+            }
         }
     }
 
-    /// Whether its disk does what a disk should. A full one does.
+    /// Whether it is time for a trial without an error: [`Self::trial`] is then to be called.
+    pub(crate) fn begin_trial(&self, now: Moment) -> bool {
+        let mut health = self.health();
+        let is_early = |began: Moment| now.since(began) < TRIAL_PAUSE;
+        if self.is_left() || health.trial.is_some() || health.tried.is_some_and(is_early) {
+            return false;
+        }
+        health.trial = Some(Trial {
+            after_error: false,
+            seconds: 0,
+        });
+        health.tried = Some(now);
+        true
+    }
+
+    /// Finds out whether its disk does what a disk should. A full one does. Ends when the disk has
+    /// answered, however late, or when the directory is left.
     ///
     /// # Errors
-    /// Why not, for people.
-    pub(crate) async fn trial(&self) -> Result<(), String> {
-        let disk = &*self.env.disk;
-        let work = async {
-            disk.remove(TRIAL).await?;
-            let file = disk.open(TRIAL, OpenMode::New).await?;
-            file.write_at(0, Bytes::from(vec![0xa5; TRIAL_BYTES]))
-                .await?;
-            file.sync().await?;
-            file.read_at(0, TRIAL_BYTES).await?;
-            disk.remove(TRIAL).await?;
-            disk.sync_directory(FRAMES).await
+    /// It does not.
+    pub(crate) async fn trial(&self) -> Result<(), Failed> {
+        let after_error = self.health().trial.is_some_and(|trial| trial.after_error);
+        let outcome = self.unless_left(self.try_disk(after_error)).await;
+        let mut health = self.health();
+        let trial = health.trial.take();
+        let error = match outcome {
+            None | Some(Ok(()) | Err(DiskError::Full { .. } | DiskError::TooManyFiles { .. })) => {
+                None
+            }
+            Some(Err(error)) => Some(error.to_string()),
         };
-        let outcome = timeout(&*self.env.clock, TRIAL_MAX, work).await;
-        self.health().on_trial = false;
-        match outcome {
-            Ok(Ok(()) | Err(DiskError::Full { .. } | DiskError::TooManyFiles { .. })) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!(
-                "a trial has not ended for {} s",
-                TRIAL_MAX.as_secs()
-            )),
+        let before = core::mem::replace(&mut health.trouble, error.clone());
+        drop(health);
+        match error {
+            Some(why) => Err(Failed {
+                why,
+                is_final: trial.is_some_and(|trial| trial.after_error),
+                is_new: before.is_none(),
+            }),
+            None => {
+                if before.is_some() && !self.is_left() {
+                    tracing::info!(directory = self.name, "a data directory works again");
+                }
+                Ok(())
+            }
         }
+    }
+
+    async fn try_disk(&self, after_error: bool) -> Result<(), DiskError> {
+        static DATA: [u8; TRIAL_BYTES] = [0xa5; TRIAL_BYTES];
+        let disk = &*self.env.disk;
+        if after_error {
+            disk.remove(TRIAL).await?;
+        }
+        // Without an error the file stays: to overwrite it is one write for most file systems.
+        let file = disk.open(TRIAL, OpenMode::Create).await?;
+        file.write_at(0, Bytes::from_static(&DATA)).await?;
+        file.sync().await?;
+        file.read_at(0, TRIAL_BYTES).await?;
+        if after_error {
+            disk.remove(TRIAL).await?;
+            disk.sync_directory(FRAMES).await?;
+        }
+        Ok(())
+    }
+
+    /// A second has passed. Says why the directory is to be left, if its trial is late.
+    pub(crate) fn look_at_trial(&self) -> Option<String> {
+        let mut health = self.health();
+        let trial = health.trial.as_mut()?;
+        trial.seconds += 1;
+        trial.is_late().then(|| trial.why())
+    }
+
+    /// For how many seconds its trial is under way, 0 without one.
+    pub(crate) fn trial_seconds(&self) -> u64 {
+        self.health().trial.map_or(0, |trial| trial.seconds)
+    }
+
+    /// The complaint of trials about it while it is used.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        if self.is_left() {
+            return None;
+        }
+        let health = self.health();
+        let late = health.trial.filter(Trial::is_late);
+        late.map(|trial| trial.why())
+            .or_else(|| health.trouble.clone())
     }
 
     /// Whether nothing speaks against it, beside what is under way.
     pub(crate) fn is_well(&self, now: Moment) -> bool {
         let health = self.health();
         let failed = health.failed_until.is_some_and(|until| until > now);
-        !self.is_left() && !health.on_trial && !failed
+        let on_trial = health.trial.is_some_and(|trial| trial.after_error);
+        !self.is_left() && !on_trial && !failed
     }
 
     /// Whether it was full a moment ago.

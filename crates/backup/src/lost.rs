@@ -2,7 +2,7 @@
 //! they have lost with it (BACKUP-14).
 
 use crate::backup::{Backup, Inner};
-use crate::directory::{AfterError, Directory};
+use crate::directory::{AfterError, Directory, Failed};
 use crate::frame::ReplicaKey;
 use crate::stats::count;
 use core::time::Duration;
@@ -35,16 +35,20 @@ impl Inner {
                 let why = "its disk has failed again and again".to_owned();
                 let _stays_where_no_other_works = me.leave(home, &why);
             }
-            AfterError::Trial => {
-                let home = Arc::clone(home);
-                let tasks = Arc::clone(&self.env.tasks);
-                tasks.spawn(CoreId(0), "disk trial", async move {
-                    if let Err(why) = home.trial().await {
-                        let _stays_where_no_other_works = me.leave(&home, &why);
-                    }
-                });
-            }
+            AfterError::Trial => self.begin_trial(home),
         }
+    }
+
+    /// A trial of a data directory. It may never end, so it keeps nobody from ending.
+    fn begin_trial(&self, home: &Arc<Directory>) {
+        let (me, home) = (Weak::clone(&self.me), Arc::clone(home));
+        self.env.tasks.spawn(CoreId(0), "disk trial", async move {
+            if let Err(failed) = home.trial().await
+                && let Some(me) = me.upgrade().map(Backup)
+            {
+                me.trial_failed(&home, &failed);
+            }
+        });
     }
 
     /// The backup, if it has other data directories than this one.
@@ -57,9 +61,9 @@ impl Inner {
 }
 
 impl Backup {
-    /// Watches several data directories in the background.
+    /// Watches data directories in the background.
     pub(crate) fn watch_directories(&self) {
-        if self.0.directories.len() < 2 {
+        if self.0.directories.len() < 2 && !self.0.options.tries_idle {
             return;
         }
         let clock = Arc::clone(&self.0.env.clock);
@@ -80,13 +84,41 @@ impl Backup {
     fn look_at_directories(&self) {
         let now = self.0.env.clock.now();
         for home in self.0.directories.iter().filter(|home| !home.is_left()) {
+            let late = home.look_at_trial();
             if self.0.catalogue().hangs(home, now) {
                 let _stays_where_no_other_works = self.leave(home, "its disk hangs");
+            } else if let Some(why) = late
+                && self.leave(home, &why)
+            {
+                pluvio_units::mark("backup-trial-finds-hang");
+            }
+            if self.0.options.tries_idle && home.begin_trial(now) {
+                self.0.begin_trial(home);
+            }
+            if self.0.directories.len() < 2 {
+                continue;
             }
             let (home, tasks) = (Arc::clone(home), &self.0.env.tasks);
             tasks.spawn(CoreId(0), "room of a disk", async move {
                 home.look_at_room().await;
             });
+        }
+    }
+
+    /// The disk of a data directory has failed in a trial: as in a write.
+    fn trial_failed(&self, home: &Arc<Directory>, failed: &Failed) {
+        if failed.is_new {
+            tracing::warn!(
+                directory = home.name,
+                why = failed.why,
+                "a trial of a data directory has failed: look at its device"
+            );
+        }
+        match failed.is_final {
+            true => {
+                let _stays_where_no_other_works = self.leave(home, &failed.why);
+            }
+            false => self.0.disk_failed(home),
         }
     }
 

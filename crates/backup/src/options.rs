@@ -27,6 +27,8 @@ pub struct BackupOptions {
     pub missing: Vec<(String, String)>,
     /// Start also if the disk of one of these fails while it is looked at. It is left then.
     pub leaves_failed: bool,
+    /// Each data directory is tried every few seconds, also when nobody uses it (BACKUP-15).
+    pub tries_idle: bool,
     /// Most bytes of all frames together; one more open is refused as `NoSpace`. Writes to frames
     /// that are open already go on, so the disk should have room for `open_frames_max` segments
     /// more.
@@ -58,6 +60,7 @@ impl Default for BackupOptions {
             further: Vec::new(),
             missing: Vec::new(),
             leaves_failed: false,
+            tries_idle: true,
             frame_bytes_max: u64::MAX,
             open_frames_max: 1024,
             recovery_buffer_bytes: 128 << 20,

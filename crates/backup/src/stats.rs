@@ -42,6 +42,8 @@ pub struct DirectoryStats {
     pub name: String,
     /// Why it was left, if it was (BACKUP-14).
     pub left: Option<String>,
+    /// Why trials of it fail, or hang, while it is used.
+    pub trouble: Option<String>,
     /// Frames in it; if it was left, those that were.
     pub frames: u64,
     /// Bytes of these.

@@ -27,14 +27,18 @@ use pluvio_units::{
 };
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// Attempts of one read whose memory was used again meanwhile. That takes milliseconds, and a read
 /// takes less than one: only a thread that loses its processor in the middle needs a second.
 const ATTEMPTS_MAX: u32 = 4;
 
 /// How long another thread may talk to the owner: two greetings and a map, each with patience.
-const TALK_NS_MAX: u64 = 10_000_000_000;
+const TALK_NS_MAX: u64 = if cfg!(test) {
+    100_000_000
+} else {
+    10_000_000_000
+};
 
 /// Lines of an entry that are asked for before the first is looked at.
 const PREFETCH_LINES: u64 = 3;
@@ -213,7 +217,7 @@ impl Reader {
     /// See [`OpenError`].
     pub fn refresh(&self) -> Result<(), OpenError> {
         let before = self.attached.load().map.number;
-        let mut held = self.talk()?;
+        let mut held = talk(&self.session)?;
         if self.attached.load().map.number != before {
             return Ok(());
         }
@@ -235,26 +239,13 @@ impl Reader {
         Ok(())
     }
 
-    /// The right to talk to the owner. The wait for it ends: a thread of the process that this one
-    /// was forked from may have it, and never gives it back here.
-    fn talk(&self) -> Result<MutexGuard<'_, Option<Session>>, OpenError> {
-        let begin = monotonic_ns();
-        loop {
-            match self.session.try_lock() {
-                Ok(held) => return Ok(held),
-                Err(TryLockError::Poisoned(held)) => return Ok(held.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
-            }
-            if monotonic_ns() - begin > TALK_NS_MAX {
-                return Err(OpenError::Broken(io::ErrorKind::WouldBlock.into()));
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    /// Ends the session. Reads go on as long as the owner lives, with the map that is known.
+    /// Ends the session. Reads go on as long as the owner lives, with the map that is known. Waits
+    /// some seconds at most for another thread that talks to the owner. In a forked child such a
+    /// thread may be missing: then the session stays, which is its parent's.
     pub fn leave(&self) {
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Ok(mut held) = talk(&self.session) {
+            *held = None;
+        }
     }
 
     /// Looks for an object, and lets `into` hold its value. Only after [`Answer::Found`] does its
@@ -318,6 +309,23 @@ impl Reader {
     #[cold]
     fn note_stale(&self, attached: &Attached) {
         self.stale.store(attached.map.number, Ordering::Relaxed);
+    }
+}
+
+/// The right to talk to the owner. The wait for it ends: a thread of the process that this one was
+/// forked from may have it, and never gives it back here.
+fn talk<T>(session: &Mutex<T>) -> Result<MutexGuard<'_, T>, OpenError> {
+    let begin = monotonic_ns();
+    loop {
+        match session.try_lock() {
+            Ok(held) => return Ok(held),
+            Err(TryLockError::Poisoned(held)) => return Ok(held.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        if monotonic_ns() - begin > TALK_NS_MAX {
+            return Err(OpenError::Broken(io::ErrorKind::WouldBlock.into()));
+        }
+        std::thread::yield_now();
     }
 }
 
@@ -404,5 +412,22 @@ impl Memory {
             return Answer::Found(version);
         }
         Answer::Ask(Why::Deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in a forked child, whose parent had a thread that talked.
+    #[test]
+    fn nobody_waits_for_ever_for_a_thread_that_is_missing() {
+        let session = Mutex::new(());
+        let held = talk(&session);
+        assert!(held.is_ok());
+        let second = talk(&session);
+        assert!(matches!(second, Err(OpenError::Broken(_))));
+        drop(held);
+        assert!(talk(&session).is_ok());
     }
 }

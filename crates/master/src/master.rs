@@ -8,7 +8,7 @@ use crate::quotas::QuotaRounds;
 use crate::recover::{AddressBook, RecoveryOptions};
 use crate::recovery_attempts::Attempts;
 use crate::settlements::Settlements;
-use crate::tablets::{OLD_MAPS_PAUSE, Snapshot, Tablet, TabletMap, TabletPhase, Tracked};
+use crate::tablets::{Snapshot, Tablet, TabletMap, TabletPhase, Tracked, until_gone};
 use crate::top_keys::Samples;
 use pluvio_env::{Clock, Env, Moment, timeout};
 use pluvio_log::{Appended, Awaited, Durability, Durable};
@@ -403,9 +403,7 @@ impl Master {
         };
         self.leaving.table_dropped(table);
         // Operations end first: they have the table, whatever the map says by now.
-        while !old.is_gone() {
-            self.env.clock.sleep(OLD_MAPS_PAUSE).await;
-        }
+        until_gone(&*self.env.clock, || old.is_gone()).await;
         self.samples.forget(table);
         let store = Arc::clone(&self.store);
         self.elsewhere(move || store.drop_table(table)).await;

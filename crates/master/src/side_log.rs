@@ -22,7 +22,7 @@
 
 use crate::cancel::Cancellation;
 use crate::master::Master;
-use crate::tablets::{OLD_MAPS_PAUSE, TabletPhase};
+use crate::tablets::{TabletPhase, until_gone};
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use pluvio_env::{Moment, timeout};
@@ -216,9 +216,7 @@ impl Master {
                 continue;
             };
             pluvio_units::mark("recovery-reads-end");
-            while !old.is_gone() {
-                self.env.clock.sleep(OLD_MAPS_PAUSE).await;
-            }
+            until_gone(&*self.env.clock, || old.is_gone()).await;
         }
         for (table, range) in tablets {
             self.store().expiry().stand_no_more(table.id(), *range);

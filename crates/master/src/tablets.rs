@@ -14,6 +14,7 @@
 
 use crate::master::Master;
 use arc_swap::ArcSwap;
+use pluvio_env::Clock;
 use pluvio_store::EngineTable;
 use pluvio_store::GatePage;
 use pluvio_units::{HashRange, KeyHash, TableId};
@@ -25,6 +26,13 @@ use std::time::Duration;
 
 /// When to look again whether [`OldMaps`] are gone: a task that holds one waits for nothing.
 pub(crate) const OLD_MAPS_PAUSE: Duration = Duration::from_micros(100);
+
+/// Waits until nobody has any of some replaced maps. Operations under them end soon.
+pub(crate) async fn until_gone(clock: &dyn Clock, mut are_gone: impl FnMut() -> bool) {
+    while !are_gone() {
+        clock.sleep(OLD_MAPS_PAUSE).await;
+    }
+}
 
 /// The phase of a tablet that is here: it says which operations are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

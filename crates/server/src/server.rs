@@ -136,6 +136,8 @@ impl Server {
             further: together.further,
             missing: together.missing,
             leaves_failed: options.missing != MissingData::Refuse,
+            // Without replicas nobody misses the disk.
+            tries_idle: options.replicas != Some(0),
             ..BackupOptions::default()
         };
         let backup = Backup::start(env.clone(), backup_options).await?;

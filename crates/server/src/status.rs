@@ -64,6 +64,7 @@ fn told(directory: DirectoryStats) -> DataDirectoryStatus {
     DataDirectoryStatus {
         name: directory.name,
         left: directory.left,
+        trouble: directory.trouble,
         frames: directory.frames,
         frame_bytes: directory.frame_bytes,
         room: directory.room,

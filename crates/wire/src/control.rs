@@ -626,6 +626,8 @@ pub struct DataDirectoryStatus {
     pub name: String,
     /// Why the server goes on without it, if it does.
     pub left: Option<String>,
+    /// Why it fails or hangs, while the server uses it all the same.
+    pub trouble: Option<String>,
     /// Frames in it; if it was left, those that are lost with it.
     pub frames: u64,
     /// Bytes of these.

@@ -2,7 +2,7 @@
 //! itself.
 
 use bytes::Bytes;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode, watch};
 use std::sync::Arc;
 
@@ -22,35 +22,66 @@ pub enum DeviceMode {
 
 /// Says what a device does. Outlives the process that uses it.
 #[derive(Clone)]
-pub struct DeviceSwitch(Arc<watch::Sender<DeviceMode>>, Arc<AtomicBool>);
+pub struct DeviceSwitch {
+    mode: Arc<watch::Sender<DeviceMode>>,
+    is_odd: Arc<AtomicBool>,
+    waiting: Arc<AtomicUsize>,
+}
 
 impl Default for DeviceSwitch {
     fn default() -> Self {
         let (mode, _) = watch::channel(DeviceMode::Works);
-        Self(Arc::new(mode), Arc::default())
+        Self {
+            mode: Arc::new(mode),
+            is_odd: Arc::default(),
+            waiting: Arc::default(),
+        }
+    }
+}
+
+/// Counts a request that waits, as long as it lives.
+struct Waits(Arc<AtomicUsize>);
+
+impl Waits {
+    fn begin(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(waiting))
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl DeviceSwitch {
     /// From now on.
     pub fn set(&self, mode: DeviceMode) {
-        self.0.send_replace(mode);
+        self.mode.send_replace(mode);
     }
 
     /// What it does now.
     #[must_use]
     pub fn mode(&self) -> DeviceMode {
-        *self.0.borrow()
+        *self.mode.borrow()
+    }
+
+    /// Requests that wait until it does not hang any more.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Every other time.
     fn is_odd(&self) -> bool {
-        self.1.fetch_not(Ordering::Relaxed)
+        self.is_odd.fetch_not(Ordering::Relaxed)
     }
 
     /// Waits while the device hangs.
     async fn answers(&self) -> DeviceMode {
-        let mut mode = self.0.subscribe();
+        let _waits = Waits::begin(&self.waiting);
+        let mut mode = self.mode.subscribe();
         // The switch is there as long as this waits.
         let _answers = mode.wait_for(|mode| *mode != DeviceMode::Hangs).await;
         self.mode()

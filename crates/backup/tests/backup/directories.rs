@@ -4,7 +4,7 @@ use crate::support::{CLUSTER, CORE, Image, MASTER, Node, replicas};
 use pluvio_backup::{Backup, BackupError, BackupOptions, DataDirectory, DirectoryStats};
 use pluvio_env::{Address, Frame, Handled, Listening, Peer, Service};
 use pluvio_format::SegmentKind::{Head, Side};
-use pluvio_sim::{Device, DeviceMode, DeviceSwitch};
+use pluvio_sim::{Device, DeviceMode, DeviceSwitch, DiskFaults};
 use pluvio_units::{ReplicationEpoch, SegmentId, ServerId};
 use pluvio_wire::{
     Answer, FatalKind, FreeReplica, IsReplicaNeeded, IsReplicaNeededReply, Opcode, Refusal,
@@ -432,4 +432,162 @@ fn a_directory_that_fails_at_start_stops_it_unless_it_may_be_left() {
         ..DirectoryStats::default()
     };
     assert_eq!(third, expected);
+}
+
+impl Machine {
+    /// One without the second data directory.
+    fn of_one(seed: u64) -> Self {
+        let mut machine = Self::new(seed);
+        machine.options.further.clear();
+        machine
+    }
+
+    fn waiting(&self) -> Vec<usize> {
+        self.switches.iter().map(DeviceSwitch::waiting).collect()
+    }
+}
+
+// shows: BACKUP-14, BACKUP-15
+#[test]
+fn a_data_directory_that_hangs_is_left_though_nobody_uses_it() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-trial-finds-hang"]);
+    for hanging in [1, 0] {
+        let machine = Machine::new(20);
+        let (told, _port) = machine.master();
+        let backup = machine.start();
+        machine.fill(&backup, 1..21);
+        machine.run_for(60);
+        assert_eq!(left(&backup), [false; 2]);
+        let lost = match hanging {
+            0 => machine.in_first(),
+            _ => machine.in_second(),
+        };
+        machine.switches[hanging].set(DeviceMode::Hangs);
+        machine.run_for(8);
+        assert_eq!(left(&backup), [false; 2]);
+        assert_eq!(machine.waiting()[hanging], 1, "one trial at a time");
+        machine.run_for(10);
+        let mut expected = [false; 2];
+        expected[hanging] = true;
+        assert_eq!(left(&backup), expected);
+        assert_eq!(machine.waiting(), [0; 2], "nothing waits for it any more");
+        let mut known = told.lock().unwrap().clone();
+        known.sort_unstable();
+        known.dedup();
+        assert_eq!(known, lost);
+        machine.fill(&backup, 100..110);
+    }
+}
+
+// shows: BACKUP-14, BACKUP-15
+#[test]
+fn a_data_directory_that_fails_is_left_though_nobody_uses_it() {
+    let machine = Machine::new(21);
+    let backup = machine.start();
+    machine.fill(&backup, 1..21);
+    machine.run_for(60);
+    machine.switches[1].set(DeviceMode::Fails);
+    machine.run_for(8);
+    assert_eq!(left(&backup), [false, true]);
+    // A full one works.
+    machine.switches[0].set(DeviceMode::Full);
+    machine.run_for(60);
+    assert_eq!(left(&backup), [false, true]);
+    assert_eq!(trouble(&backup), [None, None]);
+}
+
+fn trouble(backup: &Backup) -> Vec<Option<String>> {
+    let directories = backup.directories().into_iter();
+    directories.map(|directory| directory.trouble).collect()
+}
+
+// shows: BACKUP-15
+#[test]
+fn data_directories_that_all_hang_are_left_when_another_works_again() {
+    let machine = Machine::new(22);
+    let backup = machine.start();
+    machine.fill(&backup, 1..21);
+    for switch in &machine.switches {
+        switch.set(DeviceMode::Hangs);
+    }
+    machine.run_for(600);
+    assert_eq!(left(&backup), [false; 2]);
+    assert_eq!(machine.waiting(), [1; 2], "one trial at a time");
+    for why in trouble(&backup) {
+        let why = why.unwrap();
+        assert!(why.contains("a trial has not ended"), "{why}");
+    }
+    machine.switches[0].set(DeviceMode::Works);
+    machine.run_for(3);
+    assert_eq!(left(&backup), [false, true]);
+    assert_eq!(trouble(&backup), [None, None]);
+}
+
+// shows: BACKUP-13, BACKUP-15
+#[test]
+fn an_only_data_directory_that_hangs_ends_the_server_and_one_that_fails_does_not() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-hangs"]);
+    let machine = Machine::of_one(23);
+    let backup = machine.start();
+    machine.fill(&backup, 1..5);
+    let said = Arc::<Mutex<Option<String>>>::default();
+    let (watched, saying) = (backup.clone(), Arc::clone(&said));
+    machine
+        .node
+        .sim
+        .spawn(machine.node.process, "watch", async move {
+            let why = watched.hangs().await;
+            *saying.lock().unwrap() = Some(why);
+        });
+    for mode in [DeviceMode::Fails, DeviceMode::Works] {
+        machine.switches[0].set(mode);
+        machine.run_for(60);
+        assert_eq!(left(&backup), [false]);
+        let fails = mode == DeviceMode::Fails;
+        assert_eq!(trouble(&backup)[0].is_some(), fails, "{mode:?}");
+    }
+    machine.fill(&backup, 5..9);
+    machine.switches[0].set(DeviceMode::Hangs);
+    machine.run_for(18);
+    assert_eq!(*said.lock().unwrap(), None);
+    machine.run_for(12);
+    let why = said.lock().unwrap().take().unwrap();
+    assert!(why.starts_with("its disk hangs: a trial of "), "{why}");
+    assert_eq!(machine.waiting()[0], 1, "one trial at a time");
+}
+
+/// Nothing runs for a while in the middle of a trial.
+// shows: BACKUP-15
+#[test]
+fn a_process_that_stood_still_accuses_no_disk() {
+    let machine = Machine::new(24);
+    let backup = machine.start();
+    let second = Duration::from_secs(1);
+    let slow = DiskFaults {
+        latency_min: second,
+        latency_max: second,
+        ..DiskFaults::default()
+    };
+    machine.node.sim.set_disk(machine.node.process, slow);
+    for _ in 0..20 {
+        machine.run_for(3);
+        machine.node.sim.pause(machine.node.process);
+        machine.run_for(60);
+        machine.node.sim.resume(machine.node.process);
+    }
+    machine.run_for(10);
+    assert_eq!(left(&backup), [false; 2]);
+    assert_eq!(trouble(&backup), [None, None]);
+}
+
+// shows: BACKUP-15
+#[test]
+fn without_trials_a_data_directory_that_nobody_uses_is_left_alone() {
+    let mut machine = Machine::new(25);
+    machine.options.tries_idle = false;
+    let backup = machine.start();
+    machine.switches[1].set(DeviceMode::Hangs);
+    machine.run_for(60);
+    assert_eq!(left(&backup), [false; 2]);
+    assert_eq!(machine.waiting(), [0; 2]);
 }

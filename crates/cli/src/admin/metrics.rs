@@ -202,6 +202,11 @@ impl Metrics {
             |directory| Some(directory.left.is_none().into()),
         );
         of(
+            "data_directory_fails",
+            "1 while a data directory that is used fails or hangs.",
+            |directory| Some(directory.trouble.is_some().into()),
+        );
+        of(
             "data_directory_frames",
             "Frames in a data directory.",
             |directory| Some(directory.frames),

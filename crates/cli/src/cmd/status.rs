@@ -420,6 +420,13 @@ pub fn troubles(status: &ClusterStatus) -> Vec<String> {
                     directory.name
                 ));
             }
+            if let Some(why) = &directory.trouble {
+                found.push(format!(
+                    "{}: data directory {} does not work: {why}; look at its device",
+                    name(info),
+                    directory.name
+                ));
+            }
         }
     }
     found

@@ -2,7 +2,7 @@
 
 use super::sessions::Stage;
 use crate::master::{DOUBT_RETRY, Master};
-use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletPhase};
+use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletPhase, until_gone};
 use pluvio_units::{CoreId, KeyHash, TableId};
 use pluvio_wire::{Cut, CutReply, CutStep, Refusal, RetryReason, TrackedRange};
 use std::sync::Arc;
@@ -70,12 +70,6 @@ impl Master {
         self.tablets().edit_all(|tablet| tablet.tracked = None);
     }
 
-    async fn until_gone(&self, mut old: OldMaps) {
-        while !old.is_gone() {
-            self.env.clock.sleep(OLD_MAPS_PAUSE).await;
-        }
-    }
-
     async fn track(
         &self,
         known_as: u64,
@@ -87,10 +81,10 @@ impl Master {
             inner.session(known_as)?;
             inner.next_number()
         };
-        let (found, old) = self.tablets().track(table, hash, (known_as, number));
+        let (found, mut old) = self.tablets().track(table, hash, (known_as, number));
         let (range, track) = found?;
         // From here on every change under way is noted (TAB-2).
-        self.until_gone(old).await;
+        until_gone(&*self.env.clock, || old.is_gone()).await;
         let mut reply = CutReply::to(known_as);
         reply.tracked.push(TrackedRange {
             table,

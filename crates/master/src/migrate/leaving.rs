@@ -3,7 +3,7 @@
 use super::change_notes::ChangeNotes;
 use super::ended::Ended;
 use crate::master::Master;
-use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletMap, TabletPhase};
+use crate::tablets::{OldMaps, TabletMap, TabletPhase, until_gone};
 use bytes::Bytes;
 use pluvio_mutation::Outcome;
 use pluvio_store::{Engine, EngineTable, LeavingResults};
@@ -274,9 +274,7 @@ impl Master {
         if let TabletPart::LastChanges(_) = request.part {
             self.leaving.freeze(self.tablets(), &leaving)?;
         }
-        while !leaving.is_settled() {
-            self.env.clock.sleep(OLD_MAPS_PAUSE).await;
-        }
+        until_gone(&*self.env.clock, || leaving.is_settled()).await;
         match request.part {
             TabletPart::Objects(from) => self.objects_of(leaving, from).await,
             TabletPart::Changes(after) | TabletPart::LastChanges(after) => {
@@ -409,9 +407,7 @@ impl Master {
         if let Some(old) = self.tablets().shift(table, range, from, TabletPhase::Left) {
             *leaving.old() = old;
         }
-        while !leaving.is_settled() {
-            self.env.clock.sleep(OLD_MAPS_PAUSE).await;
-        }
+        until_gone(&*self.env.clock, || leaving.is_settled()).await;
         self.forget(&leaving.table, range).await;
         self.remove_tablet(&leaving.table, range, || {
             self.tablets().remove_within(table, range);

@@ -60,7 +60,7 @@ const EXPECTED: [Expected; 11] = [
 ];
 
 /// Traces that a run may give beside those when disks may fail and rot.
-const EXPECTED_OF_DISKS: [Expected; 8] = [
+const EXPECTED_OF_DISKS: [Expected; 9] = [
     Expected {
         part: "a replica is lost: its disk failed",
         why: "a write or a sync gave an error",
@@ -76,6 +76,10 @@ const EXPECTED_OF_DISKS: [Expected; 8] = [
     Expected {
         part: "an open head cannot be read",
         why: "it cannot be read",
+    },
+    Expected {
+        part: "a trial of a data directory has failed",
+        why: "its write or its sync gave an error",
     },
     Expected {
         part: "left a data directory",

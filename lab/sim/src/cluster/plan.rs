@@ -324,7 +324,7 @@ impl Plan {
             every_tombstone: draw.below(4) == 0,
             datagram_bytes_max: None,
             accounts_are_apart: Stream::new(seed, "accounts").below(2) == 0,
-            mapped_reads: Stream::new(seed, "mapped reads").below(4) == 0,
+            mapped_reads: Stream::new(seed, "mapped reads").below(2) == 0,
         };
         // Some, or so many that one seldom ends before the next begins. Drawn apart, too.
         let migrations =

@@ -38,6 +38,7 @@ fn equal_seeds_give_equal_reports_with_all_faults() {
 #[test]
 fn clusters_survive_all_faults() {
     let (mut done, mut rejected) = (BTreeSet::new(), BTreeSet::new());
+    let (mut mapped_reads, mut reads) = (0, 0);
     for seed in 0..10 {
         let report = run(&options(seed, 300, Faults::all()));
         expect_ok(&report);
@@ -45,7 +46,16 @@ fn clusters_survive_all_faults() {
         done.extend(counts.clone().filter(|(_, c)| c.done > 0).map(|(k, _)| *k));
         rejected.extend(counts.filter(|(_, c)| c.rejected > 0).map(|(k, _)| *k));
         assert!(report.plan.mapped_reads || report.mapped_reads == 0);
+        if report.plan.mapped_reads {
+            mapped_reads += report.mapped_reads;
+            let plain = report.operations.get(&OperationKind::Read);
+            reads += plain.map_or(0, |count| count.done);
+        }
     }
+    assert!(
+        mapped_reads * 4 > reads,
+        "where clients may read the memory of servers, they do: {mapped_reads} of {reads}"
+    );
     // What only some of the plans have.
     use OperationKind::{ConditionalRead, IncrementFloat, MultiRead};
     assert!(done.contains(&IncrementFloat), "{done:?}");

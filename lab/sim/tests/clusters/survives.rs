@@ -16,8 +16,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const KEYS: usize = 60;
 /// Longer than deaths are noticed and the dead are recovered.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A device that hangs may be noticed only by a recovery that reads it, which waits half a minute.
-const DEVICE_PATIENCE: Duration = Duration::from_secs(45);
 
 /// What those that are left do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,7 +207,7 @@ fn servers_with_their_defaults_survive_what_the_guide_says() {
 fn a_server_without_one_of_its_data_directories_goes_on() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-leaves-directory"]);
     for (seed, mode) in [(0, DeviceMode::Fails), (1, DeviceMode::Hangs)] {
-        for servers in 1..5 {
+        for servers in 1..6 {
             let mut cluster = Cluster::new(seed, 0);
             cluster.devices = Some(Vec::new());
             (0..servers).for_each(|_| cluster.join());
@@ -217,20 +215,24 @@ fn a_server_without_one_of_its_data_directories_goes_on() {
             let table = cluster.table(&client);
             assert!(cluster.write(&client, &table, 0, LIMIT));
             cluster.devices.as_ref().unwrap()[0].set(mode);
-            let found = outcome(&cluster, (&client, &table), 0, DEVICE_PATIENCE);
+            let found = outcome(&cluster, (&client, &table), 0, PATIENCE);
             match servers {
                 0..3 => assert_ne!(found, Then::Waits, "{servers} servers, {mode:?}"),
                 _ => assert_eq!(found, Then::GoesOn, "{servers} servers, {mode:?}"),
             }
-            // One that hangs, and that nothing was asked of yet, holds up the recovery below.
-            if servers < 3 || mode == DeviceMode::Hangs {
+            if servers < 3 {
                 continue;
             }
-            // What was lost is made again.
+            // A device that hangs is noticed, and what was lost is made again.
             cluster.sim.run_for(PATIENCE);
             cluster.sim.crash(cluster.servers.remove(1));
-            let found = outcome(&cluster, (&client, &table), 1, DEVICE_PATIENCE);
-            assert_eq!(found, Then::GoesOn, "{servers} servers, {mode:?}");
+            let found = outcome(&cluster, (&client, &table), 1, PATIENCE);
+            match servers {
+                // A head whose replica was lost there, and which has no other place, waits
+                // (`docs/replication.md`, Weaknesses).
+                3 => assert_ne!(found, Then::Waits, "{servers} servers, {mode:?}"),
+                _ => assert_eq!(found, Then::GoesOn, "{servers} servers, {mode:?}"),
+            }
         }
     }
 }
