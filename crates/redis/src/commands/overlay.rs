@@ -74,6 +74,26 @@ struct Object {
 }
 
 impl Object {
+    /// The version of what it becomes.
+    fn next_version(&self) -> ObjectVersion {
+        ObjectVersion(self.read.0.max(1) + 1)
+    }
+
+    /// Changes it. Gives the bytes of all changed values, of which there were `all` before.
+    fn change_to(&mut self, held: Option<Held>, all: usize) -> usize {
+        let bytes = |held: &Option<Held>| held.as_ref().map_or(0, |(value, _)| value.len());
+        let before = if self.is_changed {
+            bytes(&self.held)
+        } else {
+            0
+        };
+        let after = bytes(&held);
+        self.version = self.next_version();
+        self.held = held;
+        self.is_changed = true;
+        all.saturating_sub(before).saturating_add(after)
+    }
+
     /// Makes the object what it is here, if it is still as it was read.
     fn change<'o>(&'o self, key: &'o [u8]) -> TransactionStep<'o> {
         let rules = match self.read {
@@ -95,6 +115,8 @@ impl Object {
 #[derive(Clone)]
 pub(crate) struct Objects {
     places: BTreeMap<ObjectAt, Object>,
+    /// Bytes of the values of those that were changed.
+    changed_bytes: usize,
     is_cluster: bool,
     now: Now,
 }
@@ -132,6 +154,7 @@ impl<'c> Overlay<'c> {
         let now = core.databases.parts().clock.unix_time().as_millis();
         let objects = Objects {
             places: BTreeMap::new(),
+            changed_bytes: 0,
             is_cluster: core.options().cluster.is_some(),
             now: UnixMs(u64::try_from(now).unwrap_or(u64::MAX)).into(),
         };
@@ -338,6 +361,12 @@ impl Objects {
         for (place, object) in &before.places {
             self.places.insert(place.clone(), object.clone());
         }
+        self.changed_bytes = before.changed_bytes;
+    }
+
+    /// Bytes of the values of the objects that were changed: what they take beside what was read.
+    pub(super) fn changed_bytes(&self) -> usize {
+        self.changed_bytes
     }
 
     fn run(&mut self, db: DatabaseId, what: Data, command: &Command) -> Result<Reply, Missing> {
@@ -398,8 +427,7 @@ impl Objects {
             value,
             deadline: *deadline,
         });
-        let next = ObjectVersion(object.read.0.max(1) + 1);
-        let mut draft = Draft::new(current, now, next);
+        let mut draft = Draft::new(current, now, object.next_version());
         let outcome = draft.apply(operation);
         let is_changed = draft.is_changed();
         let held = match draft.change() {
@@ -407,9 +435,7 @@ impl Objects {
             DraftChange::Nothing | DraftChange::Delete => None,
         };
         if is_changed {
-            object.held = held;
-            object.version = next;
-            object.is_changed = true;
+            self.changed_bytes = object.change_to(held, self.changed_bytes);
         }
         outcome
     }
@@ -424,9 +450,7 @@ impl Objects {
 
     fn set(&mut self, db: DatabaseId, key: &Bytes, held: Option<Held>) {
         if let Some(object) = self.places.get_mut(&(db, key.clone())) {
-            object.version = ObjectVersion(object.read.0.max(1) + 1);
-            object.held = held;
-            object.is_changed = true;
+            self.changed_bytes = object.change_to(held, self.changed_bytes);
         }
     }
 
@@ -610,6 +634,7 @@ mod tests {
         };
         let mut objects = Objects {
             places: BTreeMap::from([(place.clone(), object)]),
+            changed_bytes: 0,
             is_cluster: false,
             now: UnixMs(5000).into(),
         };
