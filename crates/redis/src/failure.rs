@@ -161,8 +161,8 @@ pub(crate) fn reason(denied: Denied, user: &[u8], spec: &Spec, key: Option<&[u8]
     }
 }
 
-/// What this server does not have, and how Redis's commands for it begin. Commands that it has are
-/// found before anyone looks here.
+/// Types that this server does not have, and how Redis's commands for them begin. Commands that it
+/// has are found before anyone looks here.
 const ABSENT: [(&str, &[&str]); 8] = [
     (
         "lists",

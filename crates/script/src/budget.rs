@@ -137,7 +137,7 @@ impl<'m> Meter<'m> {
         self.shared.spend(u64::from(SLICE))
     }
 
-    /// There are so many bytes.
+    /// A result has this number of bytes by now.
     pub(crate) fn room(&self, bytes: usize) -> mlua::Result<()> {
         self.shared.room(bytes)
     }

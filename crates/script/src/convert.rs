@@ -9,7 +9,7 @@ use mlua::{Lua, Table};
 /// Deepest nesting of tables in a reply: replies are written by recursion. The error is that of
 /// Redis, which gives about 8000.
 const DEPTH_MAX: usize = 200;
-/// What an element of a reply takes, beside its text.
+/// Bytes of an element of a reply, beside its text.
 const ELEMENT_BYTES: usize = 32;
 
 /// What a script gives back.

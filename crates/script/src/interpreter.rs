@@ -44,6 +44,8 @@ pub(crate) struct State {
     request: RefCell<Option<Request>>,
     /// The version of the protocol that the script wants.
     pub(crate) protocol: Cell<u8>,
+    /// Bytes that functions keep while they call others.
+    kept: Cell<usize>,
     pub(crate) random: Random,
     /// The settings of `cjson`.
     pub(crate) json: Rc<Settings>,
@@ -71,6 +73,7 @@ impl State {
     fn begin(&self, budget: &Rc<Budget>) {
         *self.budget.borrow_mut() = Some(Rc::clone(budget));
         self.protocol.set(2);
+        self.kept.set(0);
         self.random.seed(0);
         self.json.reset();
     }
@@ -95,14 +98,24 @@ impl State {
         }
     }
 
-    /// Something takes so many bytes of which Lua does not know. The script ends if that is more
+    /// Something takes these bytes, and Lua does not know of them. The script ends if that is more
     /// memory than it may have (SCRIPT-3).
     pub(crate) fn room(&self, bytes: usize) -> mlua::Result<()> {
-        if self.with_budget(|budget| bytes <= budget.memory_max()) {
+        let all = bytes.saturating_add(self.kept.get());
+        if self.with_budget(|budget| all <= budget.memory_max()) {
             return Ok(());
         }
         self.end_full();
         Err(interrupted())
+    }
+
+    /// Does something while so much is kept: it may call functions that take memory, too.
+    pub(crate) fn keeping<R>(&self, bytes: usize, work: impl FnOnce() -> R) -> R {
+        let before = self.kept.get();
+        self.kept.set(before.saturating_add(bytes));
+        let result = work();
+        self.kept.set(before);
+        result
     }
 
     pub(crate) fn end_full(&self) {
@@ -135,7 +148,7 @@ pub(crate) struct Raised {
 
 impl Raised {
     /// An error of a function of `redis`.
-    pub(crate) fn new(text: &str) -> mlua::Error {
+    pub(crate) fn error(text: &str) -> mlua::Error {
         mlua::Error::external(Self {
             text: text.into(),
             is_of_command: false,
@@ -531,7 +544,7 @@ impl Interpreter {
             }
             Request::MayCall(parts) => match commands.may_call(parts) {
                 Some(may) => Ok(mlua::Value::Boolean(may)),
-                None => Err(Raised::new(
+                None => Err(Raised::error(
                     "ERR Invalid command passed to redis.acl_check_cmd()",
                 )),
             },

@@ -149,7 +149,7 @@ enum Next {
     Of(Value),
 }
 
-/// A value, or the beginning of a table with so many members.
+/// A value, or the beginning of a table with this number of members.
 enum Token {
     Value(Value),
     List(usize),

@@ -1,6 +1,6 @@
 //! Numbers as text.
 
-/// A number as C prints it with `%.*g`: with so many digits, at least one.
+/// A number as C prints it with `%.*g`: with this number of digits, at least one.
 #[must_use]
 pub fn number_text(number: f64, digits: usize) -> String {
     if number.is_nan() {

@@ -513,7 +513,9 @@ fn substitute(arguments: &Arguments<'_>, shared: &Shared) -> mlua::Result<MultiV
             let step = match found {
                 Some(found) => {
                     count += 1;
-                    add_substitute(lua, &subject, &found, &with, &mut result)?;
+                    shared.keeping(result.len(), || {
+                        add_substitute(lua, &subject, &found, &with, &mut result)
+                    })?;
                     shared.room(result.len())?;
                     found.end
                 }

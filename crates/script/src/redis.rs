@@ -75,7 +75,7 @@ fn calling(lua: &Lua, shared: &Shared, way: Way) -> mlua::Result<Function> {
         drop(arguments);
         match (parts, way) {
             (Ok(parts), _) => shared.ask(Request::Command(parts, way)),
-            (Err(why), Way::Call) => Err(Raised::new(why)),
+            (Err(why), Way::Call) => Err(Raised::error(why)),
             (Err(why), Way::PCall) => error_table(lua, why.as_bytes(), false).map(Value::Table),
         }
     })
@@ -87,7 +87,7 @@ fn checking(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
     lua.create_function(move |_, arguments: MultiValue| {
         let parts = parts(&shared, &arguments)?;
         drop(arguments);
-        shared.ask(Request::MayCall(parts.map_err(Raised::new)?))
+        shared.ask(Request::MayCall(parts.map_err(Raised::error)?))
     })
 }
 
@@ -98,16 +98,16 @@ fn logging(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
         let arguments = Arguments::new(lua, values);
         if arguments.len() < 2 {
             let why = "ERR redis.log() requires two arguments or more.";
-            return Err(Raised::new(why));
+            return Err(Raised::error(why));
         }
         let level = arguments.number_if_any(1).map(to_int);
         let Some(level) = level else {
             let why = "ERR First argument must be a number (log level).";
-            return Err(Raised::new(why));
+            return Err(Raised::error(why));
         };
         let level = u8::try_from(level).ok().filter(|level| *level <= 3);
         let Some(level) = level else {
-            return Err(Raised::new("ERR Invalid debug level."));
+            return Err(Raised::error("ERR Invalid debug level."));
         };
         let mut text = Vec::new();
         for n in 2..=arguments.len() {
@@ -132,12 +132,12 @@ fn setting_protocol(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
     lua.create_function(move |lua, values: MultiValue| {
         let arguments = Arguments::new(lua, values);
         if arguments.len() != 1 {
-            return Err(Raised::new("ERR redis.setresp() requires one argument."));
+            return Err(Raised::error("ERR redis.setresp() requires one argument."));
         }
         match to_integer(arguments.number_if_any(1).unwrap_or(0.0)) {
             2 => shared.ask(Request::SetProtocol(2)),
             3 => shared.ask(Request::SetProtocol(3)),
-            _ => Err(Raised::new("ERR RESP version must be 2 or 3.")),
+            _ => Err(Raised::error("ERR RESP version must be 2 or 3.")),
         }
     })
 }
@@ -148,11 +148,11 @@ fn setting_replication(lua: &Lua) -> mlua::Result<Function> {
         let arguments = Arguments::new(lua, values);
         if arguments.len() != 1 {
             let why = "ERR redis.set_repl() requires two arguments.";
-            return Err(Raised::new(why));
+            return Err(Raised::error(why));
         }
         match to_int(arguments.number_if_any(1).unwrap_or(0.0)) {
             0..=3 => Ok(()),
-            _ => Err(Raised::new(
+            _ => Err(Raised::error(
                 "ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.",
             )),
         }
@@ -196,7 +196,7 @@ fn hashing(lua: &Lua) -> mlua::Result<Function> {
     lua.create_function(|lua, values: MultiValue| {
         let arguments = Arguments::new(lua, values);
         if arguments.len() != 1 {
-            return Err(Raised::new("ERR wrong number of arguments"));
+            return Err(Raised::error("ERR wrong number of arguments"));
         }
         // Others than texts and numbers count as empty.
         let hash = match arguments.get(1) {
@@ -209,7 +209,7 @@ fn hashing(lua: &Lua) -> mlua::Result<Function> {
     })
 }
 
-/// What is there while a library is loaded, and all that is there for scripts.
+/// The table while a library is loaded, and the one of scripts.
 pub(crate) fn open(lua: &Lua, shared: &Shared) -> mlua::Result<(Table, Table)> {
     let plain = lua.create_table()?;
     plain.raw_set("error_reply", replying(lua, true)?)?;

@@ -245,7 +245,7 @@ fn strings(lua: &Lua, string: &Table, shared: &Shared) -> mlua::Result<()> {
     string.raw_set("dump", dump)
 }
 
-/// Instructions that take as long as work on so many bytes.
+/// Instructions that take as long as work on this number of bytes.
 fn cost(bytes: usize) -> u64 {
     u64::try_from(bytes / 64).unwrap_or(u64::MAX)
 }
@@ -321,7 +321,7 @@ fn load(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
         let name = name.map_or_else(|| b"=(load)".to_vec(), |name| name.as_bytes().to_vec());
         let mut text = Vec::new();
         loop {
-            match reader.call::<Value>(()) {
+            match shared.keeping(text.len(), || reader.call::<Value>(())) {
                 Ok(Value::Nil) => break,
                 Ok(Value::String(piece)) if piece.as_bytes().is_empty() => break,
                 Ok(piece @ (Value::String(_) | Value::Integer(_) | Value::Number(_))) => {

@@ -55,6 +55,9 @@ use pluvio_units::{ObjectVersion, TableId, UnixMs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// Most bytes of the values that one command gives: the same large one may be asked for often.
+const VALUES_BYTES_MAX: usize = 64 << 20;
+
 /// A value, and when it expires.
 type Held = (Bytes, Option<Deadline>);
 
@@ -389,6 +392,13 @@ impl Objects {
         if !wanted.is_empty() {
             return Err(Missing(wanted));
         }
+        if matches!(what, Data::MGet) {
+            let keys = row.keys.of(command).map(|at| (db, command.share(at)));
+            let bytes = keys.map(|place| self.bytes_at(&place)).sum::<usize>();
+            if bytes > VALUES_BYTES_MAX {
+                return Ok(Reply::Error(failure::reply_too_long(VALUES_BYTES_MAX)));
+            }
+        }
         let mut scratch = Scratch::default();
         if let Some(plan) = plan(what, command, &mut scratch) {
             return Ok(match plan {
@@ -438,6 +448,12 @@ impl Objects {
             self.changed_bytes = object.change_to(held, self.changed_bytes);
         }
         outcome
+    }
+
+    /// Bytes of the value of an object.
+    fn bytes_at(&self, place: &ObjectAt) -> usize {
+        let held = self.places.get(place).and_then(|object| object.held.as_ref());
+        held.map_or(0, |(value, _)| value.len())
     }
 
     /// The object as the next command sees it.

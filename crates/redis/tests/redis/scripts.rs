@@ -336,6 +336,11 @@ fn what_a_script_changes_and_reads_is_bounded() {
     let again = "for n = 1, 100 do redis.call('setrange', KEYS[1], 1048575, n) \
                  redis.call('del', KEYS[1]) end return redis.call('setrange', KEYS[1], 9, 'x')";
     assert_eq!(eval(&mut c, again, &["{t}k"], &[]), ":10\r\n");
+    // The same value, given again and again.
+    let gives = "redis.call('setrange', KEYS[1], 1048575, 'x') local keys = {} \
+                 for n = 1, 100 do keys[n] = KEYS[1] end return #redis.call('mget', unpack(keys))";
+    let reply = eval(&mut c, gives, &["{t}k"], &[]);
+    assert!(reply.starts_with("-ERR"), "{reply}");
     // A number that is no cursor is an end.
     let scan = "local found = redis.call('scan', '-1') return {found[1], #found[2]}";
     assert_eq!(eval(&mut c, scan, &[], &[]), "*2\r\n$1\r\n0\r\n:0\r\n");

@@ -403,6 +403,8 @@ fn what_goes_on_for_ever_ends() {
         "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
         "local function f() return coroutine.wrap(f)() end while true do pcall(f) end",
         "load(function() return 'x' end)",
+        "local s = ('x'):rep(1e6) local function f() local n = 0 return ('y'):rep(20):gsub('y', \
+         function() n = n + 1 if n < 20 then return s end f() return '' end) end f()",
         "load(function() while true do end end)",
         "local t = {} for n = 1, 1000 do t[n] = ('x'):rep(50000) .. n end while true do table.sort(t) end",
         "while true do string.rep('x', 10):gsub('x', function() while true do end end) end",
@@ -420,7 +422,7 @@ fn what_goes_on_for_ever_ends() {
     assert!(matches!(deep, Ended::Failed(_)), "{deep:?}");
 }
 
-/// What would take long, or too much of Lua's stack, is refused.
+/// Calls that would take long, or too much of Lua's stack, are refused.
 #[test]
 fn what_lua_cannot_bear_is_an_error() {
     for source in [

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use mlua::{Lua, MultiValue, Table, Value};
 use std::rc::Rc;
 
-/// What becomes of numbers that JSON does not have.
+/// The fate of numbers that JSON does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Invalid {
     /// They are refused.
@@ -104,7 +104,7 @@ pub(super) struct Switches<'s> {
 }
 
 impl Switches<'_> {
-    /// A function of so many arguments at most. It changes settings and gives them.
+    /// A function of at most this number of arguments. It changes settings and gives them.
     fn put<R: mlua::IntoLuaMulti + 'static>(
         &self,
         json: &Table,
