@@ -3,6 +3,7 @@
 //! Texts that Redis has are Redis's, because programs compare them. The others say what is wrong
 //! and what to do.
 
+use crate::parser::Command;
 use crate::reply::Failure;
 use crate::table::Spec;
 use crate::users::rights::Denied;
@@ -157,6 +158,64 @@ pub(crate) fn reason(denied: Denied, user: &[u8], spec: &Spec, key: Option<&[u8]
         }
         (Denied::Key(_), Some(key)) => [&user, b"access the '".as_slice(), key, b"' key"].concat(),
         (Denied::Key(_), None) => b"No permissions to access a key".to_vec(),
+    }
+}
+
+/// Types that this server does not have, and how Redis's commands for them begin. Commands that it
+/// has are found before anyone looks here.
+const ABSENT: [(&str, &[&str]); 8] = [
+    (
+        "lists",
+        &[
+            "lindex", "linsert", "llen", "lm", "lpo", "lpush", "lrange", "lrem", "lset", "ltrim",
+            "rpo", "rpush", "blm", "blpop", "brpop",
+        ],
+    ),
+    ("sorted sets", &["z", "bz", "geo"]),
+    ("streams", &["x"]),
+    ("HyperLogLogs", &["pf"]),
+    (
+        "publish and subscribe",
+        &[
+            "publish",
+            "spublish",
+            "subscribe",
+            "psubscribe",
+            "ssubscribe",
+        ],
+    ),
+    (
+        "sets",
+        &[
+            "sadd",
+            "scard",
+            "sdiff",
+            "sinter",
+            "sismember",
+            "smembers",
+            "smismember",
+            "smove",
+            "spop",
+            "srandmember",
+            "srem",
+            "sscan",
+            "sunion",
+        ],
+    ),
+    ("hashes", &["h"]),
+    ("values that can be sorted", &["sort"]),
+];
+
+/// A script called a command that there is not.
+pub(crate) fn unknown_in_script(command: &Command) -> Failure {
+    let text = "ERR Unknown Redis command called from script";
+    let name = String::from_utf8_lossy(command.get(0)).to_ascii_lowercase();
+    let starts =
+        |(_, starts): &&(&str, &[&str])| starts.iter().any(|start| name.starts_with(start));
+    let is_name = name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_alphabetic());
+    match ABSENT.iter().find(starts).filter(|_| is_name) {
+        Some((what, _)) => Failure::new(format!("{text}: this server has no {what} ({name})")),
+        None => Failure::fixed("ERR Unknown Redis command called from script"),
     }
 }
 

@@ -4,7 +4,11 @@ use crate::number::push_integer;
 use crate::output::Out;
 use bytes::Bytes;
 use pluvio_client::Output;
+use pluvio_script::number_text;
 use std::borrow::Cow;
+
+/// Digits of a double: as many as tell it from all others.
+const DOUBLE_DIGITS: usize = 17;
 
 /// The version of the protocol a connection speaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -73,18 +77,26 @@ pub enum Reply {
     Status(&'static str),
     /// A word that was put together, sent as `+` does; it must hold no line end.
     Word(String),
+    /// Bytes that are sent as `+` does; line ends become blanks.
+    Line(Vec<u8>),
     /// An error.
     Error(Failure),
     /// An integer.
     Integer(i64),
     /// A number with a fraction: bytes in RESP2.
     Double(f64),
+    /// A truth value: 1 or 0 in RESP2.
+    Boolean(bool),
+    /// An integer of any size, in decimal: bytes in RESP2.
+    BigNumber(Vec<u8>),
     /// Bytes.
     Bulk(Bytes),
     /// Fixed text, sent as bytes.
     Text(&'static str),
     /// Text for people: marked as such in RESP3, plain bytes in RESP2.
     Verbatim(String),
+    /// Text with its format, of which three letters are sent: plain bytes in RESP2.
+    Marked(Vec<u8>, Vec<u8>),
     /// Nothing there.
     Nil,
     /// No list there.
@@ -152,7 +164,8 @@ impl Reply {
         HEAD + match self {
             Self::Status(text) | Self::Text(text) => text.len(),
             Self::Error(failure) => failure.text().len(),
-            Self::Integer(_) | Self::Double(_) | Self::Nil | Self::NoList => 0,
+            Self::Integer(_) | Self::Double(_) | Self::Boolean(_) | Self::Nil | Self::NoList => 0,
+            Self::Line(text) | Self::BigNumber(text) | Self::Marked(_, text) => text.len(),
             Self::Bulk(bytes) => bytes.len(),
             Self::Verbatim(text) | Self::Word(text) => text.len(),
             Self::Array(items) | Self::Set(items) => items.iter().map(Self::size).sum(),
@@ -189,15 +202,24 @@ impl Reply {
         match self {
             Self::Status(text) => line(out.small(), b'+', text.as_bytes()),
             Self::Word(text) => line(out.small(), b'+', text.as_bytes()),
+            Self::Line(text) => line(out.small(), b'+', &one_line(text)),
             Self::Error(failure) => line(out.small(), b'-', failure.text()),
             Self::Integer(value) => head(out.small(), b':', value),
             Self::Double(number) => {
-                let text = number.to_string();
+                let text = number_text(number, DOUBLE_DIGITS);
                 match protocol {
                     Protocol::Resp2 => bulk(out.small(), text.as_bytes()),
                     Protocol::Resp3 => line(out.small(), b',', text.as_bytes()),
                 }
             }
+            Self::Boolean(truth) => match protocol {
+                Protocol::Resp2 => head(out.small(), b':', i64::from(truth)),
+                Protocol::Resp3 => line(out.small(), b'#', if truth { b"t" } else { b"f" }),
+            },
+            Self::BigNumber(digits) => match protocol {
+                Protocol::Resp2 => bulk(out.small(), &one_line(digits)),
+                Protocol::Resp3 => line(out.small(), b'(', &one_line(digits)),
+            },
             Self::Bulk(bytes) => {
                 head_count(out.small(), b'$', bytes.len());
                 out.value(&bytes);
@@ -206,13 +228,11 @@ impl Reply {
             Self::Text(text) => bulk(out.small(), text.as_bytes()),
             Self::Verbatim(text) => match protocol {
                 Protocol::Resp2 => bulk(out.small(), text.as_bytes()),
-                Protocol::Resp3 => {
-                    let out = out.small();
-                    head_count(out, b'=', text.len() + 4);
-                    out.extend_from_slice(b"txt:");
-                    out.extend_from_slice(text.as_bytes());
-                    out.extend_from_slice(b"\r\n");
-                }
+                Protocol::Resp3 => marked(out.small(), b"txt", text.as_bytes()),
+            },
+            Self::Marked(format, text) => match protocol {
+                Protocol::Resp2 => bulk(out.small(), &text),
+                Protocol::Resp3 => marked(out.small(), &format, &text),
             },
             Self::Nil => out.small().extend_from_slice(match protocol {
                 Protocol::Resp2 => b"$-1\r\n",
@@ -301,6 +321,25 @@ fn line(out: &mut Vec<u8>, kind: u8, text: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Without line ends, which would break the framing.
+fn one_line(mut text: Vec<u8>) -> Vec<u8> {
+    for byte in &mut text {
+        if matches!(byte, b'\r' | b'\n') {
+            *byte = b' ';
+        }
+    }
+    text
+}
+
+/// Text with the first three letters of its format.
+fn marked(out: &mut Vec<u8>, format: &[u8], text: &[u8]) {
+    head_count(out, b'=', text.len() + 4);
+    out.extend((0..3).map(|at| format.get(at).copied().unwrap_or(b' ')));
+    out.push(b':');
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
+}
+
 fn head(out: &mut Vec<u8>, kind: u8, value: i64) {
     out.push(kind);
     push_integer(out, value);
@@ -347,6 +386,34 @@ mod tests {
                 Reply::Verbatim("x".into()),
                 "$1\r\nx\r\n",
                 "=5\r\ntxt:x\r\n",
+            ),
+            (
+                Reply::Marked(b"mk".to_vec(), b"x".to_vec()),
+                "$1\r\nx\r\n",
+                "=5\r\nmk :x\r\n",
+            ),
+            (Reply::Line(b"a\r\nb".to_vec()), "+a  b\r\n", "+a  b\r\n"),
+            (Reply::Boolean(true), ":1\r\n", "#t\r\n"),
+            (Reply::Boolean(false), ":0\r\n", "#f\r\n"),
+            (
+                Reply::BigNumber(b"-12".to_vec()),
+                "$3\r\n-12\r\n",
+                "(-12\r\n",
+            ),
+            (
+                Reply::Double(2.1),
+                "$18\r\n2.1000000000000001\r\n",
+                ",2.1000000000000001\r\n",
+            ),
+            (
+                Reply::Double(1e300),
+                "$23\r\n1.0000000000000001e+300\r\n",
+                ",1.0000000000000001e+300\r\n",
+            ),
+            (
+                Reply::Double(f64::NEG_INFINITY),
+                "$4\r\n-inf\r\n",
+                ",-inf\r\n",
             ),
             (Reply::Set(vec![Reply::Nil]), "*1\r\n$-1\r\n", "~1\r\n_\r\n"),
             (

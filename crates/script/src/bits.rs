@@ -1,42 +1,50 @@
 //! `bit`: operations on 32 bits, as the library BitOp does them.
 
+use crate::arguments::Arguments;
 use crate::sandbox::library;
-use mlua::{Lua, Table, Variadic};
+use mlua::{Function, Lua, MultiValue, Table};
+
+/// Added to a number, it leaves the number's last 32 bits in those of the sum, the fraction
+/// rounded: 2^52 + 2^51.
+const SHIFTER: f64 = 6_755_399_441_055_744.0;
 
 /// A number as 32 bits: taken modulo 2^32, the fraction rounded.
-fn bits(number: f64) -> i32 {
-    let rounded = number.round_ties_even();
-    let wrapped = rounded.rem_euclid(4_294_967_296.0);
-    (wrapped as u64 as u32).cast_signed()
+fn bits(arguments: &Arguments<'_>, n: usize) -> mlua::Result<i32> {
+    let number = arguments.number(n)?;
+    Ok(((number + SHIFTER).to_bits() as u32).cast_signed())
 }
 
-fn number(bits: i32) -> f64 {
-    f64::from(bits)
-}
-
-fn folded(lua: &Lua, fold: fn(i32, i32) -> i32) -> mlua::Result<mlua::Function> {
-    lua.create_function(move |_, numbers: Variadic<f64>| {
-        let mut numbers = numbers.iter().map(|one| bits(*one));
-        let Some(first) = numbers.next() else {
-            return Err(mlua::Error::runtime(
-                "bad argument #1 (number expected, got no value)",
-            ));
-        };
-        Ok(number(numbers.fold(first, fold)))
+/// A function of the arguments.
+fn made(lua: &Lua, of: fn(&Arguments<'_>) -> mlua::Result<i32>) -> mlua::Result<Function> {
+    lua.create_function(move |lua, values: MultiValue| {
+        of(&Arguments::new(lua, values)).map(f64::from)
     })
 }
 
-fn shifted(lua: &Lua, shift: fn(i32, u32) -> i32) -> mlua::Result<mlua::Function> {
-    lua.create_function(move |_, (value, by): (f64, f64)| {
-        let by = bits(by).cast_unsigned() & 31;
-        Ok(number(shift(bits(value), by)))
+fn folded(lua: &Lua, fold: fn(i32, i32) -> i32) -> mlua::Result<Function> {
+    lua.create_function(move |lua, values: MultiValue| {
+        let arguments = Arguments::new(lua, values);
+        let first = bits(&arguments, 1)?;
+        let mut rest = (2..=arguments.len()).rev();
+        let all = rest.try_fold(first, |so_far, n| {
+            Ok::<_, mlua::Error>(fold(so_far, bits(&arguments, n)?))
+        });
+        all.map(f64::from)
     })
 }
 
-fn hex(value: f64, digits: Option<f64>) -> String {
-    let digits = digits.map_or(8, |digits| digits as i32);
+fn shifted(lua: &Lua, shift: fn(i32, u32) -> i32) -> mlua::Result<Function> {
+    lua.create_function(move |lua, values: MultiValue| {
+        let arguments = Arguments::new(lua, values);
+        let value = bits(&arguments, 1)?;
+        let by = bits(&arguments, 2)?.cast_unsigned() & 31;
+        Ok(f64::from(shift(value, by)))
+    })
+}
+
+fn hex(value: i32, digits: i32) -> String {
     let count = usize::try_from(digits.unsigned_abs()).unwrap_or(8).min(8);
-    let all = format!("{:08x}", bits(value).cast_unsigned());
+    let all = format!("{:08x}", value.cast_unsigned());
     let shown = &all[8 - count..];
     match digits < 0 {
         true => shown.to_uppercase(),
@@ -46,16 +54,23 @@ fn hex(value: f64, digits: Option<f64>) -> String {
 
 /// The library.
 pub(crate) fn open(lua: &Lua) -> mlua::Result<Table> {
+    let to_hex = lua.create_function(|lua, values: MultiValue| {
+        let arguments = Arguments::new(lua, values);
+        let value = bits(&arguments, 1)?;
+        let digits = match arguments.len() {
+            ..=1 => 8,
+            2.. => bits(&arguments, 2)?,
+        };
+        Ok(hex(value, digits))
+    })?;
     library(
         lua,
         [
+            ("tobit", made(lua, |arguments| bits(arguments, 1))?),
+            ("bnot", made(lua, |arguments| Ok(!bits(arguments, 1)?))?),
             (
-                "tobit",
-                lua.create_function(|_, value: f64| Ok(number(bits(value))))?,
-            ),
-            (
-                "bnot",
-                lua.create_function(|_, value: f64| Ok(number(!bits(value))))?,
+                "bswap",
+                made(lua, |arguments| Ok(bits(arguments, 1)?.swap_bytes()))?,
             ),
             ("band", folded(lua, |a, b| a & b)?),
             ("bor", folded(lua, |a, b| a | b)?),
@@ -68,16 +83,7 @@ pub(crate) fn open(lua: &Lua) -> mlua::Result<Table> {
             ("arshift", shifted(lua, |value, by| value >> by)?),
             ("rol", shifted(lua, i32::rotate_left)?),
             ("ror", shifted(lua, i32::rotate_right)?),
-            (
-                "bswap",
-                lua.create_function(|_, value: f64| Ok(number(bits(value).swap_bytes())))?,
-            ),
-            (
-                "tohex",
-                lua.create_function(|_, (value, digits): (f64, Option<f64>)| {
-                    Ok(hex(value, digits))
-                })?,
-            ),
+            ("tohex", to_hex),
         ],
     )
 }

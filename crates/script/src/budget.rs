@@ -1,6 +1,6 @@
 //! How long a script may run.
 
-use crate::interpreter::MEMORY_MAX;
+use crate::interpreter::{MEMORY_MAX, Shared};
 use core::cell::Cell;
 use core::fmt;
 use std::sync::Arc;
@@ -112,6 +112,34 @@ impl Budget {
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.left.get() == 0
+    }
+}
+
+/// What a function of a library uses. Lua counts neither its steps nor its memory (SCRIPT-2,
+/// SCRIPT-3).
+pub(crate) struct Meter<'m> {
+    shared: &'m Shared,
+    steps: u32,
+}
+
+impl<'m> Meter<'m> {
+    pub(crate) fn new(shared: &'m Shared) -> Self {
+        Self { shared, steps: 0 }
+    }
+
+    /// A step, of about the length of an instruction.
+    pub(crate) fn step(&mut self) -> mlua::Result<()> {
+        self.steps += 1;
+        if self.steps < SLICE {
+            return Ok(());
+        }
+        self.steps = 0;
+        self.shared.spend(u64::from(SLICE))
+    }
+
+    /// A result has this number of bytes by now.
+    pub(crate) fn room(&self, bytes: usize) -> mlua::Result<()> {
+        self.shared.room(bytes)
     }
 }
 

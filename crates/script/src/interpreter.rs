@@ -1,15 +1,18 @@
 //! Running scripts.
 
+use crate::arguments::of_c;
 use crate::budget::{Budget, SLICE};
-use crate::convert::{to_lua, to_value};
+use crate::convert::{error_table, to_lua, to_value};
 use crate::functions::{Function, Library};
-use crate::json::number_text;
+use crate::json::Settings;
+use crate::random::Random;
+use crate::redis::{Request, Way};
 use crate::sandbox::{ENVIRONMENT, Sandbox};
 use crate::shebang::{Flags, Shebang, is_name};
 use crate::{Commands, Interrupted, Value};
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use mlua::chunk::ChunkMode;
-use mlua::{HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, VmState};
+use mlua::{HookTriggers, Lua, LuaOptions, MultiValue, RegistryKey, StdLib, Table, VmState};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -17,9 +20,6 @@ use std::rc::Rc;
 pub const MEMORY_MAX: usize = 64 << 20;
 /// Compiled scripts that an interpreter keeps.
 const COMPILED_MAX: usize = 512;
-/// The version of Redis that scripts are told.
-const VERSION: &str = "7.2.4";
-const VERSION_NUMBER: u32 = 0x0007_0204;
 
 /// How a script ended.
 #[derive(Clone, PartialEq, Debug)]
@@ -34,15 +34,30 @@ pub enum Ended {
     OutOfMemory,
 }
 
-/// The script that runs: its budget, and the function that does its commands.
+/// The script that runs.
 #[derive(Default)]
 pub(crate) struct State {
     budget: RefCell<Option<Rc<Budget>>>,
+    /// The function that does its commands.
     commands: RefCell<Option<mlua::Function>>,
+    /// What that function is to do.
+    request: RefCell<Option<Request>>,
+    /// The version of the protocol that the script wants.
+    pub(crate) protocol: Cell<u8>,
+    /// Bytes that functions keep while they call others.
+    kept: Cell<usize>,
+    pub(crate) random: Random,
+    /// The settings of `cjson`.
+    pub(crate) json: Rc<Settings>,
 }
 
 /// See [`State`]; shared with the functions that scripts call.
 pub(crate) type Shared = Rc<State>;
+
+/// The error by which a script ends that must. Nothing catches it (SCRIPT-2, SCRIPT-3).
+pub(crate) fn interrupted() -> mlua::Error {
+    mlua::Error::runtime("the script was interrupted")
+}
 
 impl State {
     fn budget(&self) -> Option<Rc<Budget>> {
@@ -54,10 +69,53 @@ impl State {
         commands.ok_or_else(|| mlua::Error::runtime("no script runs"))
     }
 
+    /// Everything is as it is at the beginning of a script (SCRIPT-1).
+    fn begin(&self, budget: &Rc<Budget>) {
+        *self.budget.borrow_mut() = Some(Rc::clone(budget));
+        self.protocol.set(2);
+        self.kept.set(0);
+        self.random.seed(0);
+        self.json.reset();
+    }
+
+    fn end(&self) {
+        *self.budget.borrow_mut() = None;
+        *self.commands.borrow_mut() = None;
+        *self.request.borrow_mut() = None;
+    }
+
     pub(crate) fn with_budget<R>(&self, f: impl FnOnce(&Budget) -> R) -> R {
         let budget = self.budget();
         let budget = budget.unwrap_or_else(|| Rc::new(Budget::new(0, crate::Stop::default())));
         f(&budget)
+    }
+
+    /// Takes a part of the budget.
+    pub(crate) fn spend(&self, instructions: u64) -> mlua::Result<()> {
+        match self.with_budget(|budget| budget.spend(instructions)) {
+            true => Ok(()),
+            false => Err(interrupted()),
+        }
+    }
+
+    /// Something takes these bytes, and Lua does not know of them. The script ends if that is more
+    /// memory than it may have (SCRIPT-3).
+    pub(crate) fn room(&self, bytes: usize) -> mlua::Result<()> {
+        let all = bytes.saturating_add(self.kept.get());
+        if self.with_budget(|budget| all <= budget.memory_max()) {
+            return Ok(());
+        }
+        self.end_full();
+        Err(interrupted())
+    }
+
+    /// Does something while so much is kept: it may call functions that take memory, too.
+    pub(crate) fn keeping<R>(&self, bytes: usize, work: impl FnOnce() -> R) -> R {
+        let before = self.kept.get();
+        self.kept.set(before.saturating_add(bytes));
+        let result = work();
+        self.kept.set(before);
+        result
     }
 
     pub(crate) fn end_full(&self) {
@@ -69,15 +127,38 @@ impl State {
     pub(crate) fn is_over(&self) -> bool {
         self.budget().is_some_and(|budget| budget.is_over())
     }
+
+    /// Has the server do something.
+    pub(crate) fn ask(&self, request: Request) -> mlua::Result<mlua::Value> {
+        // While a library is loaded, nobody listens.
+        if let (Request::Log(..), None) = (&request, &*self.commands.borrow()) {
+            return Ok(mlua::Value::Nil);
+        }
+        *self.request.borrow_mut() = Some(request);
+        self.commands()?.call(())
+    }
 }
 
-/// An error of a command, raised as `error({err = text})` raises one.
+/// An error that is raised as `error({err = text})` raises one.
 #[derive(Debug)]
-struct Raised(Vec<u8>);
+pub(crate) struct Raised {
+    text: Vec<u8>,
+    is_of_command: bool,
+}
+
+impl Raised {
+    /// An error of a function of `redis`.
+    pub(crate) fn error(text: &str) -> mlua::Error {
+        mlua::Error::external(Self {
+            text: text.into(),
+            is_of_command: false,
+        })
+    }
+}
 
 impl core::fmt::Display for Raised {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.0))
+        f.write_str(&String::from_utf8_lossy(&self.text))
     }
 }
 
@@ -89,7 +170,9 @@ pub(crate) fn seen(lua: &Lua, raised: mlua::Value) -> mlua::Result<mlua::Value> 
         return Ok(raised);
     };
     match error.downcast_ref::<Raised>() {
-        Some(Raised(text)) => to_lua(lua, &Value::Error(text.clone())),
+        Some(raised) => {
+            error_table(lua, &raised.text, raised.is_of_command).map(mlua::Value::Table)
+        }
         None => Ok(mlua::Value::String(lua.create_string(text_of(error))?)),
     }
 }
@@ -125,7 +208,8 @@ pub struct Interpreter {
     shared: Shared,
     sandbox: Sandbox,
     handler: mlua::Function,
-    compiled: RefCell<BTreeMap<Vec<u8>, mlua::Function>>,
+    /// Lua gives few references, and a call may need thousands of them.
+    compiled: RefCell<BTreeMap<Vec<u8>, RegistryKey>>,
 }
 
 impl Interpreter {
@@ -144,20 +228,14 @@ impl Interpreter {
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
         let shared = Shared::default();
-        let sandbox = Sandbox::new(
-            &lua,
-            &shared,
-            (redis_table(&lua)?, commands(&lua, &shared)?),
-        )?;
+        let sandbox = Sandbox::new(&lua, &shared, crate::redis::open(&lua, &shared)?)?;
         let handler = handler(&lua, &shared)?;
         lua.set_memory_limit(MEMORY_MAX)?;
         let counted = Rc::clone(&shared);
         let triggers = HookTriggers::new().every_nth_instruction(SLICE);
-        lua.set_hook(triggers, move |_, _| {
-            match counted.with_budget(|budget| budget.spend(u64::from(SLICE))) {
-                true => Ok(VmState::Continue),
-                false => Err(mlua::Error::runtime("the script was interrupted")),
-            }
+        // Coroutines take it over from where they are made.
+        lua.set_global_hook(triggers, move |_, _| {
+            counted.spend(u64::from(SLICE)).map(|()| VmState::Continue)
         })?;
         Ok(Self {
             lua,
@@ -170,8 +248,9 @@ impl Interpreter {
 
     /// Compiles a script, or finds it compiled.
     fn compile(&self, source: &[u8], name: &str) -> Result<mlua::Function, Vec<u8>> {
+        let failed = |error| text_of(&error).into_bytes();
         if let Some(known) = self.compiled.borrow().get(source) {
-            return Ok(known.clone());
+            return self.lua.registry_value(known).map_err(failed);
         }
         // The first line stays, empty, so that lines keep their numbers.
         let from = match source.starts_with(b"#!") {
@@ -183,12 +262,14 @@ impl Interpreter {
         };
         let chunk = self.lua.load(&source[from..]).set_name(name);
         let function = chunk.set_mode(ChunkMode::Text).into_function();
-        let function = function.map_err(|error| text_of(&error).into_bytes())?;
+        let function = function.map_err(failed)?;
         let mut compiled = self.compiled.borrow_mut();
         if compiled.len() >= COMPILED_MAX {
             compiled.clear();
+            self.lua.expire_registry_values();
         }
-        compiled.insert(source.to_vec(), function.clone());
+        let key = self.lua.create_registry_value(&function).map_err(failed)?;
+        compiled.insert(source.to_vec(), key);
         Ok(function)
     }
 
@@ -218,10 +299,12 @@ impl Interpreter {
             Ok(function) => function,
             Err(error) => return Ended::Failed(error),
         };
-        self.run_in(name, "@user_script", commands, budget, |environment| {
-            environment.raw_set("KEYS", self.list(keys)?)?;
-            environment.raw_set("ARGV", self.list(arguments)?)?;
-            function.set_environment(environment.clone())?;
+        self.shared.begin(budget);
+        self.run_in(name, commands, budget, || {
+            let (environment, globals) = self.new_environment(None)?;
+            globals.raw_set("KEYS", self.list(keys)?)?;
+            globals.raw_set("ARGV", self.list(arguments)?)?;
+            function.set_environment(environment)?;
             Ok((function.clone(), mlua::Value::Nil, mlua::Value::Nil))
         })
     }
@@ -232,7 +315,9 @@ impl Interpreter {
     /// It makes no sense, or fails; the error as Redis words it, without its code.
     pub fn load_library(&self, source: &[u8], budget: &Rc<Budget>) -> Result<Library, Vec<u8>> {
         let shebang = Shebang::of_library(source).map_err(|error| error.0)?;
-        let registered = self.register(source, budget)?;
+        let registered = self.register(source, budget);
+        self.shared.end();
+        let registered = registered?;
         if registered.is_empty() {
             return Err(b"No functions registered".to_vec());
         }
@@ -264,8 +349,9 @@ impl Interpreter {
         let Some((_, callback)) = found else {
             return Ended::Failed(b"ERR Function not found".to_vec());
         };
-        self.run_in(name, "@user_function", commands, budget, |environment| {
-            callback.set_environment(environment.clone())?;
+        self.run_in(name, commands, budget, || {
+            // From now on `redis` is what it is for scripts.
+            self.sandbox.loaded.call::<()>(())?;
             let (keys, arguments) = (self.list(keys)?, self.list(arguments)?);
             let (keys, arguments) = (mlua::Value::Table(keys), mlua::Value::Table(arguments));
             Ok((callback.clone(), keys, arguments))
@@ -281,9 +367,8 @@ impl Interpreter {
         let words = |why: Vec<u8>| [b"Error compiling function: ".as_slice(), &why].concat();
         let body = self.compile(source, "@user_function").map_err(words)?;
         let registered = Rc::new(RefCell::new(Vec::new()));
-        *self.shared.budget.borrow_mut() = Some(Rc::clone(budget));
+        self.shared.begin(budget);
         let result = self.within_memory(budget, || self.run_body(&body, &registered));
-        *self.shared.budget.borrow_mut() = None;
         match result {
             Ok(None) => Ok(registered.take()),
             Ok(Some(error)) => Err([b"Error registering functions: ".as_slice(), &error].concat()),
@@ -311,9 +396,7 @@ impl Interpreter {
             taken.push(registered);
             Ok(())
         })?;
-        let environment: Table = self.sandbox.new_environment.call(register)?;
-        self.lua
-            .set_named_registry_value(ENVIRONMENT, &environment)?;
+        let (environment, _) = self.new_environment(Some(register))?;
         body.set_environment(environment)?;
         let nothing = mlua::Value::Nil;
         let result = self.sandbox.protected.call::<(bool, mlua::Value)>((
@@ -338,6 +421,14 @@ impl Interpreter {
         })
     }
 
+    /// A new environment of scripts, and its globals, which it shows. While a library is loaded,
+    /// there is the function that registers functions.
+    fn new_environment(&self, register: Option<mlua::Function>) -> mlua::Result<(Table, Table)> {
+        let made: (Table, Table) = self.sandbox.new_environment.call(register)?;
+        self.lua.set_named_registry_value(ENVIRONMENT, &made.0)?;
+        Ok(made)
+    }
+
     fn list(&self, items: &[Vec<u8>]) -> mlua::Result<Table> {
         let table = self.lua.create_table_with_capacity(items.len(), 0)?;
         for (at, item) in items.iter().enumerate() {
@@ -350,20 +441,33 @@ impl Interpreter {
     fn run_in(
         &self,
         name: &str,
-        chunk: &str,
         commands: &mut dyn Commands,
         budget: &Rc<Budget>,
-        prepare: impl FnOnce(&Table) -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
+        prepare: impl FnOnce() -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
     ) -> Ended {
-        *self.shared.budget.borrow_mut() = Some(Rc::clone(budget));
         let result = self.within_memory(budget, || self.run_scoped(commands, budget, prepare));
-        *self.shared.budget.borrow_mut() = None;
-        *self.shared.commands.borrow_mut() = None;
-        let ended = match result {
-            Ok((true, value)) if !budget.is_over() => Ended::Value(to_value(&value)),
-            Ok(_) | Err(_) if budget.is_full() => Ended::OutOfMemory,
-            Ok(_) | Err(_) if budget.is_over() => Ended::Interrupted,
-            Ok((_, mlua::Value::Table(error))) => Ended::Failed(uncaught(&error, name, chunk)),
+        let given = match &result {
+            Ok((true, value)) if !budget.is_over() => to_value(value, &self.shared).ok(),
+            _ => None,
+        };
+        self.shared.end();
+        let ended = match (given, result) {
+            (Some(value), _) => Ended::Value(value),
+            (None, _) if budget.is_full() => Ended::OutOfMemory,
+            (None, _) if budget.is_over() => Ended::Interrupted,
+            (None, result) => Self::failed(result, name),
+        };
+        // Garbage of this script would else count against the next one.
+        if self.lua.used_memory() > MEMORY_MAX / 8 {
+            let _full = self.lua.gc_collect();
+        }
+        ended
+    }
+
+    /// The end of a script that failed by itself.
+    fn failed(result: mlua::Result<(bool, mlua::Value)>, name: &str) -> Ended {
+        match result {
+            Ok((_, mlua::Value::Table(error))) => Ended::Failed(uncaught(&error, name)),
             Ok((_, other)) => {
                 let text = other.to_string().unwrap_or_default();
                 match text.ends_with("not enough memory") {
@@ -373,12 +477,7 @@ impl Interpreter {
             }
             Err(error) if is_memory(&error) => Ended::OutOfMemory,
             Err(error) => Ended::Failed(format!("ERR {}", text_of(&error)).into_bytes()),
-        };
-        // Garbage of this script would else count against the next one.
-        if self.lua.used_memory() > MEMORY_MAX / 8 {
-            let _full = self.lua.gc_collect();
         }
-        ended
     }
 
     /// Does something with no more memory than a budget has.
@@ -398,208 +497,68 @@ impl Interpreter {
         &self,
         commands: &mut dyn Commands,
         budget: &Rc<Budget>,
-        prepare: impl FnOnce(&Table) -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
+        prepare: impl FnOnce() -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
     ) -> mlua::Result<(bool, mlua::Value)> {
         let commands = RefCell::new(commands);
         self.lua.scope(|scope| {
             // One function does all: to make one costs as much as a short script.
-            let run = scope.create_function(|lua, (way, arguments): (usize, MultiValue)| {
+            let run = scope.create_function(|lua, (): ()| {
                 let commands = &mut **commands.borrow_mut();
-                match WAYS.get(way) {
-                    Some((_, Way::Call)) => match command(&arguments, commands, budget)? {
-                        Value::Error(text) => Err(mlua::Error::external(Raised(text))),
-                        value => to_lua(lua, &value),
-                    },
-                    Some((_, Way::PCall)) => to_lua(lua, &command(&arguments, commands, budget)?),
-                    Some((_, Way::MayCall)) => may_call(&arguments, commands),
-                    Some((_, Way::Log)) => log(&arguments, commands),
-                    Some((_, Way::SetProtocol)) => set_protocol(&arguments, commands),
-                    None => Err(mlua::Error::runtime("no such function")),
+                let request = self.shared.request.borrow_mut().take();
+                match request {
+                    Some(request) => self.serve(lua, request, commands, budget),
+                    None => Err(mlua::Error::runtime("nothing is asked for")),
                 }
             })?;
             *self.shared.commands.borrow_mut() = Some(run);
-            let environment: Table = self.sandbox.new_environment.call(())?;
-            self.lua
-                .set_named_registry_value(ENVIRONMENT, &environment)?;
-            let (function, a, b) = prepare(&environment)?;
+            let (function, a, b) = prepare()?;
             let protected = &self.sandbox.protected;
             protected.call::<(bool, mlua::Value)>((function, self.handler.clone(), a, b))
         })
     }
-}
 
-/// The functions of `redis` that the server does for a script.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
-    Call,
-    PCall,
-    MayCall,
-    Log,
-    SetProtocol,
-}
-
-const WAYS: [(&str, Way); 5] = [
-    ("call", Way::Call),
-    ("pcall", Way::PCall),
-    ("acl_check_cmd", Way::MayCall),
-    ("log", Way::Log),
-    ("setresp", Way::SetProtocol),
-];
-
-/// These functions. They are made once, and hand their arguments to the function of the script that
-/// runs. They are none of Lua: a script that ends in a call of a Lua function loses its place on
-/// the stack. The line of an error is told by that place.
-fn commands(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
-    let table = lua.create_table_with_capacity(0, WAYS.len())?;
-    for (number, (name, _)) in WAYS.into_iter().enumerate() {
-        let shared = Rc::clone(shared);
-        let function = lua.create_function(move |_, arguments: MultiValue| {
-            shared.commands()?.call::<mlua::Value>((number, arguments))
-        })?;
-        table.raw_set(name, function)?;
-    }
-    Ok(table)
-}
-
-/// `redis.acl_check_cmd`.
-fn may_call(arguments: &MultiValue, commands: &mut dyn Commands) -> mlua::Result<mlua::Value> {
-    let raise = |text: &str| Err(mlua::Error::external(Raised(text.into())));
-    if arguments.is_empty() {
-        return raise(
-            "ERR Please specify at least one argument for this redis.acl_check_cmd() call",
-        );
-    }
-    let parts: Option<Vec<_>> = arguments.iter().map(argument).collect();
-    let Some(parts) = parts else {
-        return raise("ERR redis.acl_check_cmd() command arguments must be strings or integers");
-    };
-    match commands.may_call(parts) {
-        Some(may) => Ok(mlua::Value::Boolean(may)),
-        None => raise("ERR Invalid command passed to redis.acl_check_cmd()"),
-    }
-}
-
-/// `redis.log`.
-fn log(arguments: &MultiValue, commands: &mut dyn Commands) -> mlua::Result<mlua::Value> {
-    let mut parts = arguments.iter();
-    let level = match parts.next() {
-        Some(mlua::Value::Integer(level @ 0..=3)) => *level as u8,
-        Some(mlua::Value::Integer(_)) => {
-            return Err(mlua::Error::runtime("Invalid log level."));
-        }
-        _ => {
-            return Err(mlua::Error::runtime(
-                "First argument must be a number (log level).",
-            ));
-        }
-    };
-    let words: Vec<_> = parts.filter_map(argument).collect();
-    commands.log(level, &words.join(&b' '));
-    Ok(mlua::Value::Nil)
-}
-
-/// `redis.setresp`.
-fn set_protocol(arguments: &MultiValue, commands: &mut dyn Commands) -> mlua::Result<mlua::Value> {
-    match arguments.front() {
-        Some(mlua::Value::Integer(version @ (2 | 3))) => {
-            commands.set_protocol(*version as u8);
-            Ok(mlua::Value::Nil)
-        }
-        _ => {
-            let text = b"ERR RESP version must be 2 or 3.".to_vec();
-            Err(mlua::Error::external(Raised(text)))
-        }
-    }
-}
-
-/// The text of an error with its code. A single word is no code.
-fn with_code(text: &[u8]) -> Vec<u8> {
-    let text = text.strip_prefix(b"-").unwrap_or(text);
-    match text.contains(&b' ') {
-        true => text.to_vec(),
-        false => [b"ERR ".as_slice(), text].concat(),
-    }
-}
-
-/// What `redis` has beside what the server does.
-fn redis_table(lua: &Lua) -> mlua::Result<Table> {
-    let single = |field: &'static str, is_error: bool| {
-        lua.create_function(move |lua, text: MultiValue| {
-            let table = lua.create_table_with_capacity(0, 1)?;
-            match (text.len(), text.front()) {
-                (1, Some(mlua::Value::String(text))) => {
-                    let text = text.as_bytes();
-                    let text = match is_error {
-                        true => with_code(&text),
-                        false => text.to_vec(),
-                    };
-                    table.raw_set(field, lua.create_string(text)?)?;
+    /// Does what a script asks the server for.
+    fn serve(
+        &self,
+        lua: &Lua,
+        request: Request,
+        commands: &mut dyn Commands,
+        budget: &Budget,
+    ) -> mlua::Result<mlua::Value> {
+        match request {
+            Request::Command(parts, way) => {
+                if !budget.spend(100) {
+                    return Err(interrupted());
                 }
-                _ => table.raw_set("err", "ERR wrong number or type of arguments")?,
+                let value = commands.call(parts).map_err(|Interrupted| {
+                    budget.end();
+                    interrupted()
+                })?;
+                match value {
+                    Value::Error(text) if way == Way::Call => Err(mlua::Error::external(Raised {
+                        text,
+                        is_of_command: true,
+                    })),
+                    value => to_lua(lua, &value, self.shared.protocol.get()),
+                }
             }
-            Ok(table)
-        })
-    };
-    let redis = lua.create_table()?;
-    redis.raw_set("error_reply", single("err", true)?)?;
-    redis.raw_set("status_reply", single("ok", false)?)?;
-    let sha1 = |lua: &Lua, text: MultiValue| match (text.len(), text.front()) {
-        (1, Some(text)) => {
-            let text = argument(text).unwrap_or_default();
-            lua.create_string(crate::sha1_hex(&text))
+            Request::MayCall(parts) => match commands.may_call(parts) {
+                Some(may) => Ok(mlua::Value::Boolean(may)),
+                None => Err(Raised::error(
+                    "ERR Invalid command passed to redis.acl_check_cmd()",
+                )),
+            },
+            Request::Log(level, text) => {
+                commands.log(level, &text);
+                Ok(mlua::Value::Nil)
+            }
+            Request::SetProtocol(version) => {
+                self.shared.protocol.set(version);
+                commands.set_protocol(version);
+                Ok(mlua::Value::Nil)
+            }
         }
-        _ => Err(mlua::Error::runtime("wrong number of arguments")),
-    };
-    redis.raw_set("sha1hex", lua.create_function(sha1)?)?;
-    let yes = lua.create_function(|_, _: MultiValue| Ok(true))?;
-    let no = lua.create_function(|_, _: MultiValue| Ok(false))?;
-    let nothing = lua.create_function(|_, _: MultiValue| Ok(()))?;
-    redis.raw_set("replicate_commands", yes)?;
-    redis.raw_set("breakpoint", no)?;
-    redis.raw_set("debug", nothing.clone())?;
-    redis.raw_set("set_repl", nothing)?;
-    for (name, number) in [
-        ("LOG_DEBUG", 0),
-        ("LOG_VERBOSE", 1),
-        ("LOG_NOTICE", 2),
-        ("LOG_WARNING", 3),
-        ("REPL_NONE", 0),
-        ("REPL_AOF", 1),
-        ("REPL_SLAVE", 2),
-        ("REPL_REPLICA", 2),
-        ("REPL_ALL", 3),
-        ("REDIS_VERSION_NUM", VERSION_NUMBER),
-        ("SERVER_VERSION_NUM", VERSION_NUMBER),
-    ] {
-        redis.raw_set(name, number)?;
     }
-    redis.raw_set("REDIS_VERSION", VERSION)?;
-    redis.raw_set("SERVER_VERSION", VERSION)?;
-    redis.raw_set("SERVER_NAME", "redis")?;
-    Ok(redis)
-}
-
-/// Runs a command. What it refuses is a value, too.
-fn command(
-    arguments: &MultiValue,
-    commands: &mut dyn Commands,
-    budget: &Budget,
-) -> mlua::Result<Value> {
-    let refuse = |text: &str| Ok(Value::Error(text.as_bytes().to_vec()));
-    if arguments.is_empty() {
-        return refuse("ERR Please specify at least one argument for this redis lib call");
-    }
-    let parts: Option<Vec<_>> = arguments.iter().map(argument).collect();
-    let Some(parts) = parts else {
-        return refuse("ERR Lua redis lib command arguments must be strings or integers");
-    };
-    if !budget.spend(100) {
-        return Err(mlua::Error::runtime("the script was interrupted"));
-    }
-    commands.call(parts).map_err(|Interrupted| {
-        budget.end();
-        mlua::Error::runtime("the script was interrupted")
-    })
 }
 
 impl Default for Interpreter {
@@ -608,82 +567,95 @@ impl Default for Interpreter {
     }
 }
 
-/// An argument of a command: text, or a number as text.
-fn argument(value: &mlua::Value) -> Option<Vec<u8>> {
-    match value {
-        mlua::Value::String(text) => Some(text.as_bytes().to_vec()),
-        mlua::Value::Integer(number) => Some(number.to_string().into_bytes()),
-        mlua::Value::Number(number) => Some(number_text(*number, 17).into_bytes()),
-        _ => None,
-    }
-}
-
-/// Turns what was raised into a table with its place: the first line of the script on the stack.
+/// Turns what was raised into a table with its place: the function of the script that raised it.
 fn handler(lua: &Lua, shared: &Shared) -> mlua::Result<mlua::Function> {
     let shared = Rc::clone(shared);
     lua.create_function(move |lua, raised: mlua::Value| {
         if shared.is_over() {
             return Ok(mlua::Value::Nil);
         }
-        let line = line_of(lua);
-        let is_raised = |error: &mlua::Error| error.downcast_ref::<Raised>().is_some();
+        let place = place_of(lua);
         let raised = match &raised {
-            mlua::Value::Error(error) if is_raised(error) => seen(lua, raised)?,
-            _ => raised,
+            mlua::Value::Error(error) if is_memory(error) => {
+                shared.end_full();
+                return Ok(mlua::Value::Nil);
+            }
+            _ => seen(lua, raised)?,
         };
         let table = match &raised {
             mlua::Value::Table(table) => table.clone(),
             other => {
                 let text = match other {
-                    mlua::Value::String(text) => text.to_string_lossy(),
-                    mlua::Value::Error(error) if is_memory(error) => {
-                        shared.end_full();
-                        return Ok(mlua::Value::Nil);
-                    }
-                    mlua::Value::Error(error) => {
-                        let (chunk, line) = line.clone().unwrap_or(("user_script".into(), 0));
-                        format!("{chunk}:{line}: {}", text_of(error))
-                    }
-                    other => other.to_string().unwrap_or_default(),
+                    mlua::Value::String(text) => text.as_bytes().to_vec(),
+                    other => other.to_string().unwrap_or_default().into_bytes(),
                 };
-                if text.ends_with("not enough memory") {
+                if text.ends_with(b"not enough memory") {
                     shared.end_full();
                     return Ok(mlua::Value::Nil);
                 }
-                let table = lua.create_table_with_capacity(0, 2)?;
-                table.raw_set("err", format!("ERR {text}"))?;
-                table
+                // An error of the prelude is one of the script that called it.
+                let text = match (prelude_error(&text), &place) {
+                    (Some(rest), Some(place)) => {
+                        let before = format!("{}:{}: ", place.name, place.line);
+                        [before.as_bytes(), rest].concat()
+                    }
+                    (Some(rest), None) => rest.to_vec(),
+                    (None, _) => text,
+                };
+                let text = [b"ERR ".as_slice(), of_c(&text)].concat();
+                error_table(lua, &text, false)?
             }
         };
-        if let Some((_, line)) = line {
-            table.raw_set("line", line)?;
+        if let Some(place) = place {
+            table.raw_set("source", place.source)?;
+            table.raw_set("line", place.line)?;
         }
         Ok(mlua::Value::Table(table))
     })
 }
 
-/// The chunk and the line of the script that runs.
-fn line_of(lua: &Lua) -> Option<(String, usize)> {
-    (0..40).find_map(|level| {
+/// The text of an error of the prelude, without its place, which is none of the script.
+pub(crate) fn prelude_error(text: &[u8]) -> Option<&[u8]> {
+    let rest = text.strip_prefix(b"prelude:")?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    rest[digits..].strip_prefix(b": ")
+}
+
+/// Where a script is.
+struct Place {
+    source: String,
+    name: String,
+    line: usize,
+}
+
+/// The innermost function of the script that runs.
+fn place_of(lua: &Lua) -> Option<Place> {
+    (1..40).find_map(|level| {
         lua.inspect_stack(level, |debug| {
             let source = debug.source();
             let name = source.short_src?.into_owned();
-            let is_script = name == "user_script" || name == "user_function";
-            Some((name, debug.current_line()?)).filter(|_| is_script)
+            let line = debug.current_line().filter(|line| *line > 0)?;
+            let source = source.source?.into_owned();
+            let place = Place { source, name, line };
+            (place.name != "prelude").then_some(place)
         })?
     })
 }
 
 /// The error of a script that nobody caught.
-fn uncaught(error: &Table, name: &str, chunk: &str) -> Vec<u8> {
-    let text = match error.raw_get("err") {
-        Ok(mlua::Value::String(text)) => text.as_bytes().to_vec(),
-        _ => b"ERR unknown error".to_vec(),
+fn uncaught(error: &Table, name: &str) -> Vec<u8> {
+    let field = |field: &str| match error.raw_get(field) {
+        Ok(mlua::Value::String(text)) => Some(of_c(&text.as_bytes()).to_vec()),
+        Ok(mlua::Value::Integer(number)) => Some(number.to_string().into_bytes()),
+        Ok(mlua::Value::Number(number)) => Some(number.to_string().into_bytes()),
+        _ => None,
     };
-    let line = error.raw_get::<Option<usize>>("line").ok().flatten();
-    let line = line.map_or_else(|| "0".to_owned(), |line| line.to_string());
-    let place = format!(" script: {name}, on {chunk}:{line}.");
-    [&text[..], place.as_bytes()].concat()
+    let text = field("err").unwrap_or_else(|| b"ERR unknown error".to_vec());
+    let (Some(source), Some(line)) = (field("source"), field("line")) else {
+        return text;
+    };
+    let middle = format!(" script: {name}, on ");
+    [&text[..], middle.as_bytes(), &source, b":", &line, b"."].concat()
 }
 
 /// The arguments of `redis.register_function`: a name and a function, or a table.

@@ -16,10 +16,11 @@
 //!   have an end by time.
 //! - SCRIPT-3: memory is bounded by the budget, and by [`MEMORY_MAX`]; `pcall` does not catch that,
 //!   either.
-//! - SCRIPT-4: no files, no network, no clock, no bytecode, no `coroutine`.
+//! - SCRIPT-4: no files, no network, no clock, no bytecode.
 //!
 //! An [`Interpreter`] belongs to one thread. Not here: what commands do, where scripts are kept.
 
+mod arguments;
 mod bits;
 mod budget;
 mod convert;
@@ -27,7 +28,10 @@ mod functions;
 mod interpreter;
 mod json;
 mod msgpack;
+mod numbers;
 mod pattern;
+mod random;
+mod redis;
 mod sandbox;
 mod shebang;
 mod structs;
@@ -35,6 +39,7 @@ mod structs;
 pub use budget::{Budget, Stop};
 pub use functions::{Function, Library};
 pub use interpreter::{Ended, Interpreter, MEMORY_MAX};
+pub use numbers::number_text;
 pub use shebang::{Flags, Shebang, ShebangError};
 
 /// A value of the Redis protocol, as scripts give and take it.

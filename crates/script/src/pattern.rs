@@ -3,8 +3,11 @@
 //!
 //! `find`, `match`, `gmatch` and `gsub` of strings, as the manual of Lua 5.1 describes them (§5.4).
 
+use crate::arguments::{Arguments, of_c, raise, to_int, type_name};
 use crate::budget::Budget;
-use mlua::{Lua, MultiValue, Table, Value};
+use crate::interpreter::{Shared, interrupted};
+use crate::numbers::number_text;
+use mlua::{Function, Lua, MultiValue, Table, Value};
 use std::rc::Rc;
 
 /// Most captures of a pattern.
@@ -349,39 +352,42 @@ struct Found {
     captures: Vec<Capture>,
 }
 
-/// The first match from `from` on.
-fn find_from(
-    subject: &[u8],
-    pattern: &[u8],
-    from: usize,
-    budget: &Budget,
-) -> Matched<Option<Found>> {
-    let is_anchored = pattern.first() == Some(&b'^');
-    let pattern = if is_anchored { &pattern[1..] } else { pattern };
-    for start in from..=subject.len() {
-        let mut matcher = Matcher::new(subject, pattern, budget);
-        if let Some(end) = matcher.matches(start, 0)? {
-            let captures = matcher.captures;
-            return Ok(Some(Found {
-                start,
-                end,
-                captures,
-            }));
-        }
-        if is_anchored {
-            break;
-        }
-        if start.is_multiple_of(STEPS as usize) && !budget.spend(u64::from(STEPS)) {
-            return Err(Failure::Interrupted);
-        }
+impl Matcher<'_> {
+    /// The match that begins here.
+    fn match_at(&mut self, start: usize) -> Matched<Option<Found>> {
+        self.depth = 0;
+        self.captures.clear();
+        let end = self.matches(start, 0)?;
+        Ok(end.map(|end| Found {
+            start,
+            end,
+            captures: self.captures.clone(),
+        }))
     }
-    Ok(None)
+
+    /// The first match from `from` on.
+    fn first_match(&mut self, from: usize) -> Matched<Option<Found>> {
+        for start in from..=self.subject.len() {
+            if let Some(found) = self.match_at(start)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
 }
 
-fn failed(failure: Failure) -> mlua::Error {
+/// The pattern without the circumflex that binds it to the start, and whether there was one.
+fn anchored(pattern: &[u8]) -> (&[u8], bool) {
+    match pattern.strip_prefix(b"^") {
+        Some(rest) => (rest, true),
+        None => (pattern, false),
+    }
+}
+
+fn failed(lua: &Lua, failure: Failure) -> mlua::Error {
     match failure {
-        Failure::Malformed(why) => mlua::Error::runtime(why),
-        Failure::Interrupted => mlua::Error::runtime("the script was interrupted"),
+        Failure::Malformed(why) => raise(lua, why),
+        Failure::Interrupted => interrupted(),
     }
 }
 
@@ -393,7 +399,7 @@ impl Found {
                     lua.create_string(&subject[self.start..self.end])?,
                 ));
             }
-            return Err(mlua::Error::runtime("invalid capture index"));
+            return Err(raise(lua, "invalid capture index"));
         };
         match capture.extent {
             Extent::Place => Ok(Value::Number((capture.start + 1) as f64)),
@@ -401,7 +407,7 @@ impl Found {
                 let text = &subject[capture.start..capture.start + len];
                 Ok(Value::String(lua.create_string(text)?))
             }
-            Extent::Open => Err(mlua::Error::runtime("unfinished capture")),
+            Extent::Open => Err(raise(lua, "unfinished capture")),
         }
     }
 
@@ -418,35 +424,29 @@ impl Found {
 }
 
 /// A start as Lua counts it: from 1, or from the end where it is negative.
-fn start_of(init: Option<f64>, len: usize) -> usize {
-    let init = init.unwrap_or(1.0) as i64;
-    let start = match init {
-        1.. => init - 1,
-        0 => 0,
-        _ => (len as i64 + init).max(0),
+fn start_of(init: i64, len: usize) -> usize {
+    let len_signed = i64::try_from(len).unwrap_or(i64::MAX);
+    let init = match init < 0 {
+        true => init.saturating_add(len_signed).saturating_add(1),
+        false => init,
     };
-    usize::try_from(start).unwrap_or(0)
+    usize::try_from(init.saturating_sub(1))
+        .unwrap_or(0)
+        .min(len)
 }
 
-type FindArguments = (mlua::LuaString, mlua::LuaString, Option<f64>, Option<Value>);
-
-fn find(
-    lua: &Lua,
-    (subject, pattern, init, plain): FindArguments,
-    budget: &Budget,
-    tells_place: bool,
-) -> mlua::Result<MultiValue> {
-    let (subject, pattern) = (subject.as_bytes().to_vec(), pattern.as_bytes().to_vec());
-    let from = start_of(init, subject.len());
+/// `string.find` and `string.match`.
+fn find(arguments: &Arguments<'_>, budget: &Budget, tells_place: bool) -> mlua::Result<MultiValue> {
+    let lua = arguments.lua;
+    let (subject, pattern) = (arguments.text(1)?, arguments.text(2)?);
+    let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
+    let from = start_of(arguments.integer_or(3, 1)?, subject.len());
     let none = || Ok(MultiValue::from_vec(vec![Value::Nil]));
-    if from > subject.len() {
-        return none();
-    }
-    let is_plain = plain.is_some_and(|plain| !matches!(plain, Value::Nil | Value::Boolean(false)));
-    let has_specials = pattern.iter().any(|byte| b"^$*+?.([%-".contains(byte));
-    if tells_place && (is_plain || !has_specials) {
-        let found = find_plain(&subject, &pattern, from, budget).map_err(failed)?;
-        let Some(start) = found else {
+    let is_plain = !matches!(arguments.get(4), Value::Nil | Value::Boolean(false));
+    let is_special = |byte: &u8| b"^$*+?.([%-".contains(byte);
+    if tells_place && (is_plain || !of_c(&pattern).iter().any(is_special)) {
+        let found = find_plain(&subject, &pattern, from, budget);
+        let Some(start) = found.map_err(|failure| failed(lua, failure))? else {
             return none();
         };
         let (first, last) = ((start + 1) as f64, (start + pattern.len()) as f64);
@@ -455,7 +455,13 @@ fn find(
             Value::Number(last),
         ]));
     }
-    let Some(found) = find_from(&subject, &pattern, from, budget).map_err(failed)? else {
+    let (pattern, is_anchored) = anchored(of_c(&pattern));
+    let mut matcher = Matcher::new(&subject, pattern, budget);
+    let found = match is_anchored {
+        true => matcher.match_at(from),
+        false => matcher.first_match(from),
+    };
+    let Some(found) = found.map_err(|failure| failed(lua, failure))? else {
         return none();
     };
     let mut values = Vec::new();
@@ -482,57 +488,55 @@ fn find_plain(subject: &[u8], text: &[u8], from: usize, budget: &Budget) -> Matc
     Ok(None)
 }
 
-fn substitute(
-    lua: &Lua,
-    (subject, pattern, with, most): (mlua::LuaString, mlua::LuaString, Value, Option<f64>),
-    budget: &Budget,
-) -> mlua::Result<MultiValue> {
-    let (subject, pattern) = (subject.as_bytes().to_vec(), pattern.as_bytes().to_vec());
-    let with = match with {
-        Value::Integer(number) => Value::String(lua.create_string(number.to_string())?),
-        Value::Number(number) => {
-            Value::String(lua.create_string(crate::json::number_text(number, 14))?)
-        }
-        Value::String(_) | Value::Table(_) | Value::Function(_) => with,
-        _ => {
-            let why = "bad argument #3 to 'gsub' (string/function/table expected)";
-            return Err(mlua::Error::runtime(why));
-        }
+/// `string.gsub`.
+fn substitute(arguments: &Arguments<'_>, shared: &Shared) -> mlua::Result<MultiValue> {
+    let lua = arguments.lua;
+    let (subject, pattern) = (arguments.text(1)?, arguments.text(2)?);
+    let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
+    let most = match arguments.get(4) {
+        Value::Nil => i64::MAX,
+        _ => i64::from(to_int(arguments.number(4)?)),
     };
-    let most = most.map_or(u64::MAX, |most| if most < 0.0 { 0 } else { most as u64 });
-    let is_anchored = pattern.first() == Some(&b'^');
-    let (mut at, mut count, mut result) = (0, 0_u64, Vec::new());
-    while count < most {
-        let anchored = [
-            b"^".as_slice(),
-            pattern.strip_prefix(b"^").unwrap_or(&pattern),
-        ]
-        .concat();
-        let found = find_from(&subject, &anchored, at, budget).map_err(failed)?;
-        let step = match found {
-            Some(found) => {
-                count += 1;
-                add_substitute(lua, &subject, &found, &with, &mut result)?;
-                found.end
+    let with = match arguments.get(3) {
+        Value::Integer(_) | Value::Number(_) => Value::String(arguments.text(3)?),
+        with @ (Value::String(_) | Value::Table(_) | Value::Function(_)) => with,
+        _ => return Err(arguments.bad(3, "string/function/table expected")),
+    };
+    let (pattern, is_anchored) = anchored(of_c(&pattern));
+    let (mut at, mut count, mut result) = (0, 0_i64, Vec::new());
+    shared.with_budget(|budget| {
+        let mut matcher = Matcher::new(&subject, pattern, budget);
+        while count < most {
+            let found = matcher
+                .match_at(at)
+                .map_err(|failure| failed(lua, failure))?;
+            let step = match found {
+                Some(found) => {
+                    count += 1;
+                    shared.keeping(result.len(), || {
+                        add_substitute(lua, &subject, &found, &with, &mut result)
+                    })?;
+                    shared.room(result.len())?;
+                    found.end
+                }
+                None => at,
+            };
+            if step > at {
+                at = step;
+            } else if at < subject.len() {
+                result.push(subject[at]);
+                at += 1;
+            } else {
+                break;
             }
-            None => at,
-        };
-        if step > at {
-            at = step;
-        } else if at < subject.len() {
-            result.push(subject[at]);
-            at += 1;
-        } else {
-            at += 1;
-            break;
+            if is_anchored {
+                break;
+            }
         }
-        if is_anchored {
-            break;
-        }
-    }
-    if at < subject.len() {
-        result.extend_from_slice(&subject[at..]);
-    }
+        Ok::<_, mlua::Error>(())
+    })?;
+    result.extend_from_slice(subject.get(at..).unwrap_or_default());
+    shared.room(result.len())?;
     Ok(MultiValue::from_vec(vec![
         Value::String(lua.create_string(result)?),
         Value::Number(count as f64),
@@ -549,7 +553,7 @@ fn add_substitute(
     let whole = &subject[found.start..found.end];
     let value = match with {
         Value::String(text) => {
-            let text = text.as_bytes().to_vec();
+            let text = text.as_bytes();
             let mut at = 0;
             while at < text.len() {
                 if text[at] != b'%' {
@@ -564,10 +568,8 @@ fn add_substitute(
                         push_text(result, &found.capture(lua, subject, number)?);
                     }
                     Some(other) => result.push(*other),
-                    None => {
-                        let why = "invalid use of '%' in replacement string";
-                        return Err(mlua::Error::runtime(why));
-                    }
+                    // As in Lua 5.1, which takes the zero behind a text for a part of it.
+                    None => result.push(0),
                 }
                 at += 2;
             }
@@ -584,8 +586,8 @@ fn add_substitute(
         Value::Nil | Value::Boolean(false) => result.extend_from_slice(whole),
         Value::String(_) | Value::Integer(_) | Value::Number(_) => push_text(result, &value),
         other => {
-            let text = format!("invalid replacement value (a {})", other.type_name());
-            return Err(mlua::Error::runtime(text));
+            let text = format!("invalid replacement value (a {})", type_name(&other));
+            return Err(raise(lua, &text));
         }
     }
     Ok(())
@@ -594,78 +596,68 @@ fn add_substitute(
 fn push_text(result: &mut Vec<u8>, value: &Value) {
     match value {
         Value::String(text) => result.extend_from_slice(&text.as_bytes()),
-        Value::Integer(number) => result.extend_from_slice(number.to_string().as_bytes()),
-        Value::Number(number) => {
-            result.extend_from_slice(crate::json::number_text(*number, 14).as_bytes());
+        Value::Integer(number) => {
+            result.extend_from_slice(number_text(*number as f64, 14).as_bytes());
         }
+        Value::Number(number) => result.extend_from_slice(number_text(*number, 14).as_bytes()),
         _ => {}
     }
 }
 
-/// Puts the functions into the table of the string library.
-pub(crate) fn install(
-    lua: &Lua,
-    string: &Table,
-    budget: &crate::interpreter::Shared,
-) -> mlua::Result<()> {
-    let shared = Rc::clone(budget);
-    let function = lua.create_function(move |lua, arguments: FindArguments| {
-        shared.with_budget(|budget| find(lua, arguments, budget, true))
-    })?;
-    string.raw_set("find", function)?;
-    let shared = Rc::clone(budget);
-    let function = lua.create_function(move |lua, arguments: FindArguments| {
-        shared.with_budget(|budget| find(lua, arguments, budget, false))
-    })?;
-    string.raw_set("match", function)?;
-    let shared = Rc::clone(budget);
-    let function = lua.create_function(move |lua, arguments| {
-        shared.with_budget(|budget| substitute(lua, arguments, budget))
+/// A step of `string.gmatch` from a place on: the place to go on from, and the captures.
+fn next_match(arguments: &Arguments<'_>, budget: &Budget) -> mlua::Result<MultiValue> {
+    let lua = arguments.lua;
+    let (subject, pattern) = (arguments.text(1)?, arguments.text(2)?);
+    let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
+    let from = usize::try_from(arguments.integer(3)?).unwrap_or(usize::MAX);
+    // A circumflex has no meaning here.
+    let mut matcher = Matcher::new(&subject, of_c(&pattern), budget);
+    let found = matcher
+        .first_match(from)
+        .map_err(|failure| failed(lua, failure))?;
+    let Some(found) = found else {
+        return Ok(MultiValue::new());
+    };
+    let next = found.end + usize::from(found.end == found.start);
+    let mut values = vec![Value::Number(next as f64)];
+    values.extend(found.all(lua, &subject, true)?);
+    Ok(MultiValue::from_vec(values))
+}
+
+/// Puts the functions into the table of the string library. Gives a step of `gmatch`.
+pub(crate) fn install(lua: &Lua, string: &Table, shared: &Shared) -> mlua::Result<Function> {
+    for (name, tells_place) in [("find", true), ("match", false)] {
+        let shared = Rc::clone(shared);
+        let function = lua.create_function(move |lua, values: MultiValue| {
+            let arguments = Arguments::new(lua, values);
+            shared.with_budget(|budget| find(&arguments, budget, tells_place))
+        })?;
+        string.raw_set(name, function)?;
+    }
+    let state = Rc::clone(shared);
+    let function = lua.create_function(move |lua, values: MultiValue| {
+        substitute(&Arguments::new(lua, values), &state)
     })?;
     string.raw_set("gsub", function)?;
-    let shared = Rc::clone(budget);
-    let each = move |lua: &Lua, (subject, pattern): (mlua::LuaString, mlua::LuaString)| {
-        let (subject, pattern) = (subject.as_bytes().to_vec(), pattern.as_bytes().to_vec());
-        // A circumflex has no meaning here.
-        let shared = Rc::clone(&shared);
-        let mut at = Some(0);
-        lua.create_function_mut(move |lua, (): ()| {
-            let Some(from) = at else {
-                return Ok(MultiValue::from_vec(vec![Value::Nil]));
-            };
-            let found = shared.with_budget(|budget| {
-                let mut from = from;
-                loop {
-                    if from > subject.len() {
-                        return Ok::<_, mlua::Error>(None);
-                    }
-                    let mut matcher = Matcher::new(&subject, &pattern, budget);
-                    if let Some(end) = matcher.matches(from, 0).map_err(failed)? {
-                        let captures = matcher.captures;
-                        return Ok(Some(Found {
-                            start: from,
-                            end,
-                            captures,
-                        }));
-                    }
-                    from += 1;
-                }
-            })?;
-            match found {
-                None => {
-                    at = None;
-                    Ok(MultiValue::from_vec(vec![Value::Nil]))
-                }
-                Some(found) => {
-                    at = Some(found.end + usize::from(found.end == found.start));
-                    Ok(MultiValue::from_vec(found.all(lua, &subject, true)?))
-                }
-            }
-        })
-    };
-    string.raw_set("gmatch", lua.create_function(each)?)?;
-    string.raw_set("gfind", string.raw_get::<Value>("gmatch")?)?;
-    Ok(())
+    let state = Rc::clone(shared);
+    lua.create_function(move |lua, values: MultiValue| {
+        let arguments = Arguments::new(lua, values);
+        state.with_budget(|budget| next_match(&arguments, budget))
+    })
+}
+
+/// Puts `gmatch` there, too. `matches_of` gives a function of two texts that does its steps.
+pub(crate) fn install_matches(
+    lua: &Lua,
+    string: &Table,
+    matches_of: Function,
+) -> mlua::Result<()> {
+    let function = lua.create_function(move |lua, values: MultiValue| {
+        let arguments = Arguments::new(lua, values);
+        matches_of.call::<Function>((arguments.text(1)?, arguments.text(2)?))
+    })?;
+    string.raw_set("gmatch", &function)?;
+    string.raw_set("gfind", function)
 }
 
 #[cfg(test)]
@@ -675,7 +667,12 @@ mod tests {
 
     fn found(subject: &str, pattern: &str) -> Matched<Option<(usize, usize)>> {
         let budget = Budget::new(10_000_000, Stop::default());
-        let found = find_from(subject.as_bytes(), pattern.as_bytes(), 0, &budget)?;
+        let (pattern, is_anchored) = anchored(pattern.as_bytes());
+        let mut matcher = Matcher::new(subject.as_bytes(), pattern, &budget);
+        let found = match is_anchored {
+            true => matcher.match_at(0)?,
+            false => matcher.first_match(0)?,
+        };
         Ok(found.map(|found| (found.start, found.end)))
     }
 

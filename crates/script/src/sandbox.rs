@@ -1,120 +1,26 @@
 //! What a script finds: tables of libraries that it cannot change, and nothing else (SCRIPT-1,
 //! SCRIPT-4).
 //!
-//! Each run has an environment of its own. Its tables of libraries are empty ones, made anew, which
-//! look into the true ones and refuse to be written. The true ones are nowhere to be had. A table
-//! is made when the run first looks at it: most scripts use one or two.
+//! Each run has an environment of its own. It is a *proxy*: an empty table, made anew, which shows
+//! what another one has, and refuses to be written. Tables of libraries are shown by proxies, too.
+//! The true tables are nowhere to be had. A proxy is made when the run first looks at it: most
+//! scripts use one or two.
+//!
+//! The table `reals` has the true table of each proxy, for functions that do not ask metatables:
+//! `next`, `rawget`, and their like.
 
-use crate::interpreter::Shared;
-use crate::{bits, json, msgpack, pattern, structs};
+use crate::arguments::{Arguments, raise};
+use crate::interpreter::{Shared, interrupted, prelude_error};
+use crate::{bits, json, msgpack, pattern, random, structs};
 use mlua::{Function, Lua, MultiValue, Table, Value};
 use std::rc::Rc;
 
 /// Functions of the base library that scripts have as they are.
-const BASE: [&str; 13] = [
-    "assert",
-    "error",
-    "getmetatable",
-    "ipairs",
-    "next",
-    "pairs",
-    "rawequal",
-    "rawget",
-    "select",
-    "setmetatable",
-    "tonumber",
-    "tostring",
-    "type",
+const BASE: [&str; 9] = [
+    "assert", "error", "ipairs", "rawequal", "select", "tonumber", "tostring", "type", "unpack",
 ];
 
-/// The part that is written in Lua: `pcall` and `xpcall` that do not catch interruptions, and the
-/// environment of a run.
-const PRELUDE: &str = r#"
-local base, libraries, plain, commands, check, seen = ...
-local rawset, setmetatable, tostring, error = rawset, setmetatable, tostring, error
-local pcall, xpcall, unpack, select, type = pcall, xpcall, unpack, select, type
-local randomseed = libraries.math.randomseed
-
-local function readonly()
-    error("Attempt to modify a readonly table", 2)
-end
-
--- One result, however many there are: C code has room for few.
-local function collected(...) return { n = select('#', ...), ... } end
-local function collect(f, ...) return collected(f(...)) end
-local function spread(ok, result)
-    if ok then return true, unpack(result, 1, result.n) end
-    return false, result
-end
-
--- As in Redis, `pcall` gives the text of an error of a command, and `xpcall` its table.
-local function told(ok, result)
-    if not ok and type(result) == 'table' then
-        local text = result.err
-        if type(text) == 'string' or type(text) == 'number' then result = text end
-    end
-    return ok, result
-end
-
-base.pcall = function(f, ...) return spread(told(check(pcall(collect, f, ...)))) end
-base.xpcall = function(f, handler, ...)
-    local arguments = collected(...)
-    local function seeing(raised)
-        local is_over, value = seen(raised)
-        -- Nothing counts instructions here: an interruption is being raised.
-        if is_over then return end
-        return handler(value)
-    end
-    local function called() return collect(f, unpack(arguments, 1, arguments.n)) end
-    return spread(check(xpcall(called, seeing)))
-end
-base.rawset = function(t, k, v) return rawset(t, k, v) end
-base.unpack = unpack
-
--- An empty table with it shows what `library` has, and refuses to be written.
-local function view_of(library)
-    return { __index = library, __newindex = readonly, __metatable = false }
-end
-
-local views = {}
-for name, library in pairs(libraries) do views[name] = view_of(library) end
-
-local environment = { __newindex = readonly, __metatable = false }
-environment.__index = function(made, name)
-    local view = views[name]
-    if view then
-        -- Chance is the same for each script, as in Redis.
-        if name == 'math' then randomseed(0) end
-        local library = setmetatable({}, view)
-        rawset(made, name, library)
-        return library
-    end
-    local value = base[name]
-    if value == nil then
-        error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
-    end
-    return value
-end
-
-local redis = view_of(setmetatable(commands, { __index = plain }))
-
-local function new_environment(register)
-    local made, view = {}, redis
-    if register then
-        view = view_of(setmetatable({ register_function = register }, { __index = plain }))
-    end
-    made.redis = setmetatable({}, view)
-    made.server = made.redis
-    made._G = made
-    return setmetatable(made, environment)
-end
-
-local function protected(f, handler, a, b)
-    return xpcall(function() return f(a, b) end, handler)
-end
-
-return new_environment, protected
-"#;
+const PRELUDE: &str = include_str!("sandbox/prelude.lua");
 
 /// A table of functions.
 pub(crate) fn library<const N: usize>(
@@ -130,19 +36,21 @@ pub(crate) fn library<const N: usize>(
 
 /// What the prelude gives.
 pub(crate) struct Sandbox {
-    /// A new environment. While a library is loaded, its argument is `redis.register_function`, and
-    /// there are no commands.
+    /// A new environment, and its globals. While a library is loaded, its argument is
+    /// `redis.register_function`, and there are no commands.
     pub(crate) new_environment: Function,
+    /// The library is loaded.
+    pub(crate) loaded: Function,
     /// Calls a function with two arguments; errors go through a handler.
     pub(crate) protected: Function,
 }
 
 impl Sandbox {
-    /// Of `redis`: `plain` is what is always there, `commands` what the server does for a script.
+    /// Of `redis`: what is there while a library is loaded, and all of it.
     pub(crate) fn new(
         lua: &Lua,
         shared: &Shared,
-        (plain, commands): (Table, Table),
+        (loading, redis): (Table, Table),
     ) -> mlua::Result<Self> {
         let globals = lua.globals();
         let base = lua.create_table()?;
@@ -151,76 +59,287 @@ impl Sandbox {
         }
         base.raw_set("_VERSION", "Lua 5.1")?;
         base.raw_set("collectgarbage", collect_garbage(lua)?)?;
+        base.raw_set("gcinfo", garbage_info(lua)?)?;
         base.raw_set("loadstring", load_string(lua)?)?;
+        base.raw_set("load", load(lua, shared)?)?;
         let string: Table = globals.raw_get("string")?;
-        string.raw_set("dump", Value::Nil)?;
-        pattern::install(lua, &string, shared)?;
-        if let Value::String(any) = Value::String(lua.create_string("")?)
-            && let Ok(Some(metatable)) = metatable_of_strings(lua, &any)
-        {
-            metatable.raw_set("__metatable", false)?;
-        }
+        let step = pattern::install(lua, &string, shared)?;
+        strings(lua, &string, shared)?;
         let libraries = lua.create_table()?;
-        libraries.raw_set("string", string)?;
-        for name in ["table", "math"] {
+        libraries.raw_set("string", &string)?;
+        for name in ["table", "math", "coroutine"] {
             libraries.raw_set(name, globals.raw_get::<Value>(name)?)?;
         }
+        random::install(lua, &libraries.raw_get("math")?, shared)?;
         libraries.raw_set("bit", bits::open(lua)?)?;
-        libraries.raw_set("cjson", json::open(lua)?)?;
-        libraries.raw_set("cmsgpack", msgpack::open(lua)?)?;
-        libraries.raw_set("struct", structs::open(lua)?)?;
-        let check = check(lua, shared)?;
-        let prelude = lua.load(PRELUDE).set_name("=prelude");
+        libraries.raw_set("cjson", json::open(lua, shared)?)?;
+        libraries.raw_set("cmsgpack", msgpack::open(lua, shared)?)?;
+        libraries.raw_set("struct", structs::open(lua, shared)?)?;
         let state = Rc::clone(shared);
         let seen = lua.create_function(move |lua, raised: Value| {
             Ok((state.is_over(), crate::interpreter::seen(lua, raised)?))
         })?;
-        let all = (base, libraries, plain, commands, check, seen);
-        let (new_environment, protected) = prelude.call(all)?;
+        let reals = lua.create_table()?;
+        let native = lua.create_sequence_from([check(lua, shared)?, seen, step])?;
+        let all = (&base, libraries, redis, loading, &reals, native);
+        let prelude = lua.load(PRELUDE).set_name("=prelude");
+        let (new_environment, loaded, protected, complete, metatable_of, matches_of) =
+            prelude.call(all)?;
+        pattern::install_matches(lua, &string, matches_of)?;
+        let proxies = Proxies {
+            reals,
+            complete,
+            metatable_of,
+        };
+        proxies.install(lua, &base)?;
         Ok(Self {
             new_environment,
+            loaded,
             protected,
         })
     }
 }
 
-fn metatable_of_strings(lua: &Lua, any: &mlua::LuaString) -> mlua::Result<Option<Table>> {
-    let get: Function = lua.globals().raw_get("getmetatable")?;
-    get.call(any)
+/// What functions know of proxies.
+#[derive(Clone)]
+struct Proxies {
+    reals: Table,
+    /// Gives a true table with all that its proxy shows.
+    complete: Function,
+    /// Gives the metatable of strings, or of the environment.
+    metatable_of: Function,
+}
+
+const READ_ONLY: &str = "Attempt to modify a readonly table";
+
+impl Proxies {
+    /// The true table of a proxy.
+    fn real(&self, table: &Table) -> mlua::Result<Option<Table>> {
+        match self.reals.raw_get(table)? {
+            Value::Table(real) => self.complete.call(real).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn is_proxy(&self, table: &Table) -> mlua::Result<bool> {
+        Ok(!self.reals.raw_get::<Value>(table)?.is_nil())
+    }
+
+    fn put(
+        &self,
+        lua: &Lua,
+        base: &Table,
+        name: &'static str,
+        run: fn(&Self, &Arguments<'_>, &Function) -> mlua::Result<MultiValue>,
+    ) -> mlua::Result<()> {
+        let native: Function = lua.globals().raw_get(name)?;
+        let this = self.clone();
+        let function = lua.create_function(move |lua, values: MultiValue| {
+            run(&this, &Arguments::new(lua, values), &native)
+        })?;
+        base.raw_set(name, function)
+    }
+
+    /// The functions of the base library that do not ask metatables, and those on metatables.
+    fn install(&self, lua: &Lua, base: &Table) -> mlua::Result<()> {
+        self.put(lua, base, "next", |this, arguments, native| {
+            let table = arguments.table(1)?;
+            let table = this.real(&table)?.unwrap_or(table);
+            native.call((table, arguments.get(2)))
+        })?;
+        let next: Function = base.raw_get("next")?;
+        let this = self.clone();
+        let native: Function = lua.globals().raw_get("next")?;
+        let pairs = lua.create_function(move |lua, values: MultiValue| {
+            let table = Arguments::new(lua, values).table(1)?;
+            let next = if this.is_proxy(&table)? {
+                &next
+            } else {
+                &native
+            };
+            Ok((next.clone(), table, Value::Nil))
+        })?;
+        base.raw_set("pairs", pairs)?;
+        self.put(lua, base, "rawget", |this, arguments, native| {
+            let table = arguments.table(1)?;
+            let table = this.real(&table)?.unwrap_or(table);
+            native.call((table, arguments.any(2)?))
+        })?;
+        self.put(lua, base, "rawset", |this, arguments, native| {
+            let table = arguments.table(1)?;
+            let (key, value) = (arguments.any(2)?, arguments.any(3)?);
+            match this.is_proxy(&table)? {
+                true => Err(mlua::Error::runtime(READ_ONLY)),
+                false => native.call((table, key, value)),
+            }
+        })?;
+        self.put(lua, base, "setmetatable", |this, arguments, native| {
+            let table = arguments.table(1)?;
+            let metatable = arguments.get(2);
+            if !matches!(metatable, Value::Nil | Value::Table(_)) || arguments.len() < 2 {
+                return Err(arguments.bad(2, "nil or table expected"));
+            }
+            if this.is_proxy(&table)? {
+                return Err(mlua::Error::runtime(READ_ONLY));
+            }
+            let set = native.call((table, metatable));
+            set.map_err(|_| raise(arguments.lua, "cannot change a protected metatable"))
+        })?;
+        self.put(lua, base, "getmetatable", |this, arguments, native| {
+            let value = arguments.any(1)?;
+            let environment = || {
+                let lua = arguments.lua;
+                lua.named_registry_value::<Table>(ENVIRONMENT)
+            };
+            match &value {
+                Value::String(_) => this.metatable_of.call((environment()?, true)),
+                Value::Table(table) if this.is_proxy(table)? => match *table == environment()? {
+                    true => this.metatable_of.call((table, false)),
+                    false => Ok(MultiValue::from_vec(vec![Value::Nil])),
+                },
+                _ => native.call(value),
+            }
+        })
+    }
+}
+
+/// Functions of `string` that take long, or much memory: what they do is counted (SCRIPT-2,
+/// SCRIPT-3). Bytecode is refused.
+fn strings(lua: &Lua, string: &Table, shared: &Shared) -> mlua::Result<()> {
+    let state = Rc::clone(shared);
+    let repeat = lua.create_function(move |lua, values: MultiValue| {
+        let arguments = Arguments::new(lua, values);
+        let text = arguments.text(1)?;
+        let count = crate::arguments::to_int(arguments.number(2)?);
+        let text = text.as_bytes();
+        let count = usize::try_from(count).unwrap_or(0);
+        let len = text.len().saturating_mul(count);
+        state.room(len)?;
+        state.spend(cost(len))?;
+        lua.create_string(text.repeat(if text.is_empty() { 0 } else { count }))
+    })?;
+    string.raw_set("rep", repeat)?;
+    let changes: [(&str, fn(&mut [u8])); 3] = [
+        ("upper", <[u8]>::make_ascii_uppercase),
+        ("lower", <[u8]>::make_ascii_lowercase),
+        ("reverse", <[u8]>::reverse),
+    ];
+    for (name, change) in changes {
+        let state = Rc::clone(shared);
+        let changed = lua.create_function(move |lua, values: MultiValue| {
+            let text = Arguments::new(lua, values).text(1)?;
+            let mut text = text.as_bytes().to_vec();
+            state.spend(cost(text.len()))?;
+            change(&mut text);
+            lua.create_string(text)
+        })?;
+        string.raw_set(name, changed)?;
+    }
+    let dump = lua.create_function(|lua, values: MultiValue| {
+        let arguments = Arguments::new(lua, values);
+        match arguments.get(1) {
+            Value::Function(_) => Err::<(), _>(raise(lua, "unable to dump given function")),
+            _ => Err(arguments.wrong_type(1, "function")),
+        }
+    })?;
+    string.raw_set("dump", dump)
+}
+
+/// Instructions that take as long as work on this number of bytes.
+fn cost(bytes: usize) -> u64 {
+    u64::try_from(bytes / 64).unwrap_or(u64::MAX)
+}
+
+fn kibibytes(lua: &Lua) -> f64 {
+    lua.used_memory() as f64 / 1024.0
 }
 
 /// Only tells how much memory is used: a script is not to turn the collector off.
 fn collect_garbage(lua: &Lua) -> mlua::Result<Function> {
-    lua.create_function(|lua, what: Option<mlua::LuaString>| {
-        let is_count = what.is_some_and(|what| *what.as_bytes() == *b"count");
-        Ok(if is_count {
-            lua.used_memory() as f64 / 1024.0
-        } else {
-            0.0
+    lua.create_function(|lua, values: MultiValue| {
+        let arguments = Arguments::new(lua, values);
+        let what = arguments.text_or_none(1)?;
+        let what = what.map_or_else(|| b"collect".to_vec(), |what| what.as_bytes().to_vec());
+        arguments.integer_or(2, 0)?;
+        Ok(match &what[..] {
+            b"count" => Value::Number(kibibytes(lua)),
+            b"collect" | b"stop" | b"restart" => Value::Number(0.0),
+            b"step" => Value::Boolean(false),
+            // What they are.
+            b"setpause" | b"setstepmul" => Value::Number(200.0),
+            other => {
+                let other = String::from_utf8_lossy(other);
+                return Err(arguments.bad(1, &format!("invalid option '{other}'")));
+            }
         })
     })
 }
 
-/// Text only: bytecode could do anything.
+fn garbage_info(lua: &Lua) -> mlua::Result<Function> {
+    lua.create_function(|lua, _: MultiValue| Ok(kibibytes(lua).floor()))
+}
+
+/// A function of a source, or nil and why there is none. Text only: bytecode could do anything.
+fn compiled(lua: &Lua, text: &[u8], name: &[u8]) -> mlua::Result<MultiValue> {
+    let environment = lua.named_registry_value::<Table>(ENVIRONMENT)?;
+    let name = crate::arguments::of_c(name);
+    let chunk = lua
+        .load(text)
+        .set_name(String::from_utf8_lossy(name))
+        .set_mode(mlua::chunk::ChunkMode::Text);
+    match chunk.set_environment(environment).into_function() {
+        Ok(function) => Ok(MultiValue::from_vec(vec![Value::Function(function)])),
+        Err(error) if crate::interpreter::is_memory(&error) => Err(error),
+        Err(error) => why_not(lua, &crate::interpreter::text_of(&error)),
+    }
+}
+
+fn why_not(lua: &Lua, why: &str) -> mlua::Result<MultiValue> {
+    let why = Value::String(lua.create_string(why)?);
+    Ok(MultiValue::from_vec(vec![Value::Nil, why]))
+}
+
 fn load_string(lua: &Lua) -> mlua::Result<Function> {
-    lua.create_function(
-        |lua, (text, name): (mlua::LuaString, Option<mlua::LuaString>)| {
-            let text = text.as_bytes().to_vec();
-            let name = name.map_or_else(|| "=loadstring".to_owned(), |name| name.to_string_lossy());
-            let environment = lua.named_registry_value::<Table>(ENVIRONMENT)?;
-            let chunk = lua
-                .load(text)
-                .set_name(name)
-                .set_mode(mlua::chunk::ChunkMode::Text);
-            match chunk.set_environment(environment).into_function() {
-                Ok(function) => Ok((Value::Function(function), Value::Nil)),
+    lua.create_function(|lua, values: MultiValue| {
+        let arguments = Arguments::new(lua, values);
+        let text = arguments.text(1)?;
+        let name = arguments.text_or_none(2)?;
+        let name = name.as_ref().unwrap_or(&text);
+        compiled(lua, &text.as_bytes(), &name.as_bytes())
+    })
+}
+
+/// `load`: the source comes in pieces, from a function.
+fn load(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
+    let shared = Rc::clone(shared);
+    lua.create_function(move |lua, values: MultiValue| {
+        let arguments = Arguments::new(lua, values);
+        let Value::Function(reader) = arguments.get(1) else {
+            return Err(arguments.wrong_type(1, "function"));
+        };
+        let name = arguments.text_or_none(2)?;
+        let name = name.map_or_else(|| b"=(load)".to_vec(), |name| name.as_bytes().to_vec());
+        let mut text = Vec::new();
+        loop {
+            match shared.keeping(text.len(), || reader.call::<Value>(())) {
+                Ok(Value::Nil) => break,
+                Ok(Value::String(piece)) if piece.as_bytes().is_empty() => break,
+                Ok(piece @ (Value::String(_) | Value::Integer(_) | Value::Number(_))) => {
+                    let piece = lua.coerce_string(piece)?;
+                    text.extend(piece.iter().flat_map(|piece| piece.as_bytes().to_vec()));
+                    shared.room(text.len())?;
+                }
+                Ok(_) => return why_not(lua, "reader function must return a string"),
+                Err(_) if shared.is_over() => return Err(interrupted()),
+                Err(error) if crate::interpreter::is_memory(&error) => return Err(error),
                 Err(error) => {
-                    let text = lua.create_string(crate::interpreter::text_of(&error))?;
-                    Ok((Value::Nil, Value::String(text)))
+                    let raised = crate::interpreter::seen(lua, Value::Error(error.into()))?;
+                    return Ok(MultiValue::from_vec(vec![Value::Nil, raised]));
                 }
             }
-        },
-    )
+        }
+        compiled(lua, &text, &name)
+    })
 }
 
 /// The environment of the script that runs.
@@ -237,21 +356,19 @@ fn check(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
                     shared.end_full();
                 }
                 *error = crate::interpreter::seen(lua, error.clone())?;
-            } else if let Value::String(text) = error {
-                let text = text.as_bytes().to_vec();
-                if text.ends_with(b"not enough memory") {
+            }
+            if let Value::String(text) = error {
+                let bytes = text.as_bytes().to_vec();
+                if bytes.ends_with(b"not enough memory") {
                     shared.end_full();
                 }
-                // A place in the prelude is none of the script.
-                if text.starts_with(b"prelude:")
-                    && let Some(at) = text.windows(2).position(|pair| pair == b": ")
-                {
-                    *error = Value::String(lua.create_string(&text[at + 2..])?);
+                if let Some(rest) = prelude_error(&bytes) {
+                    *error = Value::String(lua.create_string(rest)?);
                 }
             }
         }
         match shared.is_over() {
-            true => Err(mlua::Error::runtime("the script was interrupted")),
+            true => Err(interrupted()),
             false => Ok(caught),
         }
     })

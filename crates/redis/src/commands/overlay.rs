@@ -55,6 +55,9 @@ use pluvio_units::{ObjectVersion, TableId, UnixMs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// Most bytes of the values that one command gives: the same large one may be asked for often.
+const VALUES_BYTES_MAX: usize = 64 << 20;
+
 /// A value, and when it expires.
 type Held = (Bytes, Option<Deadline>);
 
@@ -74,6 +77,26 @@ struct Object {
 }
 
 impl Object {
+    /// The version of what it becomes.
+    fn next_version(&self) -> ObjectVersion {
+        ObjectVersion(self.read.0.max(1) + 1)
+    }
+
+    /// Changes it. Gives the bytes of all changed values, of which there were `all` before.
+    fn change_to(&mut self, held: Option<Held>, all: usize) -> usize {
+        let bytes = |held: &Option<Held>| held.as_ref().map_or(0, |(value, _)| value.len());
+        let before = if self.is_changed {
+            bytes(&self.held)
+        } else {
+            0
+        };
+        let after = bytes(&held);
+        self.version = self.next_version();
+        self.held = held;
+        self.is_changed = true;
+        all.saturating_sub(before).saturating_add(after)
+    }
+
     /// Makes the object what it is here, if it is still as it was read.
     fn change<'o>(&'o self, key: &'o [u8]) -> TransactionStep<'o> {
         let rules = match self.read {
@@ -95,6 +118,8 @@ impl Object {
 #[derive(Clone)]
 pub(crate) struct Objects {
     places: BTreeMap<ObjectAt, Object>,
+    /// Bytes of the values of those that were changed.
+    changed_bytes: usize,
     is_cluster: bool,
     now: Now,
 }
@@ -132,6 +157,7 @@ impl<'c> Overlay<'c> {
         let now = core.databases.parts().clock.unix_time().as_millis();
         let objects = Objects {
             places: BTreeMap::new(),
+            changed_bytes: 0,
             is_cluster: core.options().cluster.is_some(),
             now: UnixMs(u64::try_from(now).unwrap_or(u64::MAX)).into(),
         };
@@ -338,6 +364,12 @@ impl Objects {
         for (place, object) in &before.places {
             self.places.insert(place.clone(), object.clone());
         }
+        self.changed_bytes = before.changed_bytes;
+    }
+
+    /// Bytes of the values of the objects that were changed: what they take beside what was read.
+    pub(super) fn changed_bytes(&self) -> usize {
+        self.changed_bytes
     }
 
     fn run(&mut self, db: DatabaseId, what: Data, command: &Command) -> Result<Reply, Missing> {
@@ -359,6 +391,13 @@ impl Objects {
         wanted.retain(|place| !self.places.contains_key(place));
         if !wanted.is_empty() {
             return Err(Missing(wanted));
+        }
+        if matches!(what, Data::MGet) {
+            let keys = row.keys.of(command).map(|at| (db, command.share(at)));
+            let bytes = keys.map(|place| self.bytes_at(&place)).sum::<usize>();
+            if bytes > VALUES_BYTES_MAX {
+                return Ok(Reply::Error(failure::reply_too_long(VALUES_BYTES_MAX)));
+            }
         }
         let mut scratch = Scratch::default();
         if let Some(plan) = plan(what, command, &mut scratch) {
@@ -398,8 +437,7 @@ impl Objects {
             value,
             deadline: *deadline,
         });
-        let next = ObjectVersion(object.read.0.max(1) + 1);
-        let mut draft = Draft::new(current, now, next);
+        let mut draft = Draft::new(current, now, object.next_version());
         let outcome = draft.apply(operation);
         let is_changed = draft.is_changed();
         let held = match draft.change() {
@@ -407,11 +445,15 @@ impl Objects {
             DraftChange::Nothing | DraftChange::Delete => None,
         };
         if is_changed {
-            object.held = held;
-            object.version = next;
-            object.is_changed = true;
+            self.changed_bytes = object.change_to(held, self.changed_bytes);
         }
         outcome
+    }
+
+    /// Bytes of the value of an object.
+    fn bytes_at(&self, place: &ObjectAt) -> usize {
+        let held = self.places.get(place).and_then(|object| object.held.as_ref());
+        held.map_or(0, |(value, _)| value.len())
     }
 
     /// The object as the next command sees it.
@@ -424,9 +466,7 @@ impl Objects {
 
     fn set(&mut self, db: DatabaseId, key: &Bytes, held: Option<Held>) {
         if let Some(object) = self.places.get_mut(&(db, key.clone())) {
-            object.version = ObjectVersion(object.read.0.max(1) + 1);
-            object.held = held;
-            object.is_changed = true;
+            self.changed_bytes = object.change_to(held, self.changed_bytes);
         }
     }
 
@@ -610,6 +650,7 @@ mod tests {
         };
         let mut objects = Objects {
             places: BTreeMap::from([(place.clone(), object)]),
+            changed_bytes: 0,
             is_cluster: false,
             now: UnixMs(5000).into(),
         };

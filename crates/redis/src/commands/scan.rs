@@ -21,6 +21,8 @@ use pluvio_units::{KeyHash, Rank};
 const COUNT_DEFAULT: usize = 10;
 /// Most keys looked at by one SCAN, whatever its COUNT, so that it does not hold up its connection.
 const COUNT_MAX: usize = 16 << 10;
+/// No cursor is as large as this.
+const CURSORS: u64 = 1 << 53;
 /// Keys fetched at a time by KEYS.
 const STEP_KEYS: usize = 1024;
 /// Keys among which RANDOMKEY draws.
@@ -107,7 +109,11 @@ pub(super) async fn scan(
         keys: Bulks::default(),
         building: share.build(),
     };
-    let next = some_keys(core, db, from, count, &mut found).await?;
+    // As in Redis, a number that is no cursor is an end, and not an error.
+    let next = match from {
+        0..CURSORS => some_keys(core, db, from, count, &mut found).await?,
+        CURSORS.. => None,
+    };
     let next = next.unwrap_or(0);
     Ok(Reply::Array(vec![
         Reply::copy(next.to_string()),

@@ -34,6 +34,7 @@ use core::time::Duration;
 use pluvio_env::{Clock, Moment, timeout};
 use pluvio_script::{
     Budget, Commands, Ended, Interpreter, Interrupted, MEMORY_MAX, Shebang, Stop, Value,
+    number_text,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -194,7 +195,8 @@ pub(super) async fn run(
     let keys = job.keys.iter().map(|key| (db, Bytes::copy_from_slice(key)));
     overlay.read(keys.collect()).await?;
     let mut before = overlay.objects().clone();
-    let mut fetched = Vec::new();
+    let mut fetched: Vec<Reply> = Vec::new();
+    let mut fetched_bytes = 0_usize;
     let mut is_long = false;
     let clock = &core.databases.parts().clock;
     // All attempts together take no longer than an operation may.
@@ -234,7 +236,12 @@ pub(super) async fn run(
             }
             Attempt::Wants(Want::Outside(db, command)) => {
                 overlay.objects().restore(&before);
-                fetched.push(Box::pin(outside(core, share, db, command)).await);
+                let reply = Box::pin(outside(core, share, db, command)).await;
+                fetched_bytes = fetched_bytes.saturating_add(reply.size());
+                if fetched_bytes > MEMORY_MAX {
+                    return Ok(Reply::Error(too_much_memory()));
+                }
+                fetched.push(reply);
             }
         }
     }
@@ -343,11 +350,15 @@ fn attempt(job: &Job, objects: &mut Objects, fetched: &[Reply], limits: Limits) 
         (Ended::OutOfMemory, None) if is_small => return Attempt::TooLong,
         (Ended::Value(value), None) => reply_of(value),
         (Ended::Failed(text), None) => Reply::Error(Failure::new(text)),
-        (Ended::OutOfMemory, None) => Reply::Error(Failure::new(format!(
-            "ERR the script needs more than {MEMORY_MAX} bytes of memory"
-        ))),
+        (Ended::OutOfMemory, None) => Reply::Error(too_much_memory()),
     };
     Attempt::Done(reply, server.told.unwrap_or_default())
+}
+
+fn too_much_memory() -> Failure {
+    Failure::new(format!(
+        "ERR the script needs more than {MEMORY_MAX} bytes of memory"
+    ))
 }
 
 /// [`attempt`] outside the event loop, until a moment.
@@ -438,7 +449,7 @@ impl Server<'_> {
             let sub = (command.len() > 1).then(|| command.get(1));
             return match crate::table::find_called(command.get(0), sub) {
                 Some(_) => refuse("ERR Wrong number of args calling Redis command from script"),
-                None => refuse("ERR Unknown Redis command called from script"),
+                None => Ok(Reply::Error(failure::unknown_in_script(command))),
             };
         };
         let row = &SPECS[usize::from(found)];
@@ -454,6 +465,9 @@ impl Server<'_> {
         }
         if self.is_read_only && row.has_flag("write") {
             return refuse("ERR Write commands are not allowed from read-only scripts.");
+        }
+        if row.has_flag("write") && self.objects.changed_bytes() > MEMORY_MAX {
+            return Ok(Reply::Error(too_much_memory()));
         }
         match row.run {
             Run::Data(what) => match self.objects.run_if_possible(self.db, what, command) {
@@ -476,6 +490,7 @@ impl Server<'_> {
                     self.db = db;
                     Ok(Reply::OK)
                 }
+                None if integer(command.get(1)).is_none() => Ok(Reply::Error(failure::NOT_INTEGER)),
                 None => Ok(Reply::Error(failure::BAD_DATABASE)),
             },
             Run::Own(_) | Run::Container => Ok(Reply::Error(NOT_ALLOWED)),
@@ -513,7 +528,8 @@ impl Commands for Server<'_> {
 
     fn may_call(&mut self, arguments: Vec<Vec<u8>>) -> Option<bool> {
         let command = Command::from_parts(&arguments);
-        let spec = resolve(&command, command.len()).ok()?;
+        let sub = (command.len() > 1).then(|| command.get(1));
+        let spec = crate::table::find_called(command.get(0), sub)?;
         let may = |caller: &Caller| caller.user.check(spec, &command).is_ok();
         Some(self.caller.is_none_or(may))
     }
@@ -542,13 +558,23 @@ fn value_of(reply: Reply, protocol: u8) -> Value {
     };
     match reply {
         Reply::Status(text) => Value::Status(text.into()),
+        Reply::Line(text) => Value::Status(text),
         Reply::Word(text) => Value::Status(text.into_bytes()),
         Reply::Error(failure) => Value::Error(failure.text().to_vec()),
         Reply::Integer(number) => Value::Integer(number),
-        Reply::Double(number) => Value::Double(number),
+        Reply::Double(number) if protocol == 3 => Value::Double(number),
+        Reply::Double(number) => Value::Bulk(number_text(number, 17).into_bytes()),
+        Reply::Boolean(truth) if protocol == 3 => Value::Boolean(truth),
+        Reply::Boolean(truth) => Value::Integer(truth.into()),
+        Reply::BigNumber(digits) if protocol == 3 => Value::BigNumber(digits),
         Reply::Bulk(bytes) => Value::Bulk(bytes.to_vec()),
         Reply::Text(text) => Value::Bulk(text.into()),
+        Reply::Verbatim(text) if protocol == 3 => {
+            Value::Verbatim(b"txt".to_vec(), text.into_bytes())
+        }
         Reply::Verbatim(text) => Value::Bulk(text.into_bytes()),
+        Reply::Marked(format, text) if protocol == 3 => Value::Verbatim(format, text),
+        Reply::BigNumber(text) | Reply::Marked(_, text) => Value::Bulk(text),
         Reply::Nil | Reply::NoList => Value::Nil,
         Reply::Array(items) => Value::Array(list(items)),
         Reply::Set(items) if protocol == 3 => Value::Set(list(items)),
@@ -570,18 +596,15 @@ fn reply_of(value: Value) -> Reply {
     match value {
         Value::Nil => Reply::Nil,
         Value::Integer(number) => Reply::Integer(number),
-        Value::Status(text) => {
-            let text = String::from_utf8_lossy(&text);
-            Reply::Word(text.replace(['\r', '\n'], " "))
-        }
+        Value::Status(text) => Reply::Line(text),
         Value::Error(text) => Reply::Error(Failure::new(text)),
-        Value::Bulk(bytes) | Value::BigNumber(bytes) | Value::Verbatim(_, bytes) => {
-            Reply::Bulk(bytes.into())
-        }
+        Value::Bulk(bytes) => Reply::Bulk(bytes.into()),
+        Value::BigNumber(digits) => Reply::BigNumber(digits),
+        Value::Verbatim(format, text) => Reply::Marked(format, text),
         Value::Array(items) => Reply::Array(list(items)),
         Value::Set(items) => Reply::Set(list(items)),
         Value::Double(number) => Reply::Double(number),
-        Value::Boolean(truth) => Reply::flag(truth),
+        Value::Boolean(truth) => Reply::Boolean(truth),
         Value::Map(pairs) => {
             let pair = |(k, v)| (reply_of(k), reply_of(v));
             Reply::Map(pairs.into_iter().map(pair).collect())

@@ -337,7 +337,7 @@ fn length(bytes: &[u8]) -> Option<usize> {
         text.parse::<i64>().unwrap()
     };
     let items = match bytes[0] {
-        b'+' | b'-' | b':' | b'_' | b'#' | b',' => return Some(end),
+        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => return Some(end),
         b'$' | b'=' => {
             let whole = usize::try_from(number()).map_or(end, |n| end + n + 2);
             return (bytes.len() >= whole).then_some(whole);

@@ -242,16 +242,22 @@ fn unescaped(line: &str) -> Vec<u8> {
 #[test]
 fn scripts_of_all_libraries_give_the_same_replies() {
     let real = RealServer::start();
-    let mut bench = Bench::local();
-    let (mut ours, mut theirs) = (bench.connect(), real.connect());
     let mut differences = Vec::new();
-    for line in include_str!("../data/scripts.txt").lines() {
-        let source = unescaped(line);
-        let command: [&[u8]; 7] = [b"EVAL", &source, b"2", b"k1", b"k2", b"a1", b"a2"];
-        let (got, expected) = (ours.call(&command), theirs.call(&command));
-        if got != expected {
-            let (got, expected) = (show(&got), show(&expected));
-            differences.push(format!("{line}\n  ours  {got}\n  redis {expected}"));
+    for protocol in ["2", "3"] {
+        let mut bench = Bench::local();
+        let (mut ours, mut theirs) = (bench.connect(), real.connect());
+        ours.call(&["HELLO", protocol]);
+        theirs.call(&["HELLO", protocol]);
+        theirs.call(&["FLUSHALL"]);
+        for line in include_str!("../data/scripts.txt").lines() {
+            let source = unescaped(line);
+            let command: [&[u8]; 7] = [b"EVAL", &source, b"2", b"k1", b"k2", b"a1", b"a2"];
+            let (got, expected) = (ours.call(&command), theirs.call(&command));
+            if got != expected {
+                let (got, expected) = (show(&got), show(&expected));
+                let difference = format!("{line}\n  ours  {got}\n  redis {expected}");
+                differences.push(format!("RESP{protocol}: {difference}"));
+            }
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));

@@ -268,6 +268,84 @@ fn scripts_of_known_libraries_work() {
     assert_eq!(c.say("TTL window"), ":60\r\n");
 }
 
+/// Of queues and the like, which work on lists, hashes and sorted sets.
+#[test]
+fn a_script_on_a_type_that_is_not_here_is_told_so_and_changes_nothing() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    for (call, what) in [
+        ("'lpush', KEYS[1], 'x'", "lists (lpush)"),
+        ("'BRPOPLPUSH', KEYS[1], 'x', '0'", "lists (brpoplpush)"),
+        ("'HGETALL', KEYS[1]", "hashes (hgetall)"),
+        ("'zadd', KEYS[1], '1', 'x'", "sorted sets (zadd)"),
+        ("'sadd', KEYS[1], 'x'", "sets (sadd)"),
+        ("'XADD', KEYS[1], '*', 'a', 'b'", "streams (xadd)"),
+        ("'publish', 'x', 'y'", "publish and subscribe (publish)"),
+        ("'pfadd', 'x', 'y'", "HyperLogLogs (pfadd)"),
+    ] {
+        let script = format!("redis.call('set', KEYS[1], 'v') return redis.call({call})");
+        let reply = eval(&mut c, &script, &["{t}k"], &[]);
+        let expected = "-ERR Unknown Redis command called from script: this server has no";
+        assert!(
+            reply.starts_with(&format!("{expected} {what} script: ")),
+            "{reply}"
+        );
+        assert_eq!(c.say("EXISTS {t}k"), ":0\r\n", "{call}");
+        // Some look first whether they can.
+        let script = format!("return redis.pcall({call}).err and 'fallback'");
+        assert_eq!(eval(&mut c, &script, &["{t}k"], &[]), "$8\r\nfallback\r\n");
+    }
+}
+
+#[test]
+fn all_functions_of_a_library_find_the_commands() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    let source = "#!lua name=lib\n\
+        local redis_at_first, count = redis, 0\n\
+        local function helper(key)\n\
+            count = count + 1\n\
+            redis_at_first.call('incr', key)\n\
+            return redis.call('get', key) .. count\n\
+        end\n\
+        redis.log(redis.LOG_NOTICE, 'loading')\n\
+        redis.register_function('f', function(keys) return helper(keys[1]) end)";
+    assert_eq!(c.call(&["FUNCTION", "LOAD", source]), b"$3\r\nlib\r\n");
+    assert_eq!(c.say("FCALL f 1 {t}k"), "$2\r\n11\r\n");
+    assert_eq!(c.say("FCALL f 1 {t}k"), "$2\r\n21\r\n");
+    let calls = "#!lua name=other\nredis.call('get', 'k') redis.register_function('g', print)";
+    let reply = c.call(&["FUNCTION", "LOAD", calls]);
+    assert!(reply.starts_with(b"-ERR"), "there are no commands yet");
+}
+
+#[test]
+fn what_a_script_changes_and_reads_is_bounded() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    // 100 values of 1 MiB each, from commands of a few bytes.
+    let keys: Vec<String> = (0..100).map(|n| format!("{{t}}{n}")).collect();
+    let keys: Vec<&str> = keys.iter().map(|key| &key[..]).collect();
+    let fills = "for _, key in ipairs(KEYS) do redis.call('setrange', key, 1048575, 'x') end";
+    let reply = eval(&mut c, fills, &keys, &[]);
+    assert!(
+        reply.starts_with("-ERR the script needs more than"),
+        "{reply}"
+    );
+    assert_eq!(c.say("EXISTS {t}0"), ":0\r\n");
+    // One value that is changed again and again takes no more than it does.
+    let again = "for n = 1, 100 do redis.call('setrange', KEYS[1], 1048575, n) \
+                 redis.call('del', KEYS[1]) end return redis.call('setrange', KEYS[1], 9, 'x')";
+    assert_eq!(eval(&mut c, again, &["{t}k"], &[]), ":10\r\n");
+    // The same value, given again and again.
+    let gives = "redis.call('setrange', KEYS[1], 1048575, 'x') local keys = {} \
+                 for n = 1, 100 do keys[n] = KEYS[1] end return #redis.call('mget', unpack(keys))";
+    let reply = eval(&mut c, gives, &["{t}k"], &[]);
+    assert!(reply.starts_with("-ERR"), "{reply}");
+    // A number that is no cursor is an end.
+    let scan = "local found = redis.call('scan', '-1') return {found[1], #found[2]}";
+    assert_eq!(eval(&mut c, scan, &[], &[]), "*2\r\n$1\r\n0\r\n:0\r\n");
+}
+
 fn bulk(reply: &[u8]) -> Vec<u8> {
     let start = reply.windows(2).position(|w| w == b"\r\n").unwrap() + 2;
     reply[start..reply.len() - 2].to_vec()
