@@ -146,6 +146,7 @@ impl Scene {
             range: HashRange::ALL,
             since: SegmentId(0),
             quota: pluvio_wire::TableQuota::NONE,
+            class: None,
         }
     }
 

@@ -313,6 +313,7 @@ mod tests {
             hash: HashKind::default(),
             quota: pluvio_wire::TableQuota::NONE,
             quota_state: None,
+            class: None,
             tablets: (0..4096).map(tablet).collect(),
             addresses: Vec::new(),
         };

@@ -56,7 +56,12 @@ impl State {
         }
         let kept = self.globals.kept_quotas.get(&request.name).copied();
         let quota = self.changed_quota(kept, &request.quota)?;
+        let class = match self.globals.kept_classes.get(&request.name) {
+            Some(kept) => Some(*kept),
+            None => self.class_for(&request.durability)?,
+        };
         self.globals.kept_quotas.remove(&request.name);
+        self.globals.kept_classes.remove(&request.name);
         let id = self.globals.last_table.next();
         self.globals.last_table = id;
         if request.hash == HashKind::Slots {
@@ -80,6 +85,7 @@ impl State {
             kept: BTreeSet::new(),
             moves: Vec::new(),
             quota,
+            class,
         };
         self.tables.insert(id, Arc::new(record));
         Ok(id)

@@ -4,6 +4,9 @@
 //!
 //! - LOG-9: there is a head at all times, and its digest lists every segment of the log. A new head
 //!   is written before the old one is closed.
+//! - LOG-17: a spare log is opened with a head of its own. Heads of other logs count it only once
+//!   that head is durable, so recovery never waits for a head that was nowhere. Nothing is appended
+//!   there before a head of another log is durable that counts it. So no recovery overlooks it.
 //! - LOG-10: an emergency head holds nothing but its first group, so it needs no cleaning: the next
 //!   head's digest does not list it.
 

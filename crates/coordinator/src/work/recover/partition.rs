@@ -169,6 +169,21 @@ pub(crate) fn partition(
     }
 }
 
+/// The same partitions, each with tablets of one durability class: a recovery master replays a
+/// partition into one log.
+pub(crate) fn of_one_class(partitions: Vec<Vec<TabletSpec>>) -> Vec<Vec<TabletSpec>> {
+    let mut all = Vec::with_capacity(partitions.len());
+    for partition in partitions {
+        let mut by_class: BTreeMap<u16, Vec<TabletSpec>> = BTreeMap::new();
+        for tablet in partition {
+            let class = tablet.class.map_or(0, |class| class.number);
+            by_class.entry(class).or_default().push(tablet);
+        }
+        all.extend(by_class.into_values());
+    }
+    all
+}
+
 /// A first part is this fraction of its partition: replayed while the crashed server's leases end.
 const FIRST_PART: u64 = 8;
 /// Tables with more tablets than this are cut no more for the sake of a first part. The rest of
@@ -447,6 +462,7 @@ mod tests {
             range,
             since: SegmentId(0),
             quota: pluvio_wire::TableQuota::NONE,
+            class: None,
         }
     }
 

@@ -573,22 +573,32 @@ fn what_was_given_up_need_not_be_there_and_all_the_rest_must() {
         backup(1, vec![two(0)(replica(1)), two(0)(head(3, &[1, 2, 3]))]),
         backup(2, vec![two(1)(replica(7)), two(1)(replica(8))]),
     ];
-    let (lost, stats) = lost_part(&all, &epochs, None, None).expect("something is missing");
+    let (lost, stats) =
+        lost_part(&all, &epochs, None, None, &WeakLogs::default()).expect("something is missing");
     assert!(stats.is_some());
     assert_eq!(lost.logs, 2);
     assert_eq!(lost.segments, BTreeSet::from([SegmentId(2)]));
     let found = BTreeSet::from([SegmentId(7), SegmentId(8)]);
     assert_eq!(lost.headless, BTreeMap::from([(LogId(1), found)]));
-    let map = reconstruct_without(&all, &epochs, None, Some(&lost)).unwrap();
+    let map = reconstruct_without(&all, &epochs, None, Some(&lost), &WeakLogs::default()).unwrap();
     assert_eq!(ids(&map), [1, 3, 7, 8]);
     assert_eq!(
         map.ends, None,
         "another attempt may find other replicas of heads"
     );
-    assert_eq!(lost_part(&all, &epochs, None, Some(&lost)), None);
+    assert_eq!(
+        lost_part(&all, &epochs, None, Some(&lost), &WeakLogs::default()),
+        None
+    );
     // A backup that was there then is waited for.
     for only in &all {
-        let map = reconstruct_without(std::slice::from_ref(only), &epochs, None, Some(&lost));
+        let map = reconstruct_without(
+            std::slice::from_ref(only),
+            &epochs,
+            None,
+            Some(&lost),
+            &WeakLogs::default(),
+        );
         assert!(map.is_err());
     }
     // A part that was given up is used if it is there again.
@@ -597,7 +607,7 @@ fn what_was_given_up_need_not_be_there_and_all_the_rest_must() {
         all[1].clone(),
         backup(3, vec![two(0)(replica(2))]),
     ];
-    let map = reconstruct_without(&back, &epochs, None, Some(&lost)).unwrap();
+    let map = reconstruct_without(&back, &epochs, None, Some(&lost), &WeakLogs::default()).unwrap();
     assert_eq!(ids(&map), [1, 2, 3, 7, 8]);
 }
 
@@ -605,8 +615,9 @@ fn what_was_given_up_need_not_be_there_and_all_the_rest_must() {
 #[test]
 fn without_any_replica_everything_is_given_up() {
     let epochs = Epochs::new();
-    let (lost, stats) = lost_part(&[], &epochs, None, None).expect("something is missing");
+    let (lost, stats) =
+        lost_part(&[], &epochs, None, None, &WeakLogs::default()).expect("something is missing");
     assert!(stats.is_none());
-    let map = reconstruct_without(&[], &epochs, None, Some(&lost)).unwrap();
+    let map = reconstruct_without(&[], &epochs, None, Some(&lost), &WeakLogs::default()).unwrap();
     assert_eq!(segments(&map), []);
 }
