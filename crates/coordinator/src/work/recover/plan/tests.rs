@@ -621,3 +621,35 @@ fn without_any_replica_everything_is_given_up() {
     let map = reconstruct_without(&[], &epochs, None, Some(&lost), &WeakLogs::default()).unwrap();
     assert_eq!(segments(&map), []);
 }
+
+// shows: COORD-21
+#[test]
+fn logs_of_weak_classes_are_left_out_and_nothing_else_is() {
+    let none = Epochs::new();
+    // The head of a core's log counts the log of the class, of which nothing is there.
+    let own = backup(1, vec![in_log(0, 2, head(3, &[1, 3])), replica(1)]);
+    let weak = |left_out| WeakLogs {
+        logs: BTreeSet::from([LogId(1)]),
+        left_out,
+    };
+    let found = |all: &[Inventory], ends: Option<&Ends>, left_out| {
+        reconstruct_without(all, &none, ends, None, &weak(left_out))
+    };
+    let own = [own];
+    let missing = found(&own, None, false).unwrap_err().to_string();
+    assert!(missing.contains("no open head of log 1"), "{missing}");
+    let map = found(&own, None, true).unwrap();
+    assert_eq!(segments(&map), [(1, vec![1]), (3, vec![1])]);
+    let ends = map.ends.expect("the rest ends somewhere");
+    assert_eq!(ends.keys().collect::<Vec<_>>(), [&LogId(0)]);
+    // Later it is there, and its end is not settled with the others.
+    let both = [
+        own[0].clone(),
+        backup(2, vec![in_log(1, 2, filled(4, &[4]))]),
+    ];
+    let map = found(&both, Some(&ends), false).unwrap();
+    assert_eq!(segments(&map), [(1, vec![1]), (3, vec![1]), (4, vec![2])]);
+    // A segment of a core's log is missed.
+    let less = [backup(1, vec![in_log(0, 2, head(3, &[1, 3]))])];
+    assert!(found(&less, None, true).is_err());
+}
