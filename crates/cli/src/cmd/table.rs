@@ -284,7 +284,7 @@ fn quota_text(info: &TableInfo) -> String {
 }
 
 /// How its objects are kept.
-fn durability_text(info: &TableInfo) -> String {
+pub fn durability_text(info: &TableInfo) -> String {
     info.class
         .map_or_else(|| "as the cluster".to_owned(), |class| class.to_string())
 }

@@ -334,11 +334,14 @@ impl<'b> Batch<'b> {
     /// The next item may be of a table with another durability, and so of another log. Of an
     /// ordered batch it comes again when those before it are durable: logs become so in any order.
     fn go_to_log_of(&mut self, snapshot: &'b Snapshot, mutation: &Mutation<'_>) -> ControlFlow<()> {
+        if !self.ordered {
+            return ControlFlow::Continue(());
+        }
         let table = snapshot.get(&mutation.table).map(|local| &local.table);
         let log = table.map_or(self.log, |table| {
             self.master.store().log_of(self.of_core, table)
         });
-        if log == self.log || !self.ordered {
+        if log == self.log {
             return ControlFlow::Continue(());
         }
         self.apply()?;
