@@ -428,7 +428,7 @@ pub enum TabletState {
 }
 
 /// Create a table, or find the one that has this name already, whatever its kind of hash.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CreateTable {
     /// The name.
     pub name: String,
