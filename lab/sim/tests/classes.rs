@@ -36,6 +36,9 @@ const TABLES: [(&str, Option<(u32, bool)>); 3] = [
 /// Counted up in all tables together.
 const TOGETHER: &[u8] = b"together";
 
+/// Keys of each table that ordered batches write, one behind the other.
+const IN_ORDER: usize = 4;
+
 /// How far a counter has come: what was begun, and what was acknowledged.
 #[derive(Clone, Copy, Default, Debug)]
 struct Count {
@@ -50,6 +53,9 @@ struct Told {
     working: AtomicUsize,
     keys: [Mutex<Vec<Count>>; 3],
     together: Mutex<Count>,
+    in_order: Mutex<Count>,
+    /// It is not known what became of a batch: there are no more.
+    order_ends: AtomicBool,
 }
 
 struct Cluster {
@@ -172,6 +178,14 @@ impl Cluster {
             Arc::clone(&told),
         );
         self.sim.spawn(self.client.id, "together", together);
+        told.working.fetch_add(1, Ordering::Relaxed);
+        let in_order = write_in_order(
+            client.clone(),
+            self.client.env.clone(),
+            tables.clone(),
+            Arc::clone(&told),
+        );
+        self.sim.spawn(self.client.id, "in order", in_order);
     }
 
     fn stop(&self) {
