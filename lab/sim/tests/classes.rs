@@ -233,6 +233,59 @@ impl Cluster {
             "{all:?}, {count:?}"
         );
     }
+
+    /// No item of a batch is there without those before it.
+    fn check_order(&self, client: &Client, tables: &[Table; 3]) {
+        let (client, tables) = (client.clone(), tables.clone());
+        let read = async move {
+            let mut all = Vec::new();
+            for (table, key) in in_order() {
+                let found = client.read(&tables[table], &key).await.unwrap();
+                all.push(found.map_or(0, |found| number(&found.value)));
+            }
+            all
+        };
+        let all = self.block_on(read, LIMIT).expect("all are served");
+        let count = *self.told.in_order.lock().unwrap();
+        let is_known = |n: &u64| (count.done..=count.begun).contains(n);
+        assert!(
+            all.is_sorted_by(|a, b| a >= b) && all.iter().all(is_known),
+            "{all:?}, {count:?}"
+        );
+    }
+}
+
+/// The items of an ordered batch.
+fn in_order() -> impl Iterator<Item = (usize, Vec<u8>)> {
+    (0..3 * IN_ORDER).map(|n| {
+        let key = format!("in order {}", n / 3);
+        ([STRONG, PLAIN, WEAK][n % 3], key.into_bytes())
+    })
+}
+
+async fn write_in_order(client: Client, env: Env, tables: [Table; 3], told: Arc<Told>) {
+    while !told.stop.load(Ordering::Relaxed) && !told.order_ends.load(Ordering::Relaxed) {
+        let next = {
+            let mut count = told.in_order.lock().unwrap();
+            count.begun += 1;
+            count.begun
+        };
+        let (items, value): (Vec<_>, _) = (in_order().collect(), next.to_string());
+        let mutations: Vec<(&Table, Mutation<'_>)> = items
+            .iter()
+            .map(|(table, key)| {
+                let (table, change) = (&tables[*table], Change::Put(value.as_bytes().into()));
+                (table, Mutation::new(table.id(), key, change))
+            })
+            .collect();
+        match client.mutate_in_order(&mutations).await {
+            Ok(_) => told.in_order.lock().unwrap().done = next,
+            Err(_) => told.order_ends.store(true, Ordering::Relaxed),
+        }
+        let pause = Duration::from_micros(env.rng.below(10_000));
+        env.clock.sleep(pause).await;
+    }
+    told.working.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Counts the keys of a table up, one after the other.
@@ -284,7 +337,11 @@ async fn count_together(client: Client, env: Env, tables: [Table; 3], told: Arc<
 // shows: CLASS-1, CLASS-2, CLASS-4, COORD-21
 #[test]
 fn tables_of_three_durabilities_lose_nothing_when_as_many_servers_die_as_they_survive() {
-    let _marks = Marks::to_reach(&["class-opened", "recovery-without-weak-logs"]);
+    let _marks = Marks::to_reach(&[
+        "class-opened",
+        "ordered-batch-waits-for-another-class",
+        "recovery-without-weak-logs",
+    ]);
     for (seed, dying) in [(0, 1), (1, 2), (2, 2), (3, 2), (4, 3), (5, 2)] {
         let mut cluster = Cluster::new(seed, 6);
         let client = cluster.client();
@@ -313,6 +370,7 @@ fn tables_of_three_durabilities_lose_nothing_when_as_many_servers_die_as_they_su
             assert!(cluster.check(&client, &tables, which, LIMIT), "{seed}");
         }
         cluster.check_together(&client, &tables);
+        cluster.check_order(&client, &tables);
         // All of them, at once: a cold start.
         cluster.work(&client, &tables);
         cluster.sim.run_for(Duration::from_secs(1));
@@ -325,6 +383,7 @@ fn tables_of_three_durabilities_lose_nothing_when_as_many_servers_die_as_they_su
             assert!(cluster.check(&client, &tables, which, LIMIT), "{seed}");
         }
         cluster.check_together(&client, &tables);
+        cluster.check_order(&client, &tables);
     }
 }
 
