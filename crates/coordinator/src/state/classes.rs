@@ -1,9 +1,9 @@
 //! Durability classes of tables (`docs/classes.md`).
 //!
-//! - CLASS-3: two classes that are in use, and the cluster's settings, can be compared: one is at
-//!   least as durable as the other, in replicas and in what an acknowledgement waits for. How they
-//!   compare does not change while one of them is in use. So entries that lie in the logs of a more
-//!   durable class stay there rightly.
+//! - CLASS-3: of two classes that are in use, one is at least as durable as the other, in replicas
+//!   and in what an acknowledgement waits for. So are each of them and the cluster's settings. How
+//!   they compare does not change while one of them is in use. So what lies in the log of a more
+//!   durable class may stay there.
 
 use super::{FORMAT_CLASSES, ServerRecord, State};
 use crate::work::WeakLogs;

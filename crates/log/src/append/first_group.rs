@@ -26,7 +26,7 @@ pub(crate) struct FirstGroup {
 }
 
 impl FirstGroup {
-    /// Of a master with so many logs.
+    /// Of a master with this number of logs.
     pub(crate) fn new(logs: u16) -> Self {
         Self {
             logs: AtomicU16::new(logs),
@@ -41,7 +41,7 @@ impl FirstGroup {
         self.logs.load(Ordering::Acquire)
     }
 
-    /// Heads that are opened from now on say that there are so many logs.
+    /// Heads that are opened from now on tell this number of logs.
     pub(crate) fn raise_logs(&self, to: u16) {
         self.logs.fetch_max(to, Ordering::AcqRel);
     }

@@ -80,9 +80,9 @@ impl LogSpace {
         self.storage().options.logs
     }
 
-    /// Opens a head in the next spare log, and gives its id; `None` when there is none left. Before
-    /// anything is appended there, its head must be durable, then [`Self::raise_logs`] be called,
-    /// and then another log's head be durable that was opened after that (LOG-17).
+    /// Opens a head in the next spare log, and gives its id; `None` when there is none left. Once
+    /// that head is durable, [`Self::raise_logs`] is to be called, and a head of another log be
+    /// opened. Nothing may be appended to the new log before that one is durable (LOG-17).
     ///
     /// # Errors
     /// [`AppendError::Full`]; retryable, nothing was opened.
@@ -90,13 +90,13 @@ impl LogSpace {
         self.heads.open_log()
     }
 
-    /// Heads that are opened from now on say that there are so many logs, without which recovery
-    /// does not take what it finds for everything. The heads of all of them must be durable.
+    /// Heads that are opened from now on say that there is this number of logs: recovery then looks
+    /// for all of them. The heads of all of them must be durable.
     pub fn raise_logs(&self, to: u16) {
         self.heads.first_group.raise_logs(to);
     }
 
-    /// How many logs heads say that there are ([`Self::raise_logs`]).
+    /// The number of logs that heads tell ([`Self::raise_logs`]).
     #[must_use]
     pub fn counted_logs(&self) -> u16 {
         self.heads.first_group.logs()
