@@ -56,7 +56,8 @@ impl State {
         }
         let kept = self.globals.kept_quotas.get(&request.name).copied();
         let quota = self.changed_quota(kept, &request.quota)?;
-        let class = match self.globals.kept_classes.get(&request.name) {
+        let kept = self.globals.kept_classes.get(&request.name);
+        let class = match kept.filter(|_| request.durability.is_empty()) {
             Some(kept) => Some(*kept),
             None => self.class_for(&request.durability)?,
         };
