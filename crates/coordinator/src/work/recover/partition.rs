@@ -383,6 +383,28 @@ mod tests {
     }
 
     #[test]
+    fn a_partition_has_tablets_of_one_durability() {
+        let of_class = |number, table| TabletSpec {
+            class: Some(pluvio_wire::TableClass {
+                number,
+                replicas: 3,
+                synced: true,
+                weaker: false,
+            }),
+            ..whole(table)
+        };
+        let (plain, one, other) = (whole(1), of_class(1, 2), of_class(2, 3));
+        let found = of_one_class(vec![
+            vec![one, plain, other],
+            vec![plain],
+            vec![other, other],
+        ]);
+        let expected = [vec![plain], vec![one], vec![other], vec![plain]];
+        assert_eq!(found[..4], expected);
+        assert_eq!(found[4..], [vec![other, other]]);
+    }
+
+    #[test]
     fn first_parts_come_before_everything_else() {
         let (a, b, c) = (whole(1), whole(2), whole(3));
         let partitions = [(vec![a], 'x'), (vec![b, c], 'y'), (vec![c, a], 'z')];
