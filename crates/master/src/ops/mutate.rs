@@ -130,8 +130,8 @@ impl Master {
                 ..mutation
             }
         });
-        let of_core = log;
-        let mut log = of_core;
+        // That of the latest items.
+        let mut latest = log;
         loop {
             let group: SmallVec<[Mutation<'m>; 1]> = mutations.by_ref().take(GROUP).collect();
             if group.is_empty() {
@@ -140,8 +140,8 @@ impl Master {
             self.prefetch(&snapshot, group.iter().map(|m| (m.table, m.hash)));
             let mut batch = Batch {
                 master: self,
-                of_core,
-                log,
+                of_core: log,
+                log: latest,
                 ordered,
                 replies,
                 items: SmallVec::new(),
@@ -149,7 +149,7 @@ impl Master {
             };
             let flow = group.iter().try_for_each(|m| batch.take(&snapshot, m));
             let ends = flow.is_break() || batch.apply().is_break();
-            (replies, log) = (batch.replies, batch.log);
+            (replies, latest) = (batch.replies, batch.log);
             if ends {
                 return Ok(replies);
             }
