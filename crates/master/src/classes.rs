@@ -1,6 +1,6 @@
 //! The logs of durability classes (`docs/classes.md`).
 //!
-//! - CLASS-4: a master takes no tablet of a class before the log of that class is durably open, and
+//! - MASTER-8: a master takes no tablet of a class before the log of that class is durably open, and
 //!   its other logs say so (LOG-17). The head of that log is replicated as the class says by then.
 //!   That holds for tablets that are new, recovered or moved.
 
@@ -40,7 +40,7 @@ impl Master {
         if !self.is_replicated() || list.classes.is_empty() {
             return;
         }
-        // What is opened from now on is replicated by this list, or a newer one.
+        // Heads that are opened from now on are replicated by this list, or a newer one.
         self.replication.server_list_changed(list);
         for class in &list.classes {
             if self.open_classes.has(class) {
@@ -93,7 +93,7 @@ impl Master {
         self.replication.synced(log, position).await;
     }
 
-    /// Whether tablets of this class can be taken (CLASS-4).
+    /// Whether tablets of this class can be taken (MASTER-8).
     ///
     /// # Errors
     /// `Retry` while its log is not open.

@@ -44,11 +44,11 @@
 //! - REP-16: a backup that goes on without some replicas says so, and each of them is lost then,
 //!   whatever stage it is in. By REP-8 it is not there again in this life of the backup, so such a
 //!   message may come twice, or late.
-//! - CLASS-2: a log of a durability class has as many replicas as the class asks, in the same sense
-//!   as other logs have those of the cluster. They are synced before they count if it asks that.
 //! - REP-17: with strict racks a segment has at most one replica in a rack, and none in its
 //!   master's. A replica that finds no such place is missing. So what was acknowledged outlives the
 //!   loss of any rack.
+//! - REP-18: a log of a durability class has the replicas that the class asks for, synced before
+//!   they count if it asks for that. In all else it is like other logs.
 //!
 //! Threads: the machine decides the next steps and touches nothing. It stands behind a lock that
 //! its log's task takes for short, and others take to look. The task does the rest.

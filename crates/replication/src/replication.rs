@@ -258,7 +258,7 @@ impl Replication {
             let machine = self.share(log).machine();
             let mut status = machine.status(&self.inner.placement(), now);
             if log.0 >= self.inner.space.first_logs() {
-                // What the status says of the server are the cluster's settings.
+                // The status of the server tells the cluster's settings.
                 status.replicas_wanted = all.replicas_wanted;
                 status.replicas_needed = all.replicas_needed;
                 status.synced = all.synced;
@@ -343,7 +343,7 @@ impl Inner {
         }
     }
 
-    /// [`Inner::view`] of a log: those of classes are replicated as their class says (CLASS-2).
+    /// [`Inner::view`] of a log: those of classes are replicated as their class says (REP-18).
     fn view_of(&self, log: LogId) -> View {
         let mut view = self.view();
         if let Some(number) = log.0.checked_sub(self.space.first_logs())

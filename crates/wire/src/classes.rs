@@ -27,8 +27,8 @@ pub struct TableClass {
 }
 
 impl TableClass {
-    /// What holds for its logs, in a cluster with these settings. As many replicas are needed as
-    /// elsewhere, and never more than there are to be.
+    /// The settings of its logs, in a cluster with these. As many replicas are needed as elsewhere,
+    /// and never more than there are to be.
     #[must_use]
     pub fn settings(&self, cluster: &ClusterSettings) -> ClusterSettings {
         ClusterSettings {

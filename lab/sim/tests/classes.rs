@@ -336,7 +336,7 @@ async fn count_together(client: Client, env: Env, tables: [Table; 3], told: Arc<
     told.working.fetch_sub(1, Ordering::Relaxed);
 }
 
-// shows: CLASS-1, CLASS-2, CLASS-4, COORD-21
+// shows: CLASS-1, REP-18, MASTER-8, COORD-21
 #[test]
 fn tables_of_three_durabilities_lose_nothing_when_as_many_servers_die_as_they_survive() {
     let _marks = Marks::to_reach(&[
@@ -357,7 +357,7 @@ fn tables_of_three_durabilities_lose_nothing_when_as_many_servers_die_as_they_su
             cluster.sim.crash(cluster.servers[*n]);
         }
         cluster.sim.run_for(Duration::from_secs(1));
-        // What needs a server that is down waits, and fails: it is told as unknown.
+        // Writes that need a server that is down wait, and fail as unknown.
         cluster.told.stop.store(true, Ordering::Relaxed);
         if dying <= 1 {
             assert!(cluster.check(&client, &tables, WEAK, PATIENCE), "{seed}");
@@ -389,7 +389,7 @@ fn tables_of_three_durabilities_lose_nothing_when_as_many_servers_die_as_they_su
     }
 }
 
-// shows: CLASS-2, COORD-21
+// shows: REP-18, COORD-21
 #[test]
 fn a_table_of_a_synced_cluster_that_is_buffered_holds_up_nobody_after_a_loss_of_power() {
     for seed in 10..16 {
@@ -403,7 +403,7 @@ fn a_table_of_a_synced_cluster_that_is_buffered_holds_up_nobody_after_a_loss_of_
         }
         cluster.told.stop.store(true, Ordering::Relaxed);
         cluster.restart(&[0, 1, 2, 3]);
-        // What was acknowledged of the weak table may be gone.
+        // Acknowledged writes of the weak table may be gone.
         for which in [PLAIN, STRONG] {
             assert!(cluster.check(&client, &tables, which, LIMIT), "{seed}");
         }

@@ -91,8 +91,8 @@ impl Quota {
 /// How the objects of a table are kept, if not as the cluster's settings say.
 #[derive(Args, Clone, Debug)]
 struct Durability {
-    /// When a write is acknowledged: when its replicas are with the operating systems of their
-    /// servers (buffered), or on their devices (synced) [default: as in the cluster]
+    /// When a write is acknowledged: once other servers have it (buffered), or once it is on their
+    /// devices (synced) [default: as in the cluster]
     #[arg(long, value_name = "WHEN", value_parser = when)]
     durability: Option<bool>,
     /// Replicas of its objects, on other servers' disks [default: as in the cluster]

@@ -8,7 +8,7 @@ use crate::support::{Reply, Setup, wait_for};
 const TABLE: &str = "redis:0";
 const KEYS: usize = 200;
 
-// shows: CLASS-2, CLASS-3
+// shows: REP-18, COORD-22
 #[test]
 fn a_table_keeps_more_replicas_than_its_cluster_and_says_so() {
     let mut cluster = Setup::servers(4).replicas(2).start();
@@ -17,7 +17,7 @@ fn a_table_keeps_more_replicas_than_its_cluster_and_says_so() {
     create(&["scratch", "--replicas", "1"]).ok();
     create(&["plain"]).ok();
     create(&["again", "--replicas", "3", "--durability", "synced"]).ok();
-    // What cannot be is refused with what to do.
+    // Impossible wishes are refused, with advice.
     create(&[TABLE, "--replicas", "3"]).fails(2, &["never gets another one"]);
     create(&["x", "--durability", "volatile"]).fails(2, &["--replicas 0"]);
     create(&["x", "--replicas", "0"]).fails(1, &["without replicas is not possible"]);

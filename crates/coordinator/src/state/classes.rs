@@ -1,9 +1,9 @@
 //! Durability classes of tables (`docs/classes.md`).
 //!
-//! - CLASS-3: of two classes that are in use, one is at least as durable as the other, in replicas
-//!   and in what an acknowledgement waits for. So are each of them and the cluster's settings. How
-//!   they compare does not change while one of them is in use. So what lies in the log of a more
-//!   durable class may stay there.
+//! - COORD-22: of two classes that are in use, one is at least as durable as the other, in replicas
+//!   and in what an acknowledgement waits for. So it is with each of them and the cluster's
+//!   settings. How they compare does not change while one of them is in use. So entries may stay
+//!   in the log of a more durable class.
 
 use super::{FORMAT_CLASSES, ServerRecord, State};
 use crate::work::WeakLogs;
@@ -140,7 +140,7 @@ impl State {
     }
 
     /// A number for a class: one that was never given, or one that is not in use. Of the latter the
-    /// class compares with all others as the former class did (CLASS-3).
+    /// class compares with all others as the former class did (COORD-22).
     fn free_class(&self, class: &TableClass) -> Option<u16> {
         let classes = &self.globals.classes;
         let is_new = |number: &u16| classes.iter().all(|other| other.number != *number);
@@ -162,7 +162,7 @@ impl State {
         Some(former.number)
     }
 
-    /// Keeps CLASS-3 while the cluster's settings change. Classes that are not in use follow.
+    /// Keeps COORD-22 while the cluster's settings change. Classes that are not in use follow.
     ///
     /// # Errors
     /// One that is in use would compare otherwise.

@@ -40,8 +40,8 @@ pub(crate) const FORMAT_SLOTS: u16 = 2;
 /// The version from the first tablet on that was served before it had replicas of its own. A
 /// program that does not know it would free those that the tablet stands on.
 pub(crate) const FORMAT_EARLY: u16 = 3;
-/// The version from the first durability class of a table on. A program that does not know it would
-/// tell nobody of classes, and make them anew.
+/// The version from the first durability class of a table on. An earlier program would forget the
+/// classes, and so is kept from leading.
 pub(crate) const FORMAT_CLASSES: u16 = 4;
 
 pub(crate) const GLOBALS: &str = "globals";

@@ -45,7 +45,7 @@ pub(crate) struct Globals {
     /// Quotas of tables that were emptied, by name: the next table of that name has it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) kept_quotas: BTreeMap<String, TableQuota>,
-    /// The durability classes that there are or were, by ascending number (CLASS-3).
+    /// The durability classes that there are or were, by ascending number (COORD-22).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) classes: Vec<TableClass>,
     /// Those of tables that were emptied, by name: the next table of that name has it.

@@ -26,7 +26,7 @@ pub(crate) struct Heads {
     logs: Box<[LogState]>,
     /// How many of them have a head. The others are spare.
     opened: AtomicU16,
-    /// Taken by who opens one.
+    /// Held while one is opened.
     opening: Mutex<()>,
     pub(crate) first_group: FirstGroup,
     pub(crate) counters: HeadCounters,

@@ -1,3 +1,5 @@
+//! Durability classes: those there can be, and those that settings pass.
+
 use super::*;
 use crate::state::State;
 use crate::testing::{NoChoice, server};
@@ -48,7 +50,7 @@ fn class_of(state: &State, table: TableId) -> Option<TableClass> {
     state.tables[&table].class
 }
 
-// shows: CLASS-3
+// shows: COORD-22
 #[test]
 fn three_durabilities_are_the_most_and_all_can_be_compared() {
     let mut state = state(2, false);
@@ -83,7 +85,7 @@ fn three_durabilities_are_the_most_and_all_can_be_compared() {
     }
 }
 
-// shows: CLASS-3
+// shows: COORD-22
 #[test]
 fn a_number_is_given_again_where_nothing_compares_otherwise() {
     let mut state = state(2, false);
@@ -103,7 +105,7 @@ fn a_number_is_given_again_where_nothing_compares_otherwise() {
     );
 }
 
-// shows: CLASS-3
+// shows: COORD-22
 #[test]
 fn the_cluster_s_settings_do_not_pass_a_class_that_is_in_use() {
     let mut state = state(2, false);

@@ -274,7 +274,7 @@ impl<'a> Recovery<'a> {
             let record = &state.servers[reader];
             let given_up = record.given_up.as_ref();
             let weak = WeakLogs {
-                // What says so lies in a log of a core.
+                // The proof lies in the logs of cores.
                 left_out: true,
                 ..state.weak_logs(record)
             };
