@@ -10,7 +10,7 @@ use crate::{
     BitStep, BitsReply, ClusterStatus, CountObjectsReply, Deadline, DeleteReply, EnumeratedObject,
     Get, IncrementReply, LengthReply, Lifetime, MigrateTabletReply, MigrationStatus, Mutation,
     Number, Object, Outcome, Output, Projection, QuotaWish, RejectRules, ServerList, Table,
-    TableInfo, TouchIf, WhichTablet, WriteReply,
+    TableInfo, TableOptions, TouchIf, WhichTablet, WriteReply,
 };
 use bytes::Bytes;
 use pluvio_env::Frame;
@@ -156,6 +156,20 @@ impl<B: BlockOn> Client<B> {
     ) -> Result<Table, ClientError> {
         let name = name.to_owned();
         call!(self, client => client.create_table_with_quota(&name, span, quota).await)
+    }
+
+    /// See [`crate::Client::create_table_with`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn create_table_with(
+        &self,
+        name: &str,
+        span: Option<u32>,
+        options: TableOptions,
+    ) -> Result<Table, ClientError> {
+        let name = name.to_owned();
+        call!(self, client => client.create_table_with(&name, span, options).await)
     }
 
     /// See [`crate::Client::set_quota`].

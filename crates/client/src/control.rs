@@ -8,10 +8,11 @@ use core::time::Duration;
 use pluvio_env::{Address, CallError};
 use pluvio_units::{HashKind, KeyHash, ServerId, TableId};
 use pluvio_wire::{
-    ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, FatalKind,
-    GetClusterStatus, GetLeader, GetServerList, GetServerStatus, GetTable, GetTopKeys, Header,
-    ListTables, Opcode, Ping, QuotaWish, Refusal, Request, RetryReason, RpcError, ServerList,
-    ServerStatus, SetTable, SplitTablet, TableInfo, TableRef, TopKeys, check_table_name,
+    ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, DurabilityWish,
+    FatalKind, GetClusterStatus, GetLeader, GetServerList, GetServerStatus, GetTable, GetTopKeys,
+    Header, ListTables, Opcode, Ping, QuotaWish, Refusal, Request, RetryReason, RpcError,
+    ServerList, ServerStatus, SetTable, SplitTablet, TableInfo, TableRef, TopKeys,
+    check_table_name,
 };
 
 /// How long a coordinator has to say what is wrong. It answers that at once.
@@ -25,6 +26,16 @@ fn hash_kind_of(name: &str) -> HashKind {
         true => HashKind::Slots,
         false => HashKind::Seeded,
     }
+}
+
+/// What a new table may be given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableOptions {
+    /// How many bytes it may hold, and how many operations it may have in a second.
+    pub quota: QuotaWish,
+    /// In how many replicas its objects are kept, and when a write is acknowledged. Usual: as the
+    /// cluster's settings say, also when they change. It never has another one.
+    pub durability: DurabilityWish,
 }
 
 impl Client {
@@ -50,7 +61,7 @@ impl Client {
         span: Option<u32>,
         hash: HashKind,
     ) -> Result<Table, ClientError> {
-        self.create_table_within((name, span), hash, QuotaWish::default())
+        self.create_table_within((name, span), hash, TableOptions::default())
             .await
     }
 
@@ -65,7 +76,25 @@ impl Client {
         span: Option<u32>,
         quota: QuotaWish,
     ) -> Result<Table, ClientError> {
-        self.create_table_within((name, span), hash_kind_of(name), quota)
+        let options = TableOptions {
+            quota,
+            ..TableOptions::default()
+        };
+        self.create_table_with(name, span, options).await
+    }
+
+    /// [`Client::create_table`], with options. A table that exists keeps its own.
+    ///
+    /// # Errors
+    /// As [`Client::create_table`], and as [`Client::set_quota`]. [`ErrorKind::Refused`] for a
+    /// durability that the cluster cannot give, which its text explains.
+    pub async fn create_table_with(
+        &self,
+        name: &str,
+        span: Option<u32>,
+        options: TableOptions,
+    ) -> Result<Table, ClientError> {
+        self.create_table_within((name, span), hash_kind_of(name), options)
             .await
     }
 
@@ -73,14 +102,15 @@ impl Client {
         &self,
         (name, span): (&str, Option<u32>),
         hash: HashKind,
-        quota: QuotaWish,
+        options: TableOptions,
     ) -> Result<Table, ClientError> {
         check_table_name(name).map_err(ClientError::from_final)?;
         let request = CreateTable {
             name: name.to_owned(),
             span,
             hash,
-            quota,
+            quota: options.quota,
+            durability: options.durability,
         };
         let mut attempts = self.attempts();
         let info = self.ask_for_change(&request, &mut attempts).await?;

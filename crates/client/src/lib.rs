@@ -87,6 +87,7 @@ mod window;
 pub use at_once::{AtOnce, Held, HeldWait};
 pub use batch::Key;
 pub use client::Client;
+pub use control::TableOptions;
 pub use cut::{OneMoment, Part, Standstill};
 pub use enumerate::{Cursor, Enumeration};
 pub use error::{ClientError, ErrorKind};
@@ -104,9 +105,10 @@ pub use pluvio_units::{Deadline, TraceContext};
 pub use pluvio_wire::{
     Addend, Answer, BIT_STEPS_MAX, BitAction, BitOverflow, BitStep, Change, ChangeKind,
     ChangedObject, ChangedTo, ClusterStatus, CountObjectsReply, DECIMAL_BYTES_MAX,
-    DataDirectoryStatus, EnumeratedObject, FatalKind, Get, GetTopKeys, Lifetime, MULTI_BYTES_MAX,
-    MigrateTabletReply, MigrationStatus, Mutation, Opcode, Operation, Outcome, Output,
-    PUT_VERSION_MAX, Payload, Projection, ProjectionKind, QuotaState, QuotaWish, RejectRules,
-    RetryReason, ServerInfo, ServerList, ServerStatus, Span, TOP_KEYS_MAX, TRANSACTION_STEPS_MAX,
-    TableInfo, TableQuota, TopKeys, TouchIf, TransactionStep, Unfit, WhichTablet,
+    DataDirectoryStatus, DurabilityWish, EnumeratedObject, FatalKind, Get, GetTopKeys, Lifetime,
+    MULTI_BYTES_MAX, MigrateTabletReply, MigrationStatus, Mutation, Opcode, Operation, Outcome,
+    Output, PUT_VERSION_MAX, Payload, Projection, ProjectionKind, QuotaState, QuotaWish,
+    RejectRules, RetryReason, ServerInfo, ServerList, ServerStatus, Span, TOP_KEYS_MAX,
+    TRANSACTION_STEPS_MAX, TableClass, TableInfo, TableQuota, TopKeys, TouchIf, TransactionStep,
+    Unfit, WhichTablet,
 };

@@ -583,6 +583,7 @@ mod tests {
                 span,
                 hash,
                 quota: QuotaWish::default(),
+                durability: pluvio_wire::DurabilityWish::default(),
             },
         );
         let handle = || {

@@ -85,11 +85,11 @@ pub(crate) struct Limits {
 impl Slots {
     /// For a memory of `full` segments.
     fn of(options: &LogOptions, full: usize) -> Self {
-        let digests = 2 * usize::from(options.logs);
+        let digests = 2 * usize::from(options.all_logs());
         let reserve = 16 * usize::from(options.cleaners) + digests;
         let on_disk = full as u64 * u64::from(options.disk_expansion_percent) / 100;
         // Half as many again, because segments that were closed early are not full.
-        let all = (on_disk * 3 / 2) as usize + reserve + 2 * usize::from(options.logs);
+        let all = (on_disk * 3 / 2) as usize + reserve + 2 * usize::from(options.all_logs());
         Self {
             all,
             reserve,
@@ -100,7 +100,7 @@ impl Slots {
 
 impl SegletReserves {
     fn of(options: &LogOptions, seglets: usize, segment_seglets: usize, slots: &Slots) -> Self {
-        let emergency = 2 * usize::from(options.logs) * head_seglets(slots.all);
+        let emergency = 2 * usize::from(options.all_logs()) * head_seglets(slots.all);
         let cleaner =
             CLEANER_RESERVE_SEGMENTS * usize::from(options.cleaners) * segment_seglets + 2;
         let usable = seglets.saturating_sub(emergency + cleaner);
@@ -184,7 +184,7 @@ impl Geometry {
             + 2 * reserves.cleaner
             + reserves.delete
             + segment_seglets / 4
-            + 8 * usize::from(options.logs)
+            + 8 * usize::from(options.all_logs())
             + 8 * segment_seglets;
         if seglets < minimum {
             return Err(OpenError::TooSmall {
@@ -238,7 +238,7 @@ fn overwrite_seglets(options: &LogOptions, full: usize) -> usize {
             on_disk.clamp(2 * full, 3 * full)
         }
     };
-    of_segments + HEAD_DEAD_SEGLETS * usize::from(options.logs)
+    of_segments + HEAD_DEAD_SEGLETS * usize::from(options.all_logs())
 }
 
 fn check(options: &LogOptions) -> Result<(), OpenError> {
@@ -248,7 +248,7 @@ fn check(options: &LogOptions) -> Result<(), OpenError> {
         let problem = format!("{memory} bytes are more than {limit}");
         return bad("memory", problem);
     }
-    if options.logs == 0 || options.logs > LOGS_PER_MASTER_MAX {
+    if options.logs == 0 || options.all_logs() > LOGS_PER_MASTER_MAX {
         return bad(
             "logs",
             format!("{} is not 1 to {LOGS_PER_MASTER_MAX}", options.logs),

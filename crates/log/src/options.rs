@@ -27,8 +27,13 @@ pub struct LogOptions {
     /// The time at which the log begins, in seconds of the cluster. Later times are told by appends
     /// and by [`LogSpace::set_time`](crate::LogSpace::set_time).
     pub now_s: u32,
-    /// Number of logs: one per core.
+    /// Number of logs with a head from the beginning: one per core.
     pub logs: u16,
+    /// Logs behind these, which have no head until [`LogSpace::open_log`] opens one. Their reserves
+    /// are taken from the beginning.
+    ///
+    /// [`LogSpace::open_log`]: crate::LogSpace::open_log
+    pub spare_logs: u16,
     /// Whether appends wait for replicas.
     pub durability: Durability,
     /// Live objects may take this share of the memory, in percent: 1 to 98. They never take more
@@ -89,6 +94,7 @@ impl LogOptions {
             memory,
             now_s: 0,
             logs: 1,
+            spare_logs: 0,
             durability: Durability::Volatile,
             live_percent_max: 90,
             segment_seglets: None,
@@ -107,6 +113,11 @@ impl LogOptions {
 }
 
 impl LogOptions {
+    /// All logs that there may be.
+    pub(crate) fn all_logs(&self) -> u16 {
+        self.logs.saturating_add(self.spare_logs)
+    }
+
     /// The least memory that is enough for the other options, if these make sense.
     #[must_use]
     pub fn memory_min(&self) -> Size {

@@ -39,6 +39,7 @@
 //! Not here: membership (crate server), the places of tablets (coordinator).
 
 mod cancel;
+mod classes;
 mod cut;
 mod master;
 mod migrate;

@@ -1,5 +1,6 @@
 //! The state of a master, and what all operations share.
 
+use crate::classes::OpenClasses;
 use crate::cut::Cuts;
 use crate::migrate::{Arrivals, Leavings};
 use crate::ops::HeldBack;
@@ -26,7 +27,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// When clients should ask again for a tablet that is being recovered.
-const TABLET_RETRY: Duration = Duration::from_millis(5);
+pub(crate) const TABLET_RETRY: Duration = Duration::from_millis(5);
 /// When to ask again for a tablet that an attempt occupies which ends soon.
 const OCCUPIED_RETRY: Duration = Duration::from_millis(20);
 /// When to ask again for a tablet without address space for its index: once tablets have gone.
@@ -123,6 +124,7 @@ pub struct Master {
     store: Arc<Engine>,
     pub(crate) replication: Replication,
     tablets: TabletMap,
+    pub(crate) open_classes: OpenClasses,
     pub(crate) coordinators: Arc<Coordinators>,
     pub(crate) addresses: AddressBook,
     pub(crate) recovery_options: RecoveryOptions,
@@ -156,7 +158,7 @@ impl Master {
     /// A master without tablets.
     #[must_use]
     pub fn new(parts: MasterParts) -> Arc<Self> {
-        let logs: Vec<LogId> = parts.store.space().logs().collect();
+        let logs: Vec<LogId> = parts.store.space().all_logs().collect();
         let gate = parts.store.gate().cloned();
         let master = Arc::new(Self {
             settlements: Settlements::new(logs.len()),
@@ -167,6 +169,7 @@ impl Master {
             store: parts.store,
             replication: parts.replication,
             tablets: TabletMap::telling(gate),
+            open_classes: OpenClasses::default(),
             coordinators: parts.coordinators,
             addresses: parts.addresses,
             recovery_options: parts.recovery,
@@ -302,6 +305,7 @@ impl Master {
             }
         }
         for spec in &request.tablets {
+            self.class_is_open(spec)?;
             let mut orders = self.orders();
             orders.admit(spec.table, request.version)?;
             // The request is late: what is taken so was never anywhere before (MIG-7).
@@ -378,6 +382,7 @@ impl Master {
             .store
             .table(spec.table, spec.table_hash(), spec.range)
             .map_err(|error| NotAdded::NoIndex(error.to_string()))?;
+        table.set_class(spec.class.map_or(0, |class| class.number));
         let tablet = Tablet {
             range: spec.range,
             phase,
@@ -580,6 +585,7 @@ mod tests {
             range: HashRange::ALL,
             since: SegmentId(0),
             quota: pluvio_wire::TableQuota::NONE,
+            class: None,
         };
         let refusal = NotAdded::NoIndex("cannot reserve".into()).refusal(&spec);
         let expected = Refusal::retry(NO_INDEX_RETRY, RetryReason::MemoryFull);

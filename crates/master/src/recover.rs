@@ -159,6 +159,7 @@ impl Master {
         let Some(cancellation) = begun else {
             return Ok(());
         };
+        let log = self.log_of_tablets(log, &tablets);
         let attempt = Attempt {
             request,
             cancellation,
@@ -183,6 +184,7 @@ impl Master {
 
     /// Adds a tablet that is to be recovered.
     pub(crate) fn occupy(&self, spec: &TabletSpec) -> Result<Arc<EngineTable>, Refusal> {
+        self.class_is_open(spec)?;
         let here = {
             let snapshot = self.tablets().snapshot();
             let tablets = snapshot.get(&spec.table).map(|t| &t.tablets);

@@ -47,6 +47,8 @@
 //! - REP-17: with strict racks a segment has at most one replica in a rack, and none in its
 //!   master's. A replica that finds no such place is missing. So what was acknowledged outlives the
 //!   loss of any rack.
+//! - REP-18: a log of a durability class has the replicas that the class asks for, synced before
+//!   they count if it asks for that. In all else it is like other logs.
 //!
 //! Threads: the machine decides the next steps and touches nothing. It stands behind a lock that
 //! its log's task takes for short, and others take to look. The task does the rest.

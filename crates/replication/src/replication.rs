@@ -14,6 +14,7 @@ use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, SegmentId, ServerId};
 use pluvio_wire::{
     FatalKind, IsReplicaNeeded, IsReplicaNeededReply, Refusal, ReplicasLost, ServerList,
 };
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -23,7 +24,7 @@ use tokio::sync::Notify;
 pub struct Replication {
     inner: Arc<Inner>,
     logs: Arc<[Arc<LogShare>]>,
-    tasks: Arc<[TaskHandle]>,
+    tasks: Arc<Mutex<BTreeMap<LogId, TaskHandle>>>,
 }
 
 pub(crate) struct Inner {
@@ -42,8 +43,8 @@ pub(crate) struct Inner {
 }
 
 impl Replication {
-    /// Starts a task for every log of `space`, each on the core of its log. Nothing becomes
-    /// durable before [`Replication::server_list_changed`] has shown enough backups.
+    /// Starts a task for every log of `space` that has a head, each on the core of its log. Nothing
+    /// becomes durable before [`Replication::server_list_changed`] has shown enough backups.
     #[must_use]
     pub fn start(env: Env, space: Arc<LogSpace>, options: ReplicationOptions) -> Self {
         let view = View {
@@ -63,25 +64,37 @@ impl Replication {
             suspects: watch::Sender::new(None),
             enough_backups: AtomicBool::new(false),
         });
-        let ids: Vec<LogId> = inner.space.logs().collect();
-        let logs: Arc<[_]> = ids
-            .iter()
-            .map(|_| Arc::new(LogShare::new(Machine::new(view.clone()))))
-            .collect();
-        let cores = inner.env.tasks.cores();
-        let tasks = ids.iter().zip(logs.iter()).map(|(log, share)| {
+        let all = inner.space.all_logs();
+        let logs = all.map(|_| Arc::new(LogShare::new(Machine::new(view.clone()))));
+        let replication = Self {
+            logs: logs.collect(),
+            inner,
+            tasks: Arc::default(),
+        };
+        for log in replication.inner.space.logs() {
+            replication.start_log(log);
+        }
+        replication
+    }
+
+    /// Starts the task of a log that has got its head since, unless it runs.
+    pub fn start_log(&self, log: LogId) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.entry(log).or_insert_with(|| {
+            let (inner, share) = (&self.inner, self.share(log));
             let notify = Arc::clone(&share.notify);
             inner
                 .space
-                .set_append_hook(*log, Box::new(move || notify.notify_one()));
-            let task = LogTask::new(Arc::clone(&inner), *log, Arc::clone(share));
-            inner
-                .env
-                .tasks
-                .spawn(CoreId(log.0 % cores), "replicate log", task.run())
+                .set_append_hook(log, Box::new(move || notify.notify_one()));
+            let task = LogTask::new(Arc::clone(inner), log, Arc::clone(share));
+            let core = CoreId(log.0 % inner.env.tasks.cores());
+            inner.env.tasks.spawn(core, "replicate log", task.run())
         });
-        let tasks = tasks.collect();
-        Self { inner, logs, tasks }
+    }
+
+    /// Waits until a log has a head durably open.
+    pub async fn log_opened(&self, log: LogId) {
+        self.until(|| self.share(log).machine().is_open()).await;
     }
 
     /// A new server list. Older ones are ignored. Replicas on servers that are no longer up are
@@ -101,12 +114,12 @@ impl Replication {
         let view = self.inner.view();
         let enough = view.places() >= view.needed();
         self.inner.enough_backups.store(enough, Ordering::Relaxed);
-        for share in self.logs.iter() {
+        for (log, share) in self.inner.space.all_logs().zip(self.logs.iter()) {
             let mut machine = share.machine();
             let mut placement = self.inner.placement();
             placement.keep_listed(list);
             // Read again: of two lists that come at the same time the newer one wins.
-            machine.view_changed(self.inner.view(), &mut placement);
+            machine.view_changed(self.inner.view_of(log), &mut placement);
             share.notify.notify_one();
         }
     }
@@ -158,8 +171,8 @@ impl Replication {
     /// Waits until every log has a head durably open: from then on recovery can prove that it has
     /// found the whole log of this master.
     pub async fn opened(&self) {
-        self.until(|| self.logs.iter().all(|share| share.machine().is_open()))
-            .await;
+        let is_open = |log: LogId| self.share(log).machine().is_open();
+        self.until(|| self.inner.space.logs().all(is_open)).await;
     }
 
     /// Waits until side segments of `log`, which the caller has closed, are durable, so that their
@@ -241,9 +254,16 @@ impl Replication {
     pub fn status(&self) -> ReplicationStatus {
         let now = self.inner.env.clock.now();
         let mut all = ReplicationStatus::default();
-        for share in self.logs.iter() {
-            let machine = share.machine();
-            all.add(machine.status(&self.inner.placement(), now));
+        for log in self.inner.space.logs() {
+            let machine = self.share(log).machine();
+            let mut status = machine.status(&self.inner.placement(), now);
+            if log.0 >= self.inner.space.first_logs() {
+                // The status of the server tells the cluster's settings.
+                status.replicas_wanted = all.replicas_wanted;
+                status.replicas_needed = all.replicas_needed;
+                status.synced = all.synced;
+            }
+            all.add(status);
         }
         all
     }
@@ -290,7 +310,8 @@ impl Replication {
 
     /// Ends all tasks: nothing becomes durable any more.
     pub fn stop(&self) {
-        for task in self.tasks.iter() {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        for task in tasks.values() {
             task.abort();
         }
     }
@@ -320,6 +341,17 @@ impl Inner {
             list,
             settings: given.unwrap_or(self.options.settings),
         }
+    }
+
+    /// [`Inner::view`] of a log: those of classes are replicated as their class says (REP-18).
+    fn view_of(&self, log: LogId) -> View {
+        let mut view = self.view();
+        if let Some(number) = log.0.checked_sub(self.space.first_logs())
+            && let Some(class) = view.list.class(number + 1)
+        {
+            view.settings = class.settings(&view.settings);
+        }
+        view
     }
 
     /// A write did not reach a backup.

@@ -7,9 +7,7 @@ use pluvio_client::{AtOnce, Held, LocalMaster};
 use pluvio_log::Awaited;
 use pluvio_master::{Current, Master, TableTraffic};
 use pluvio_redis::{HotKeys, HotSession, HotTable};
-use pluvio_units::{
-    CoreId, KeyHash, LOGS_PER_MASTER_MAX, LogId, LogPosition, ServerId, TableId, Waits,
-};
+use pluvio_units::{CORE_LOGS_MAX, CoreId, KeyHash, LogId, LogPosition, ServerId, TableId, Waits};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Get,
     Header, Mutation, Outcome, Outcomes, Refusal, Release, Results, TransactionStep, Vote, Voted,
@@ -45,7 +43,7 @@ impl Local {
 
 /// A core appends to the log of its own number; cores beyond the most logs share with others.
 pub(crate) fn log_of(core: CoreId) -> LogId {
-    LogId(core.0 % LOGS_PER_MASTER_MAX)
+    LogId(core.0 % CORE_LOGS_MAX)
 }
 
 /// An outcome as a front end holds it. A refused operation was not executed and takes the long way,

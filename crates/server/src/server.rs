@@ -23,7 +23,7 @@ use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{ClientMemory, Latencies, RedisService, Totals};
 use pluvio_replication::{Replication, ReplicationOptions};
 use pluvio_store::{Engine, EngineOptions};
-use pluvio_units::{ClusterId, CoreId, LOGS_PER_MASTER_MAX, LogId, ServerId, Size};
+use pluvio_units::{CLASS_LOGS, CORE_LOGS_MAX, ClusterId, CoreId, LogId, ServerId, Size};
 use pluvio_wire::{
     ClusterSettings, Coordinators, DoorPlace, Enlist, EnlistReply, FatalKind, GetServerList,
     MappedReaders, Refusal, RetryReason, RpcError, ServerInfo, ServerList, ServerState,
@@ -332,6 +332,11 @@ impl Drop for Server {
     }
 }
 
+/// How many logs its cores have.
+fn logs_of(env: &Env) -> u16 {
+    env.tasks.cores().min(CORE_LOGS_MAX)
+}
+
 fn store_options(
     env: &Env,
     options: &ServerOptions,
@@ -344,13 +349,17 @@ fn store_options(
     } else {
         Durability::Replicated
     };
-    let logs = env.tasks.cores().min(LOGS_PER_MASTER_MAX);
+    let logs = logs_of(env);
     EngineOptions {
         log: LogOptions {
             cluster,
             server,
             now_s: u32::try_from(env.clock.unix_seconds()).unwrap_or(u32::MAX),
             logs,
+            spare_logs: match durability {
+                Durability::Volatile => 0,
+                Durability::Replicated => CLASS_LOGS,
+            },
             durability,
             tombstones: options.tombstones,
             in_place: options.in_place,
@@ -515,6 +524,7 @@ impl Starting {
             cluster: self.backup.cluster(),
             replaces: former.map(|f| f.server),
             attempt: self.env.rng.next_u64(),
+            logs: logs_of(&self.env),
             info: ServerInfo {
                 id: ServerId(0),
                 address: address.to_string(),
@@ -649,6 +659,7 @@ impl Starting {
         };
         let mut tasks = vec![
             self.follow_list(Arc::clone(&master)),
+            self.open_classes(Arc::clone(&master)),
             self.follow_version(identity),
             self.follow_standing(Arc::clone(&master)),
             self.forget_clients(Arc::clone(&master)),

@@ -2,6 +2,7 @@
 //! entries, and knows which must be durable before a result may be shown.
 
 mod apply;
+mod classes;
 mod expiry;
 mod group;
 pub(crate) mod in_place;
@@ -18,6 +19,7 @@ pub use prepared::{Decided, Locked, Prepare};
 pub use transaction::{Changed, NotTransacted, StepAt, Transacted};
 
 use crate::completions::{Admission, Completions};
+use crate::engine::classes::Classes;
 use crate::engine::prepared::{Locks, counted_bytes};
 use crate::engine::read::Pending;
 use crate::expiry::Expiry;
@@ -142,6 +144,7 @@ pub struct Engine {
     completions: Arc<Completions>,
     pub(crate) expiry: Expiry,
     pub(crate) locks: Locks,
+    classes: Classes,
     pub(crate) kind: StoreKind,
     pub(crate) marks: PendingMarks,
     index_entries_max: u64,
@@ -219,6 +222,7 @@ impl Engine {
                 Some(readable) => Expiry::judging_in(readable.gate.judged()),
             },
             locks: Locks::default(),
+            classes: Classes::default(),
             kind,
             marks: marks.expect("the space is new, and this engine owns the index over it"),
             space,

@@ -10,7 +10,7 @@ use pluvio_log::{LogSpace, OpenHead};
 use pluvio_units::{Deadline, EntryRef, HashKind, KeyHash, LogId, TableHash, TableId};
 use std::hash::RandomState;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU16, Ordering};
 
 /// How keys of a table are hashed.
 pub(crate) enum KeyHasher {
@@ -64,6 +64,8 @@ pub struct EngineTable {
     space: Arc<LogSpace>,
     kind: StoreKind,
     pub(crate) indexes: Indexes,
+    /// Its durability class; 0: that of the cluster.
+    class: AtomicU16,
     /// The bounds that operations keep.
     pub(crate) quota: Quota,
     /// One for each log, and behind those one more for each: a core counts where no other core
@@ -136,11 +138,23 @@ impl EngineTable {
             space: Arc::clone(&engine.space),
             kind: engine.kind,
             indexes,
+            class: AtomicU16::new(0),
             quota: Quota::default(),
-            counts: (0..2 * engine.space.logs().count())
+            counts: (0..2 * engine.space.all_logs().count())
                 .map(|_| Counts::default())
                 .collect(),
         }
+    }
+
+    /// Its durability class; 0: that of the cluster.
+    #[inline]
+    pub(crate) fn class(&self) -> u16 {
+        self.class.load(Ordering::Acquire)
+    }
+
+    /// Gives it a durability class, before anything is appended for it. It never has another one.
+    pub fn set_class(&self, class: u16) {
+        self.class.store(class, Ordering::Release);
     }
 
     fn sum(&self, of: impl Fn(&Counts) -> &AtomicI64) -> u64 {

@@ -24,6 +24,10 @@ pub const SMALL_ENTRY_MAX: usize = SEGLET_BYTES / 16;
 pub const ENTRY_MAX: usize = KEY_MAX + VALUE_MAX + 64;
 /// Most logs (cores) of one master. Bounds the size of a digest, and the load of a recovery.
 pub const LOGS_PER_MASTER_MAX: u16 = 256;
+/// Logs of a master for durability classes of tables, beside those of its cores.
+pub const CLASS_LOGS: u16 = 2;
+/// Most logs of a master's cores: cores beyond these share.
+pub const CORE_LOGS_MAX: u16 = LOGS_PER_MASTER_MAX - CLASS_LOGS;
 /// Most operations that a client numbers in one piece and acknowledges together: the items of one
 /// part of a batch. Servers admit this many of the oldest operations of each client beyond their
 /// usual limit. Otherwise a batch could wait for its own end (COMP-4 in crate `store`).

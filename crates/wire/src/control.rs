@@ -1,6 +1,7 @@
 //! Membership, tables, status.
 
 use crate::balance::BalanceStatus;
+use crate::classes::{DurabilityWish, TableClass};
 use crate::codec::{Fields, Request, is_default};
 use crate::data::request;
 use crate::drain::DrainStatus;
@@ -90,6 +91,9 @@ pub struct ServerList {
     /// The version that the cluster speaks.
     #[serde(default = "Versions::active_unsaid")]
     pub active: u16,
+    /// The durability classes of tables, by ascending number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<TableClass>,
 }
 
 impl ServerList {
@@ -131,6 +135,10 @@ pub struct TabletSpec {
     /// The quota of the table. A new owner lets nothing grow until it has a share of it.
     #[serde(default, skip_serializing_if = "TableQuota::is_none")]
     pub quota: TableQuota,
+    /// The durability class of the table, if it has one of its own. Its owner takes no tablet
+    /// before it has logs of the class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<TableClass>,
 }
 
 impl TabletSpec {
@@ -270,6 +278,10 @@ pub struct Enlist {
     pub replaces: Option<ServerId>,
     /// Random number drawn once per process.
     pub attempt: u64,
+    /// How many logs its cores have: those of durability classes come behind them. 0: it does not
+    /// say.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub logs: u16,
     /// Its entry in the list; `id` and `state` are ignored.
     pub info: ServerInfo,
 }
@@ -373,6 +385,9 @@ pub struct TableInfo {
     /// How much of that it has, if it has a quota and its owners have said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_state: Option<QuotaState>,
+    /// How its objects are kept, if not as the cluster's settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<TableClass>,
     /// Its tablets, by ascending range; together they cover every hash.
     pub tablets: Vec<TabletInfo>,
     /// The addresses of the servers that own a tablet.
@@ -413,7 +428,7 @@ pub enum TabletState {
 }
 
 /// Create a table, or find the one that has this name already, whatever its kind of hash.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CreateTable {
     /// The name.
     pub name: String,
@@ -425,6 +440,9 @@ pub struct CreateTable {
     /// Its quota.
     #[serde(default)]
     pub quota: QuotaWish,
+    /// How its objects are to be kept.
+    #[serde(default, skip_serializing_if = "DurabilityWish::is_empty")]
+    pub durability: DurabilityWish,
 }
 impl Fields for CreateTable {}
 request!(CreateTable => TableInfo);
@@ -440,7 +458,7 @@ pub struct DropTable {
     /// An existing table stays. A drop that was begun before is waited for, and the answer is
     /// `NoSuchTable`.
     pub only_wait: bool,
-    /// The next table of this name gets the quota of this one.
+    /// The next table of this name gets the quota of this one, and its durability.
     #[serde(default)]
     pub keep_quota: bool,
 }

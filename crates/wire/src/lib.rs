@@ -16,6 +16,7 @@
 //! - WIRE-3: opcode numbers, field names, codes and flags are never used again for something else.
 
 mod balance;
+mod classes;
 mod codec;
 mod control;
 mod coordinators;
@@ -40,6 +41,7 @@ mod top_keys;
 mod traced;
 
 pub use balance::*;
+pub use classes::*;
 pub use codec::{
     Answer, Body, Fields, Request, RpcError, call, decode, encode, handled, reply, reply_to,
 };

@@ -20,6 +20,7 @@ fn halves() -> Vec<Vec<TabletSpec>> {
             range,
             since: SegmentId(0),
             quota: pluvio_wire::TableQuota::NONE,
+            class: None,
         }]
     };
     HashRange::ALL.split(2).into_iter().map(tablet).collect()
@@ -166,6 +167,7 @@ fn tables_that_nobody_recovers_are_left_out() {
         range: HashRange::ALL,
         since: SegmentId(0),
         quota: pluvio_wire::TableQuota::NONE,
+        class: None,
     };
     set(&node, &backup, 1, vec![vec![other], vec![]]).expect("is set");
     for partition in 0..2 {

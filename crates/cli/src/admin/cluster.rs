@@ -120,13 +120,17 @@ fn table(info: &TableInfo) -> Value {
     let mut owners: Vec<_> = info.tablets.iter().map(|t| t.owner).collect();
     owners.sort_unstable();
     owners.dedup();
-    json!({
+    let mut shown = json!({
         "name": short(&info.name),
         "tablets": info.tablets.len(),
         "servers": owners.len(),
         "recovering": in_state(TabletState::Recovering),
         "assigning": in_state(TabletState::Assigning),
-    })
+    });
+    if let Some(class) = &info.class {
+        shown["durability"] = class.to_string().into();
+    }
+    shown
 }
 
 /// A part of the ring: where it begins and ends (0 to 1), who has it (nobody: several), its state.
@@ -313,6 +317,7 @@ mod tests {
             hash: HashKind::default(),
             quota: pluvio_wire::TableQuota::NONE,
             quota_state: None,
+            class: None,
             tablets: (0..4096).map(tablet).collect(),
             addresses: Vec::new(),
         };

@@ -3,7 +3,7 @@
 use crate::cmd::migrate::as_json as migration_json;
 use crate::cmd::recover;
 use crate::cmd::settings::as_json as settings_json;
-use crate::cmd::table::as_json as table_json;
+use crate::cmd::table::{as_json as table_json, durability_text};
 use clap::Args;
 use pluvio_client::{ClusterStatus, ServerStatus};
 use pluvio_console::failure::Failure;
@@ -214,7 +214,7 @@ fn readers_text(status: &ClusterStatus) -> String {
 }
 
 fn tables_text(status: &ClusterStatus) -> String {
-    let heads = [
+    let mut heads = vec![
         "table",
         "id",
         "tablets",
@@ -222,6 +222,10 @@ fn tables_text(status: &ClusterStatus) -> String {
         "recovering",
         "assigning",
     ];
+    let has_classes = status.tables.iter().any(|info| info.class.is_some());
+    if has_classes {
+        heads.push("durability");
+    }
     let mut text = table(&heads, &[1, 2, 3, 4, 5]);
     for info in &status.tables {
         let in_state = |state| {
@@ -234,14 +238,18 @@ fn tables_text(status: &ClusterStatus) -> String {
         let mut owners: Vec<_> = info.tablets.iter().map(|t| t.owner).collect();
         owners.sort_unstable();
         owners.dedup();
-        text.add_row([
+        let mut row = vec![
             info.name.clone(),
             info.id.to_string(),
             info.tablets.len().to_string(),
             owners.len().to_string(),
             in_state(TabletState::Recovering),
             in_state(TabletState::Assigning),
-        ]);
+        ];
+        if has_classes {
+            row.push(durability_text(info));
+        }
+        text.add_row(row);
     }
     table_text(&text)
 }

@@ -2,7 +2,7 @@
 
 use crate::cmd::migrate;
 use clap::{Args, Subcommand};
-use pluvio_client::{ErrorKind, QuotaWish, TableInfo};
+use pluvio_client::{DurabilityWish, ErrorKind, QuotaWish, TableInfo, TableOptions};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::{
@@ -33,6 +33,8 @@ enum What {
         span: Option<u32>,
         #[command(flatten)]
         quota: Quota,
+        #[command(flatten)]
+        durability: Durability,
     },
     /// Change the quota of a table
     Set {
@@ -41,7 +43,7 @@ enum What {
         #[command(flatten)]
         quota: Quota,
     },
-    /// Show a table: its tablets, its quota, and how much of that it uses
+    /// Show a table: its tablets, its quota and how much of that it uses, its durability
     Show {
         /// Its name
         name: String,
@@ -86,6 +88,37 @@ impl Quota {
     }
 }
 
+/// How the objects of a table are kept, if not as the cluster's settings say.
+#[derive(Args, Clone, Debug)]
+struct Durability {
+    /// When a write is acknowledged: once other servers have it (buffered), or once it is on their
+    /// devices (synced) [default: as in the cluster]
+    #[arg(long, value_name = "WHEN", value_parser = when)]
+    durability: Option<bool>,
+    /// Replicas of its objects, on other servers' disks [default: as in the cluster]
+    #[arg(long, value_name = "N")]
+    replicas: Option<u32>,
+}
+
+impl Durability {
+    fn wish(&self) -> DurabilityWish {
+        DurabilityWish {
+            replicas: self.replicas,
+            synced: self.durability,
+        }
+    }
+}
+
+/// Whether a write is synced.
+fn when(text: &str) -> Result<bool, String> {
+    match text {
+        "buffered" => Ok(false),
+        "synced" => Ok(true),
+        "volatile" => Err("a table without replicas is not possible beside others: begin a cluster with --replicas 0 for it".to_owned()),
+        _ => Err("give buffered or synced".to_owned()),
+    }
+}
+
 fn quota_bytes(text: &str) -> Result<u64, String> {
     if text == "none" {
         return Ok(0);
@@ -126,7 +159,12 @@ pub fn run(global: &Global, table: &Table) -> Result<ExitCode, Failure> {
 async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
     let client = &session.client;
     match what {
-        What::Create { name, span, quota } => {
+        What::Create {
+            name,
+            span,
+            quota,
+            durability,
+        } => {
             if span == Some(0) {
                 return Err(Failure::usage(
                     "--span 0: a table needs at least one server",
@@ -143,7 +181,17 @@ async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
                     "table {name} was there already, and keeps its quota: change it with `pluvio table set {name}`"
                 )));
             }
-            let table = client.create_table_with_quota(&name, span, wish).await?;
+            let durability = durability.wish();
+            if !is_new && !durability.is_empty() {
+                return Err(Failure::usage(format!(
+                    "table {name} was there already, and keeps its durability: a table never gets another one"
+                )));
+            }
+            let options = TableOptions {
+                quota: wish,
+                durability,
+            };
+            let table = client.create_table_with(&name, span, options).await?;
             let info = client.table_info(&table).await?;
             if json {
                 let mut shown = as_json(&info);
@@ -176,7 +224,10 @@ async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
             show(&info, "has", json)?;
             match json {
                 true => Ok(()),
-                false => print_line(&format!("quota: {}", quota_text(&info))),
+                false => {
+                    print_line(&format!("quota: {}", quota_text(&info)))?;
+                    print_line(&format!("durability: {}", durability_text(&info)))
+                }
             }
         }
         What::Drop { name } => {
@@ -232,13 +283,27 @@ fn quota_text(info: &TableInfo) -> String {
     parts.join(", ")
 }
 
+/// How its objects are kept.
+pub fn durability_text(info: &TableInfo) -> String {
+    info.class
+        .map_or_else(|| "as the cluster".to_owned(), |class| class.to_string())
+}
+
 fn list(tables: &[TableInfo], json: bool) -> Result<(), Failure> {
     if json {
         let all: Vec<_> = tables.iter().map(as_json).collect();
         return print_json(&json!({ "tables": all }));
     }
     let mut text = new_table(
-        &["table", "id", "tablets", "servers", "not served", "quota"],
+        &[
+            "table",
+            "id",
+            "tablets",
+            "servers",
+            "not served",
+            "quota",
+            "durability",
+        ],
         &[1, 2, 3, 4],
     );
     for info in tables {
@@ -253,6 +318,7 @@ fn list(tables: &[TableInfo], json: bool) -> Result<(), Failure> {
             owners(info).to_string(),
             waiting.count().to_string(),
             quota_text(info),
+            durability_text(info),
         ]);
     }
     print_line(&table_text(&text))
@@ -281,6 +347,10 @@ pub fn as_json(info: &TableInfo) -> Value {
     if !info.quota.is_none() {
         shown["quota"] = json!(info.quota);
         shown["quota_state"] = json!(info.quota_state);
+    }
+    if let Some(class) = &info.class {
+        let word = if class.synced { "synced" } else { "buffered" };
+        shown["durability"] = json!({ "durability": word, "replicas": class.replicas });
     }
     shown
 }

@@ -11,6 +11,7 @@ mod archives;
 mod bad_input;
 mod balance;
 mod broken_bytes;
+mod classes;
 mod client_memory;
 mod console;
 mod contract;

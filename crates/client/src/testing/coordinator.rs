@@ -138,6 +138,7 @@ impl State {
             hash: table.hash.kind,
             quota: pluvio_wire::TableQuota::NONE,
             quota_state: None,
+            class: None,
             tablets: table.tablets.clone(),
             addresses: owners
                 .into_iter()

@@ -58,7 +58,10 @@ impl State {
             draining: false,
             ..request.info
         };
-        let record = ServerRecord::new(info, request.attempt);
+        let record = ServerRecord {
+            logs: request.logs,
+            ..ServerRecord::new(info, request.attempt)
+        };
         self.servers.insert(server, Arc::new(record));
         Ok(Enlisted { server, ended })
     }
@@ -306,6 +309,7 @@ mod tests {
             cluster: None,
             replaces: replaces.map(ServerId),
             attempt,
+            logs: 0,
             info: ServerInfo {
                 id: ServerId(99),
                 address: format!("host:{attempt}"),
@@ -369,6 +373,7 @@ mod tests {
             kept: BTreeSet::new(),
             moves: Vec::new(),
             quota: None,
+            class: None,
         };
         state.tables.insert(TableId(1), Arc::new(table));
         let new = enlist(&mut state, request(2, Some(old.0)));

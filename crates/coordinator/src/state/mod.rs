@@ -8,6 +8,7 @@
 //! All values are msgpack with field names. A [`State`] is cheap to clone: a change clones it,
 //! alters the clone, and stores what differs.
 
+mod classes;
 mod records;
 mod settings;
 
@@ -39,6 +40,9 @@ pub(crate) const FORMAT_SLOTS: u16 = 2;
 /// The version from the first tablet on that was served before it had replicas of its own. A
 /// program that does not know it would free those that the tablet stands on.
 pub(crate) const FORMAT_EARLY: u16 = 3;
+/// The version from the first durability class of a table on. An earlier program would forget the
+/// classes, and so is kept from leading.
+pub(crate) const FORMAT_CLASSES: u16 = 4;
 
 pub(crate) const GLOBALS: &str = "globals";
 const SERVERS: &str = "server/";
@@ -71,6 +75,8 @@ impl State {
                 balance_off: false,
                 losses: Vec::new(),
                 kept_quotas: BTreeMap::new(),
+                classes: Vec::new(),
+                kept_classes: BTreeMap::new(),
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),
@@ -106,6 +112,7 @@ impl State {
             grown: self.globals.grown,
             settings: self.globals.settings,
             active: self.globals.active,
+            classes: self.globals.classes.clone(),
         }
     }
 
@@ -138,6 +145,7 @@ impl State {
             hash: table.hash,
             quota: table.quota.unwrap_or(TableQuota::NONE),
             quota_state: None,
+            class: table.class,
             tablets: table
                 .tablets
                 .iter()
@@ -188,7 +196,10 @@ impl State {
 
     /// Raises the version of the server list if `before` has another one, and notes growth.
     pub(crate) fn settle_list(&mut self, before: &Self) {
-        let of_all = |state: &Self| (state.globals.settings, state.globals.active);
+        let of_all = |state: &Self| {
+            let globals = &state.globals;
+            (globals.settings, globals.active, globals.classes.clone())
+        };
         let mut pairs = self.servers.values().zip(before.servers.values());
         let is_same = |(new, old): (&Arc<ServerRecord>, &Arc<ServerRecord>)| {
             Arc::ptr_eq(new, old) || new.info == old.info
@@ -260,7 +271,7 @@ impl State {
             };
         };
         let globals: Globals = get(GLOBALS, &bytes)?;
-        if !(FORMAT..=FORMAT_EARLY).contains(&globals.format) {
+        if !(FORMAT..=FORMAT_CLASSES).contains(&globals.format) {
             return Err(LoadError::Format(globals.format));
         }
         let mut servers = BTreeMap::new();

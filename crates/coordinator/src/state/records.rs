@@ -5,7 +5,7 @@ use pluvio_units::{
     ReplicationEpoch, SegmentId, ServerId, ServerListVersion, TableId,
 };
 use pluvio_wire::{
-    ClusterSettings, Loss, ServerInfo, TableQuota, TabletSpec, TabletState, Versions,
+    ClusterSettings, Loss, ServerInfo, TableClass, TableQuota, TabletSpec, TabletState, Versions,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +45,12 @@ pub(crate) struct Globals {
     /// Quotas of tables that were emptied, by name: the next table of that name has it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) kept_quotas: BTreeMap<String, TableQuota>,
+    /// The durability classes that there are or were, by ascending number (COORD-22).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) classes: Vec<TableClass>,
+    /// Those of tables that were emptied, by name: the next table of that name has it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) kept_classes: BTreeMap<String, TableClass>,
 }
 
 /// One server in the list.
@@ -72,6 +78,13 @@ pub(crate) struct ServerRecord {
     /// Of a crashed server: the part of its log without which it is recovered (COORD-19).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) given_up: Option<GivenUp>,
+    /// How many logs its cores have; 0: it has not said.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) logs: u16,
+}
+
+fn is_zero(number: &u16) -> bool {
+    *number == 0
 }
 
 /// A part of a log that is lost for good, and the rest that recovery must still find.
@@ -98,6 +111,7 @@ impl ServerRecord {
             ends_bind: false,
             readers: BTreeSet::new(),
             given_up: None,
+            logs: 0,
         }
     }
 }
@@ -142,6 +156,9 @@ pub(crate) struct TableRecord {
     /// What it may have at most. `None`: it never had a quota, and no owner has to be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) quota: Option<TableQuota>,
+    /// Its durability class, if it has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) class: Option<TableClass>,
 }
 
 /// One tablet.
@@ -228,6 +245,7 @@ impl TableRecord {
             range: tablet.range,
             since: tablet.since,
             quota: self.quota.unwrap_or(TableQuota::NONE),
+            class: self.class,
         }
     }
 

@@ -102,6 +102,7 @@ impl State {
                 changed.replicas, settings.replicas
             ));
         }
+        self.keep_classes(&changed)?;
         self.globals.settings = Some(changed);
         Ok(changed)
     }
@@ -201,6 +202,7 @@ mod tests {
             cluster: None,
             replaces: None,
             attempt,
+            logs: 0,
             info,
         }
     }

@@ -30,6 +30,7 @@ fn stored() -> BTreeMap<String, Bytes> {
         kept: BTreeSet::new(),
         moves: Vec::new(),
         quota: None,
+        class: None,
     };
     state.tables.insert(TableId(1), Arc::new(table));
     state.check();

@@ -56,7 +56,13 @@ impl State {
         }
         let kept = self.globals.kept_quotas.get(&request.name).copied();
         let quota = self.changed_quota(kept, &request.quota)?;
+        let kept = self.globals.kept_classes.get(&request.name);
+        let class = match kept.filter(|_| request.durability.is_empty()) {
+            Some(kept) => Some(*kept),
+            None => self.class_for(&request.durability)?,
+        };
         self.globals.kept_quotas.remove(&request.name);
+        self.globals.kept_classes.remove(&request.name);
         let id = self.globals.last_table.next();
         self.globals.last_table = id;
         if request.hash == HashKind::Slots {
@@ -80,6 +86,7 @@ impl State {
             kept: BTreeSet::new(),
             moves: Vec::new(),
             quota,
+            class,
         };
         self.tables.insert(id, Arc::new(record));
         Ok(id)

@@ -23,19 +23,24 @@ const RETRY: Duration = Duration::from_millis(100);
 
 impl State {
     /// Takes a table's name away; its tablets stay listed until their owners have forgotten them.
-    /// With `keep_quota` the next table of the name has the quota of this one.
+    /// With `keep_quota` the next table of the name has the quota of this one, and its durability.
     pub(super) fn drop_table(
         &mut self,
         table: &TableRef,
         keep_quota: bool,
     ) -> Result<TableId, Refusal> {
         let found = self.find(table)?;
-        let (id, name, quota) = (found.id, found.name.clone(), found.quota);
+        let (id, name, quota, class) = (found.id, found.name.clone(), found.quota, found.class);
         let quota = quota.filter(|quota| keep_quota && !quota.is_none());
         if let Some(quota) = quota
             && self.globals.kept_quotas.len() < TABLES_MAX
         {
-            self.globals.kept_quotas.insert(name, quota);
+            self.globals.kept_quotas.insert(name.clone(), quota);
+        }
+        if let Some(class) = class.filter(|_| keep_quota)
+            && self.globals.kept_classes.len() < TABLES_MAX
+        {
+            self.globals.kept_classes.insert(name, class);
         }
         let record = self.table_mut(id).expect("it was just found");
         record.dropping = true;

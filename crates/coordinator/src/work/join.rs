@@ -195,6 +195,7 @@ mod tests {
             kept: BTreeSet::new(),
             moves: Vec::new(),
             quota: None,
+            class: None,
         }
     }
 

@@ -20,6 +20,7 @@ fn cluster(servers: u64) -> State {
             cluster: None,
             replaces: None,
             attempt,
+            logs: 0,
             info,
         };
         state.enlist(request).unwrap();
@@ -35,6 +36,7 @@ fn create(state: &mut State, name: &str, span: Option<u32>) -> Result<TableId, R
             span,
             hash: HashKind::Seeded,
             quota: pluvio_wire::QuotaWish::default(),
+            durability: pluvio_wire::DurabilityWish::default(),
         },
         1,
         &NoChoice,

@@ -46,6 +46,7 @@ fn act(cluster: &Cluster, rng: &dyn Rng) {
                 span,
                 hash,
                 quota,
+                durability: pluvio_wire::DurabilityWish::default(),
             });
         }
         10 => {

@@ -55,7 +55,7 @@ fn a_table_is_answered_when_its_servers_have_it() {
         name: String::new(),
         span: None,
         hash: HashKind::Seeded,
-        quota: pluvio_wire::QuotaWish::default(),
+        ..CreateTable::default()
     };
     assert_eq!(fatal(cluster.ask(bad)), FatalKind::BadTableName);
     cluster.calm_down();
@@ -519,7 +519,7 @@ fn what_a_crashed_owner_did_not_confirm_is_given_away_when_its_lease_is_over() {
         name: "t".into(),
         span: None,
         hash: HashKind::Seeded,
-        quota: pluvio_wire::QuotaWish::default(),
+        ..CreateTable::default()
     });
     assert!(asked.is_err(), "server 1 did not confirm: {asked:?}");
     cluster.sim.pause(cluster.machines[late].process);
@@ -553,7 +553,7 @@ fn living_owners_are_asked_while_a_crashed_one_is_replaced() {
         name: "t".into(),
         span: None,
         hash: HashKind::Seeded,
-        quota: pluvio_wire::QuotaWish::default(),
+        ..CreateTable::default()
     });
     assert!(asked.is_err(), "two have not confirmed: {asked:?}");
     assert!(cluster.server(2).owned.is_empty());
@@ -820,7 +820,7 @@ fn who_asks_for_a_change_is_told_that_the_store_takes_none() {
             name,
             span: None,
             hash: HashKind::Slots,
-            quota: pluvio_wire::QuotaWish::default(),
+            ..CreateTable::default()
         });
         match asked {
             Err(RpcError::Refused(Refusal::Retry { why, .. })) => why,

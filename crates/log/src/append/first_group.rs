@@ -6,7 +6,7 @@
 
 use super::log_state::LogState;
 use crate::segments::Storage;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use pluvio_format::{Encoded, Entry, LogDigest, SegmentKind, TableStats};
 use pluvio_units::{ObjectVersion, SegmentId, UnixMs};
 use std::sync::OnceLock;
@@ -20,20 +20,32 @@ pub(crate) struct FirstGroup {
     safe_version: AtomicU64,
     /// 0: no deadline was ever judged.
     horizon: AtomicU64,
+    /// The logs that recovery has to find (LOG-17).
+    logs: AtomicU16,
     table_stats: OnceLock<TableStatsSource>,
 }
 
-impl Default for FirstGroup {
-    fn default() -> Self {
+impl FirstGroup {
+    /// Of a master with this number of logs.
+    pub(crate) fn new(logs: u16) -> Self {
         Self {
+            logs: AtomicU16::new(logs),
             safe_version: AtomicU64::new(1),
             horizon: AtomicU64::new(0),
             table_stats: OnceLock::new(),
         }
     }
-}
 
-impl FirstGroup {
+    /// The logs that recovery has to find.
+    pub(crate) fn logs(&self) -> u16 {
+        self.logs.load(Ordering::Acquire)
+    }
+
+    /// Heads that are opened from now on tell this number of logs.
+    pub(crate) fn raise_logs(&self, to: u16) {
+        self.logs.fetch_max(to, Ordering::AcqRel);
+    }
+
     #[inline]
     pub(crate) fn safe_version(&self) -> ObjectVersion {
         ObjectVersion(self.safe_version.load(Ordering::Acquire))
@@ -80,7 +92,7 @@ impl FirstGroup {
         listed.push(id);
         let digest = LogDigest {
             log: log.id,
-            logs_of_master: storage.options.logs,
+            logs_of_master: self.logs().max(log.id.0 + 1),
             segments: listed,
         };
         let mut entries = vec![

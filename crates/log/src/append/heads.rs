@@ -13,17 +13,21 @@ use crate::durable::{Appended, Durability};
 use crate::error::{AppendError, FullReason, OpenError};
 use crate::options::LogOptions;
 use crate::segments::{OnTheirWay, Segment, Storage};
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use pluvio_format::{Check, Encoded, Entry, Object};
 use pluvio_memory::{EpochGuard, PartIndex};
 use pluvio_units::{EntryRef, LogId, LogPosition, SegmentId};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// See the module.
 pub(crate) struct Heads {
     pub(crate) storage: Storage,
     pub(crate) admission: Admission,
     logs: Box<[LogState]>,
+    /// How many of them have a head. The others are spare.
+    opened: AtomicU16,
+    /// Held while one is opened.
+    opening: Mutex<()>,
     pub(crate) first_group: FirstGroup,
     pub(crate) counters: HeadCounters,
 }
@@ -44,14 +48,17 @@ impl Heads {
     pub(crate) fn new(options: LogOptions) -> Result<Self, OpenError> {
         let storage = Storage::new(options)?;
         let options = &storage.options;
-        let logs = (0..options.logs)
+        let logs = (0..options.all_logs())
             .map(|id| LogState::new(LogId(id), part_of(options, LogId(id)), options.durability))
             .collect();
+        let first = options.logs;
         let heads = Self {
             storage,
             admission: Admission::default(),
             logs,
-            first_group: FirstGroup::default(),
+            opened: AtomicU16::new(first),
+            opening: Mutex::default(),
+            first_group: FirstGroup::new(first),
             counters: HeadCounters::default(),
         };
         heads.open_first_heads();
@@ -68,8 +75,27 @@ impl Heads {
         &self.logs[usize::from(id.0)]
     }
 
+    /// Those that have a head.
     pub(crate) fn logs(&self) -> &[LogState] {
-        &self.logs
+        &self.logs[..usize::from(self.opened.load(Ordering::Acquire))]
+    }
+
+    /// Opens a head in the next spare log; `None` when there is none left.
+    ///
+    /// # Errors
+    /// [`AppendError::Full`]; nothing was opened.
+    pub(crate) fn open_log(&self) -> Result<Option<LogId>, AppendError> {
+        let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = self.opened.load(Ordering::Acquire);
+        let Some(log) = self.logs.get(usize::from(opened)) else {
+            return Ok(None);
+        };
+        let leave = self.storage.geometry.reserves_of_growth();
+        self.roll_for_append(log, &mut log.head(), leave)
+            .map_err(|why| self.admission.full(why))?;
+        self.opened.store(opened + 1, Ordering::Release);
+        LogState::call(&log.append_hook);
+        Ok(Some(log.id))
     }
 
     /// Appends a group of entries to the head of `log`: all of them, in one segment, or none. Opens

@@ -4,6 +4,9 @@
 //!
 //! - LOG-9: there is a head at all times, and its digest lists every segment of the log. A new head
 //!   is written before the old one is closed.
+//! - LOG-17: a spare log is opened with a head of its own. Heads of other logs count it only once
+//!   that head is durable, so recovery never waits for a head that was nowhere. Nothing is appended
+//!   there before a head of another log is durable that counts it. So no recovery overlooks it.
 //! - LOG-10: an emergency head holds nothing but its first group, so it needs no cleaning: the next
 //!   head's digest does not list it.
 
@@ -285,6 +288,7 @@ mod tests {
     use crate::append::{AppendClass, SideLog};
     use crate::options::LogOptions;
     use crate::space::LogSpace;
+    use pluvio_format::{Check, Parsed};
     use pluvio_units::{ObjectVersion, Size};
 
     #[test]
@@ -315,5 +319,36 @@ mod tests {
         let unknown = space.drop_committed(log, committed.pending());
         assert!(unknown.is_empty());
         space.roll(log).expect("something leaves with this digest");
+    }
+
+    // shows: LOG-17
+    #[test]
+    fn heads_count_a_spare_log_when_they_are_told_to() {
+        let mut options = LogOptions::new(Size::mib(32));
+        (options.durability, options.spare_logs) = (Durability::Replicated, 2);
+        let space = LogSpace::new(options).expect("enough memory");
+        assert_eq!(space.logs().collect::<Vec<_>>(), [LogId(0)]);
+        assert_eq!(space.all_logs().count(), 3);
+        let counted = |log| {
+            let head = space.segments(log).pop().expect("it has a head");
+            let bytes = head.copy_out(0..head.appended_len());
+            let bytes = bytes.expect("nobody frees it");
+            let mut at = 0;
+            loop {
+                let parsed = Parsed::read(&bytes[at..], Check::Checksum).expect("it is whole");
+                match parsed.entry {
+                    Entry::LogDigest(digest) => return digest.logs_of_master,
+                    _ => at += parsed.head.total_len(),
+                }
+            }
+        };
+        assert_eq!(counted(LogId(0)), 1);
+        assert_eq!(space.open_log().expect("there is room"), Some(LogId(1)));
+        assert_eq!((counted(LogId(1)), space.counted_logs()), (2, 1));
+        space.roll(LogId(0)).expect("there is room");
+        assert_eq!(counted(LogId(0)), 1, "its head is durable nowhere yet");
+        space.raise_logs(2);
+        space.roll(LogId(0)).expect("there is room");
+        assert_eq!(counted(LogId(0)), 2);
     }
 }

@@ -484,9 +484,9 @@ impl Pass {
         shared.add(|c| &c.segments_cleaned, self.victims.len() as u64);
         shared.add(|c| &c.bytes_freed, freed as u64);
         shared.storage().seglets.end_gain(self.gain);
-        assert_eq!(
-            self.await_positions.len(),
-            usize::from(shared.storage().options.logs),
+        // A log that was opened since holds nothing that this pass depends on.
+        assert!(
+            self.await_positions.len() >= usize::from(shared.storage().options.logs),
             "CLEAN-2: each log is waited for"
         );
         let mut members = shared.space.heads.log(self.log).members();

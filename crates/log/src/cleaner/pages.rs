@@ -207,7 +207,7 @@ impl PagePolicy {
             Load::Still => ((HEAD_DEAD_SEGLETS + 1) * SEGLET_BYTES) as u64,
         };
         shared.lists.free();
-        let heads = u64::from(storage.options.logs) * of_head;
+        let heads = shared.space.logs().count() as u64 * of_head;
         let Some(limits) = Limits::of(&shared.options, storage.live_bytes(), heads) else {
             return;
         };

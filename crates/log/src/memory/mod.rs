@@ -84,7 +84,7 @@ impl LogMemory {
             table: SegletTable::new(geometry.seglets, options.readers.is_some())?,
             epochs,
             gate,
-            live: LiveCounts::new(options.logs, geometry.slots.all),
+            live: LiveCounts::new(options.all_logs(), geometry.slots.all),
             check: match options.durability {
                 Durability::Volatile => Check::Structure,
                 Durability::Replicated => Check::Checksum,

@@ -23,7 +23,9 @@ use crate::stats::{CleanerStats, LogStats};
 use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_format::{Entry, Object};
 use pluvio_memory::{EpochGuard, RegionError, SharedGuard};
-use pluvio_units::{EntryRef, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, UnixMs};
+use pluvio_units::{
+    EntryRef, LOGS_PER_MASTER_MAX, LogId, LogPosition, ObjectVersion, SEGLET_BYTES, UnixMs,
+};
 use std::sync::{Arc, OnceLock};
 
 /// See the module.
@@ -60,9 +62,44 @@ impl LogSpace {
         &self.heads.storage.memory
     }
 
-    /// The logs, in the order of their ids.
+    /// The logs that have a head, in the order of their ids.
     pub fn logs(&self) -> impl Iterator<Item = LogId> + use<> {
-        (0..self.storage().options.logs).map(LogId)
+        let count = self.heads.logs().len();
+        (0..LOGS_PER_MASTER_MAX).map(LogId).take(count)
+    }
+
+    /// All logs that there may be: those that have a head, then spare ones.
+    pub fn all_logs(&self) -> impl Iterator<Item = LogId> + use<> {
+        (0..self.storage().options.all_logs()).map(LogId)
+    }
+
+    /// How many logs have a head from the beginning. Spare ones come behind them.
+    #[must_use]
+    #[inline]
+    pub fn first_logs(&self) -> u16 {
+        self.storage().options.logs
+    }
+
+    /// Opens a head in the next spare log, and gives its id; `None` when there is none left. Once
+    /// that head is durable, [`Self::raise_logs`] is to be called, and a head of another log be
+    /// opened. Nothing may be appended to the new log before that one is durable (LOG-17).
+    ///
+    /// # Errors
+    /// [`AppendError::Full`]; retryable, nothing was opened.
+    pub fn open_log(&self) -> Result<Option<LogId>, AppendError> {
+        self.heads.open_log()
+    }
+
+    /// Heads that are opened from now on say that there is this number of logs: recovery then looks
+    /// for all of them. The heads of all of them must be durable.
+    pub fn raise_logs(&self, to: u16) {
+        self.heads.first_group.raise_logs(to);
+    }
+
+    /// The number of logs that heads tell ([`Self::raise_logs`]).
+    #[must_use]
+    pub fn counted_logs(&self) -> u16 {
+        self.heads.first_group.logs()
     }
 
     /// How appends become durable.

@@ -141,6 +141,7 @@ impl Master {
         let master = Arc::clone(self);
         self.env.tasks.spawn(core, "tablet arrives", async move {
             let tablets = [(table, request.tablet.range)];
+            let log = master.log_of_tablets(log, &tablets);
             match master.take_over(log, &arrival, &tablets).await {
                 Ok((since, joined)) => {
                     let progress = arrival.progress(master.env.clock.now());

@@ -77,7 +77,7 @@ impl Master {
             return Dropped::NotServed;
         };
         let site = Site {
-            log,
+            log: self.store().log_of(log, table),
             table,
             hash,
             now_s: self.now_s(),

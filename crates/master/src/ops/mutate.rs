@@ -130,6 +130,8 @@ impl Master {
                 ..mutation
             }
         });
+        // That of the latest items.
+        let mut latest = log;
         loop {
             let group: SmallVec<[Mutation<'m>; 1]> = mutations.by_ref().take(GROUP).collect();
             if group.is_empty() {
@@ -138,7 +140,8 @@ impl Master {
             self.prefetch(&snapshot, group.iter().map(|m| (m.table, m.hash)));
             let mut batch = Batch {
                 master: self,
-                log,
+                of_core: log,
+                log: latest,
                 ordered,
                 replies,
                 items: SmallVec::new(),
@@ -146,7 +149,7 @@ impl Master {
             };
             let flow = group.iter().try_for_each(|m| batch.take(&snapshot, m));
             let ends = flow.is_break() || batch.apply().is_break();
-            replies = batch.replies;
+            (replies, latest) = (batch.replies, batch.log);
             if ends {
                 return Ok(replies);
             }
@@ -219,7 +222,7 @@ impl Master {
         self.sample((table, hash), (mutation.key, Use::Write), Some(moved));
         self.notice(table.id(), hash, mutation);
         let site = Site {
-            log,
+            log: self.store().log_of(log, table),
             table,
             hash,
             now_s: self.now_s(),
@@ -285,6 +288,8 @@ impl Admitted<'_> {
 /// Mutations of a request that are applied together.
 struct Batch<'b> {
     master: &'b Master,
+    of_core: LogId,
+    /// The log of the latest items.
     log: LogId,
     ordered: bool,
     replies: Replies,
@@ -298,10 +303,11 @@ impl<'b> Batch<'b> {
         if let Some(refusal) = self.held_back() {
             return self.refuse_the_rest(refusal);
         }
+        self.go_to_log_of(snapshot, mutation)?;
         let only_this_log = self.ordered && (self.replies.is_waiting() || !self.items.is_empty());
         match self
             .master
-            .prepare((self.log, only_this_log), snapshot, mutation)
+            .prepare((self.of_core, only_this_log), snapshot, mutation)
         {
             Ok(Prepared::Execute(item, served)) => {
                 self.items.push(item);
@@ -322,6 +328,32 @@ impl<'b> Batch<'b> {
                 self.apply()?;
                 self.refuse(refusal)
             }
+        }
+    }
+
+    /// The next item may be of a table with another durability, and so of another log. Of an
+    /// ordered batch it comes again when those before it are durable: logs become so in any order.
+    fn go_to_log_of(&mut self, snapshot: &'b Snapshot, mutation: &Mutation<'_>) -> ControlFlow<()> {
+        if !self.ordered {
+            return ControlFlow::Continue(());
+        }
+        let table = snapshot.get(&mutation.table).map(|local| &local.table);
+        let log = table.map_or(self.log, |table| {
+            self.master.store().log_of(self.of_core, table)
+        });
+        if log == self.log {
+            return ControlFlow::Continue(());
+        }
+        self.apply()?;
+        if self.replies.is_waiting() {
+            pluvio_units::mark("ordered-batch-waits-for-another-class");
+            let refusal = Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress);
+            return self.refuse_the_rest(refusal);
+        }
+        self.log = log;
+        match self.held_back() {
+            Some(refusal) => self.refuse_the_rest(refusal),
+            None => ControlFlow::Continue(()),
         }
     }
 

@@ -134,7 +134,7 @@ impl Master {
         let noting = self.noting(&served)?;
         self.writes_possible()?;
         let site = Site {
-            log,
+            log: self.store().log_of(log, table),
             table,
             hash,
             now_s: self.now_s(),

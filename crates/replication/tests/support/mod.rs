@@ -381,6 +381,7 @@ impl Cluster {
             range: HashRange::ALL,
             since: SegmentId(0),
             quota: pluvio_wire::TableQuota::NONE,
+            class: None,
         };
         let partitions = SetPartitions {
             recovery: RecoveryId(1),

@@ -53,6 +53,20 @@ impl Starting {
         })
     }
 
+    /// Opens the logs of durability classes, as every new server list has them.
+    pub(super) fn open_classes(&self, master: Arc<Master>) -> TaskHandle {
+        let mut list = self.membership.watch_list();
+        self.env.tasks.spawn(CoreId(0), "classes", async move {
+            loop {
+                let now = list.borrow_and_update().clone();
+                master.open_classes(&now).await;
+                if list.changed().await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
     /// Keeps the cluster's version in the data directory: a program that does not speak it is kept
     /// from what is written from then on.
     pub(super) fn follow_version(&self, mut identity: Identity) -> TaskHandle {
@@ -167,8 +181,7 @@ impl Starting {
     /// Lets the master drop what has expired, with the log of one core.
     pub(super) fn expire(&self, core: CoreId, master: &Arc<Master>) -> TaskHandle {
         let (clock, master) = (Arc::clone(&self.env.clock), Arc::clone(master));
-        let logs = master.store().space().logs().count();
-        let log = LogId((usize::from(core.0) % logs) as u16);
+        let log = LogId(core.0 % master.store().space().first_logs());
         self.env.tasks.spawn(core, "expiry", async move {
             loop {
                 match master.expire(log, EXPIRE_SLICE) {

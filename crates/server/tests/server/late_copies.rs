@@ -114,6 +114,7 @@ fn take(table: &Table, version: MetadataVersion) -> TakeTablets {
         range: HashRange::ALL,
         since: SegmentId(0),
         quota: pluvio_wire::TableQuota::NONE,
+        class: None,
     };
     let tablets = vec![tablet];
     TakeTablets { version, tablets }

@@ -236,6 +236,7 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
             range: HashRange::ALL,
             since: SegmentId(0),
             quota: pluvio_wire::TableQuota::NONE,
+            class: None,
         };
         let take = TakeTablets {
             version: MetadataVersion(9),
@@ -428,6 +429,7 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
                     range: HashRange::ALL,
                     since: SegmentId(0),
                     quota: pluvio_wire::TableQuota::NONE,
+                    class: None,
                 }],
                 segments: vec![RecoverySegment {
                     segment: SegmentId(1),

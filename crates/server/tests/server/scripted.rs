@@ -142,6 +142,7 @@ impl Scene {
             range: HashRange::ALL,
             since: SegmentId(0),
             quota: pluvio_wire::TableQuota::NONE,
+            class: None,
         }
     }
 

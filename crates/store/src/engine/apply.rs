@@ -272,6 +272,7 @@ impl Engine {
         }
         // STORE-5.
         let log = pending.map_or(site.log, |pending| pending.log);
+        self.check_class(log, table);
         if self.space.is_stalled(log) {
             return Err(EngineError::Stalled);
         }

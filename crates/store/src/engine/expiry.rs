@@ -100,6 +100,7 @@ impl Engine {
     /// Appends a horizon ahead of the clock, if deadlines are in use and the last one is near.
     /// Where that finds no room, time stands still for deadlines until it does.
     pub fn tend_horizon(&self, log: LogId) {
+        let log = self.log_of_core(log);
         self.expiry.follow();
         if self.kind != StoreKind::Replicated || !self.expiry.is_used() {
             return;

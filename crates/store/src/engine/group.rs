@@ -162,6 +162,7 @@ impl Engine {
             }
         }
         let class = class_of(&staged);
+        self.check_class(first.log, first.table);
         let group = self.append(first.log, &entries, class, &guard);
         drop(entries);
         let Ok(group) = group else {

@@ -340,11 +340,12 @@ impl Engine {
         execution: Execution,
         guard: &EpochGuard<'_>,
     ) -> Result<Awaited<Outcome>, EngineError> {
+        let log = self.most_durable_log(site.log);
         match self.kind {
-            StoreKind::Replicated if self.space.is_stalled(site.log) => Err(EngineError::Stalled),
+            StoreKind::Replicated if self.space.is_stalled(log) => Err(EngineError::Stalled),
             StoreKind::Replicated => {
                 let target = Target {
-                    log: site.log,
+                    log,
                     table: site.table,
                     hash: site.hash,
                     key: &[],
@@ -401,6 +402,7 @@ impl Engine {
         let pending = self.pending(slot, view.total_len(), &guard);
         // STORE-5.
         let log = pending.map_or(site.log, |pending| pending.log);
+        self.check_class(log, table);
         if self.space.is_stalled(log) {
             return Err(EngineError::Stalled);
         }

@@ -174,8 +174,18 @@ impl Engine {
         }
         let found = self.find_all(steps, &objects, &mut locks, &guard);
         let pending = one_log(&found)?;
+        let wanted = match prepare {
+            Some(_) => self.most_durable_log(log),
+            None => self.log_of_all(log, steps.iter().map(|step| step.table)),
+        };
         // STORE-5.
-        let log = pending.map_or(log, |pending| pending.log);
+        let log = pending.map_or(wanted, |pending| pending.log);
+        if self.rank(log) < self.rank(wanted) {
+            // CLASS-1.
+            pluvio_units::mark("transaction-waits-for-weaker-log");
+            let ends = found.iter().filter_map(|found| found.pending);
+            return Err(NotTransacted::Scattered(ends.map(Pending::end).collect()));
+        }
         if self.space.is_stalled(log) {
             return Err(EngineError::Stalled.into());
         }

@@ -410,6 +410,7 @@ fn a_table_with_a_gap_is_found() {
         hash: pluvio_units::HashKind::Seeded,
         quota: pluvio_wire::TableQuota::NONE,
         quota_state: None,
+        class: None,
         tablets: ranges
             .iter()
             .map(|range| TabletInfo {
@@ -611,6 +612,7 @@ fn a_cluster_that_is_not_healthy_is_found() {
         hash: pluvio_units::HashKind::Seeded,
         quota: pluvio_wire::TableQuota::NONE,
         quota_state: None,
+        class: None,
         tablets: vec![TabletInfo {
             range: range(0, u64::MAX),
             owner: ServerId(owner),

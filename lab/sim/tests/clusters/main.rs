@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
 mod batches;
+mod classes;
 mod cluster;
 mod cut_from_coordinator;
 mod drain;

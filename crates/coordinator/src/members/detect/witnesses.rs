@@ -116,6 +116,7 @@ fn enlist(id: u64) -> Enlist {
         cluster: None,
         replaces: None,
         attempt: id,
+        logs: 0,
         info: testing::server(0, id.to_string()),
     }
 }

@@ -15,6 +15,7 @@ fn state() -> (State, TableId) {
             cluster: None,
             replaces: None,
             attempt,
+            logs: 0,
             info: testing::server(0, attempt.to_string()),
         };
         assert!(state.enlist(request).is_ok());
@@ -24,6 +25,7 @@ fn state() -> (State, TableId) {
         span: None,
         hash: HashKind::Seeded,
         quota: pluvio_wire::QuotaWish::default(),
+        durability: pluvio_wire::DurabilityWish::default(),
     };
     let table = state.create_table(create, 1, &NoChoice).unwrap();
     for tablet in &mut state.table_mut(table).unwrap().tablets {

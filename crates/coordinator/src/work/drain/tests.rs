@@ -19,6 +19,7 @@ fn enlist(state: &mut State, attempt: u64, volatile: bool) -> ServerId {
         cluster: None,
         replaces: None,
         attempt,
+        logs: 0,
         info,
     };
     state.enlist(request).unwrap().server
@@ -40,6 +41,7 @@ fn create(state: &mut State, name: &str, span: Option<u32>) -> TableId {
         span,
         hash: HashKind::Seeded,
         quota: pluvio_wire::QuotaWish::default(),
+        durability: pluvio_wire::DurabilityWish::default(),
     };
     let table = state.create_table(create, 1, &NoChoice).unwrap();
     for tablet in &mut state.table_mut(table).unwrap().tablets {

@@ -20,6 +20,7 @@ fn enlist(state: &mut State, attempt: u64, volatile: bool) -> Enlisted {
         cluster: None,
         replaces: None,
         attempt,
+        logs: 0,
         info,
     };
     state.enlist(request).unwrap()
@@ -34,6 +35,7 @@ fn state() -> (State, TableId) {
         span: Some(1),
         hash: HashKind::Seeded,
         quota: pluvio_wire::QuotaWish::default(),
+        durability: pluvio_wire::DurabilityWish::default(),
     };
     let table = state.create_table(create, 1, &NoChoice).unwrap();
     state.table_mut(table).unwrap().tablets[0].state = TabletState::Normal;

@@ -6,15 +6,15 @@ use super::experience::Experience;
 use super::history::History;
 use super::inventory::{announce, collect, collect_from};
 use super::masters::{FailedMasters, Masters, Rooms};
-use super::partition::{expected, first_part, first_parts_first, partition};
-use super::plan::{Inventory, LogMap, reconstruct_without};
+use super::partition::{expected, first_part, first_parts_first, of_one_class, partition};
+use super::plan::{Inventory, LogMap, WeakLogs, reconstruct_without};
 use super::replay::Replay;
 use crate::context::Context;
-use crate::state::ServerRecord;
+use crate::state::{ServerRecord, State};
 use core::time::Duration;
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{RecoveryId, ServerId};
-use pluvio_wire::{RecoveryStage, TabletSpec};
+use pluvio_wire::{RecoveryStage, TabletSpec, TabletState};
 use std::collections::BTreeSet;
 
 /// What an attempt led to.
@@ -77,6 +77,23 @@ pub(super) struct Recovery<'a> {
     experience: Experience,
     /// Since the log was found to be incomplete.
     known: Option<Known>,
+}
+
+/// Whether a tablet needs no log of a weak class.
+fn is_not_weak(tablet: &TabletSpec) -> bool {
+    !tablet.class.is_some_and(|class| class.weaker)
+}
+
+impl State {
+    /// Whether a crashed server has tablets to be recovered that need no log of a weak class.
+    fn waits_for_more_than_weak(&self, crashed: ServerId) -> bool {
+        self.tables.values().any(|table| {
+            let mut tablets = table.tablets.iter();
+            !table.dropping
+                && !table.class.is_some_and(|class| class.weaker)
+                && tablets.any(|t| t.owner == crashed && t.state == TabletState::Recovering)
+        })
+    }
 }
 
 impl<'a> Recovery<'a> {
@@ -160,7 +177,7 @@ impl<'a> Recovery<'a> {
             fenced: self.context.now(),
             readers: BTreeSet::new(),
         };
-        let log = self.complete_log(&replicas, |record| record.ends_bind);
+        let log = self.complete_log(&replicas, true, |record| record.ends_bind);
         let Err(incomplete) = log else { return Ok(()) };
         pluvio_units::mark("recovery-asks-new-backups-only");
         self.known = Some(Known {
@@ -175,11 +192,12 @@ impl<'a> Recovery<'a> {
     /// # Errors
     /// It ended before there was anything to replay.
     async fn attempt(&mut self) -> Result<Attempted, Outcome> {
-        let tablets = self.prepare().await?;
+        let mut tablets = self.prepare().await?;
         self.look_at_new().await?;
         let asked = self.context.now();
         let replicas = self.collect().await?;
-        let (log, ends) = match self.complete_log(&replicas, |record| record.ends_bind) {
+        let found = self.complete_log(&replicas, true, |record| record.ends_bind);
+        let (log, ends, is_whole) = match found {
             Ok(complete) => complete,
             Err(incomplete) => {
                 let inventories = replicas.inventories;
@@ -187,11 +205,17 @@ impl<'a> Recovery<'a> {
                 return Err(incomplete);
             }
         };
+        if !is_whole {
+            // COORD-21.
+            pluvio_units::mark("recovery-without-weak-logs");
+            tablets.retain(is_not_weak);
+        }
         let masters = self.choose_masters(&tablets, &log, &replicas)?;
         let dealt = self.deal(&tablets, &log, masters, &replicas, ends).await?;
         let replicas = self.announce(&dealt, replicas).await;
         // As it is stored by now.
-        let (log, _) = self.complete_log(&replicas, |record| !record.ends.is_empty())?;
+        let (log, ..) =
+            self.complete_log(&replicas, !is_whole, |record| !record.ends.is_empty())?;
         Ok(self.replay(dealt, &replicas, log).await)
     }
 
@@ -249,7 +273,12 @@ impl<'a> Recovery<'a> {
             let state = self.context.state();
             let record = &state.servers[reader];
             let given_up = record.given_up.as_ref();
-            let log = reconstruct_without(&found, &record.epochs, None, given_up);
+            let weak = WeakLogs {
+                // The proof lies in the logs of cores.
+                left_out: true,
+                ..state.weak_logs(record)
+            };
+            let log = reconstruct_without(&found, &record.epochs, None, given_up, &weak);
             if let Err(incomplete) = log {
                 self.await_backups(&format!("server {reader} may answer reads: {incomplete}"));
                 return Err(self.look_again());
@@ -271,33 +300,47 @@ impl<'a> Recovery<'a> {
     }
 
     /// Proves the log complete, or says in the status what is missing. Gives, too, where it ends:
-    /// as the record says if it is settled there.
+    /// as the record says if it is settled there. Where only weak logs lack something, the rest
+    /// will do if it `may_lack` them and there are other tablets (COORD-21). Says whether it is
+    /// whole.
     fn complete_log(
         &self,
         replicas: &Replicas,
+        may_lack: bool,
         is_settled: impl Fn(&ServerRecord) -> bool,
-    ) -> Result<(LogMap, LogEnds), Outcome> {
+    ) -> Result<(LogMap, LogEnds, bool), Outcome> {
         let state = self.context.state();
         let record = &state.servers[&self.crashed];
         let settled = is_settled(record).then_some(&record.ends);
         let found = &replicas.inventories;
         let given_up = record.given_up.as_ref();
-        let reconstruct = |ends| reconstruct_without(found, &record.epochs, ends, given_up);
-        let (log, ends) = match reconstruct(settled) {
-            Err(incomplete) if incomplete.lost_ends() && record.ends_bind => {
-                let log = reconstruct(None);
-                (log, LogEnds::Lost)
-            }
-            log => {
-                let ends = log.as_ref().ok().and_then(|log| log.ends.clone());
-                (log, ends.map_or(LogEnds::Open, LogEnds::At))
+        let reconstruct = |weak: &WeakLogs| {
+            let reconstruct =
+                |ends| reconstruct_without(found, &record.epochs, ends, given_up, weak);
+            match reconstruct(settled) {
+                Err(incomplete) if incomplete.lost_ends() && record.ends_bind => {
+                    let log = reconstruct(None);
+                    log.map(|log| (log, LogEnds::Lost))
+                }
+                log => log.map(|log| {
+                    let ends = log.ends.clone();
+                    (log, ends.map_or(LogEnds::Open, LogEnds::At))
+                }),
             }
         };
-        let log = log.map_err(|incomplete| {
-            self.await_backups(&incomplete.to_string());
-            self.look_again()
-        })?;
-        Ok((log, ends))
+        let mut weak = state.weak_logs(record);
+        let incomplete = match reconstruct(&weak) {
+            Ok((log, ends)) => return Ok((log, ends, true)),
+            Err(incomplete) => incomplete,
+        };
+        if may_lack && !weak.logs.is_empty() && state.waits_for_more_than_weak(self.crashed) {
+            weak.left_out = true;
+            if let Ok((log, ends)) = reconstruct(&weak) {
+                return Ok((log, ends, false));
+            }
+        }
+        self.await_backups(&incomplete.to_string());
+        Err(self.look_again())
     }
 
     /// The masters to ask, of the servers that are up. They are in random order before
@@ -350,6 +393,7 @@ impl<'a> Recovery<'a> {
         let granularity = self.experience.granularity();
         let (stats, cut_for) = (&log.stats, masters.cut_for);
         let mut partitions = partition(tablets, stats, had, cut_for, granularity, tablets_of);
+        partitions = of_one_class(partitions);
         partitions.truncate(masters.asked.len());
         let masters_asked = partitions.len();
         let bytes_min = match granularity.may_crowd {

@@ -53,7 +53,9 @@ impl Recoveries {
         }
         let settled = record.ends_bind.then_some(&record.ends);
         let given_up = record.given_up.as_ref();
-        let Some((lost, stats)) = lost_part(&inventories, &record.epochs, settled, given_up) else {
+        let weak = state.weak_logs(record);
+        let lost = lost_part(&inventories, &record.epochs, settled, given_up, &weak);
+        let Some((lost, stats)) = lost else {
             return Err(refused(format!(
                 "nothing is missing of the log of server {server}: it is recovered without this"
             )));

@@ -18,6 +18,11 @@
 //! Any failure ends the attempt or a part of it, and the rest is tried again, after a pause
 //! (`AwaitingRetry`) or at once. Failures are handled in this way alone.
 //!
+//! - COORD-21: weak classes are those that are less durable than the cluster's settings say. Where
+//!   only their logs lack something, the tablets of all other tables are recovered without those
+//!   logs. No entry of theirs is there (CLASS-1). An attempt that left out weak logs recovers no
+//!   tablet of a weak class. So a table that asks for fewer replicas never holds up others.
+//!
 //! Only these are stored: the crash, the cuts of the tablets, and where the logs end. Of each
 //! recovered partition its owner is, too, and whether it still stands on the crashed server
 //! (`changes`). An attempt itself is forgotten when the coordinator crashes.
@@ -35,7 +40,7 @@ mod plan;
 mod replay;
 
 pub(crate) use inventory::collect;
-pub(crate) use plan::{Inventory, reconstruct};
+pub(crate) use plan::{Inventory, WeakLogs, reconstruct};
 
 use crate::context::Context;
 use attempt::Recovery;

@@ -169,6 +169,21 @@ pub(crate) fn partition(
     }
 }
 
+/// The same partitions, each with tablets of one durability class: a recovery master replays a
+/// partition into one log.
+pub(crate) fn of_one_class(partitions: Vec<Vec<TabletSpec>>) -> Vec<Vec<TabletSpec>> {
+    let mut all = Vec::with_capacity(partitions.len());
+    for partition in partitions {
+        let mut by_class: BTreeMap<u16, Vec<TabletSpec>> = BTreeMap::new();
+        for tablet in partition {
+            let class = tablet.class.map_or(0, |class| class.number);
+            by_class.entry(class).or_default().push(tablet);
+        }
+        all.extend(by_class.into_values());
+    }
+    all
+}
+
 /// A first part is this fraction of its partition: replayed while the crashed server's leases end.
 const FIRST_PART: u64 = 8;
 /// Tables with more tablets than this are cut no more for the sake of a first part. The rest of
@@ -368,6 +383,28 @@ mod tests {
     }
 
     #[test]
+    fn a_partition_has_tablets_of_one_durability() {
+        let of_class = |number, table| TabletSpec {
+            class: Some(pluvio_wire::TableClass {
+                number,
+                replicas: 3,
+                synced: true,
+                weaker: false,
+            }),
+            ..whole(table)
+        };
+        let (plain, one, other) = (whole(1), of_class(1, 2), of_class(2, 3));
+        let found = of_one_class(vec![
+            vec![one, plain, other],
+            vec![plain],
+            vec![other, other],
+        ]);
+        let expected = [vec![plain], vec![one], vec![other], vec![plain]];
+        assert_eq!(found[..4], expected);
+        assert_eq!(found[4..], [vec![other, other]]);
+    }
+
+    #[test]
     fn first_parts_come_before_everything_else() {
         let (a, b, c) = (whole(1), whole(2), whole(3));
         let partitions = [(vec![a], 'x'), (vec![b, c], 'y'), (vec![c, a], 'z')];
@@ -447,6 +484,7 @@ mod tests {
             range,
             since: SegmentId(0),
             quota: pluvio_wire::TableQuota::NONE,
+            class: None,
         }
     }
 

@@ -44,6 +44,7 @@ fn state() -> State {
             kept: BTreeSet::new(),
             moves: Vec::new(),
             quota: None,
+            class: None,
         };
         state.tables.insert(TableId(id), Arc::new(record));
     }

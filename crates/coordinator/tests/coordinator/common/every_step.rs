@@ -145,6 +145,7 @@ fn create() -> CreateTable {
         span: None,
         hash: HashKind::Slots,
         quota: pluvio_wire::QuotaWish::default(),
+        durability: pluvio_wire::DurabilityWish::default(),
     }
 }
 

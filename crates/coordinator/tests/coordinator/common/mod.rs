@@ -371,6 +371,7 @@ impl Cluster {
             span: None,
             hash: HashKind::Seeded,
             quota: pluvio_wire::QuotaWish::default(),
+            durability: pluvio_wire::DurabilityWish::default(),
         };
         self.ask(request).expect("the table is not refused")
     }
@@ -510,6 +511,7 @@ pub fn enlist(attempt: u64, address: &str) -> Enlist {
         cluster: None,
         replaces: None,
         attempt,
+        logs: 0,
         info: ServerInfo {
             id: ServerId(0),
             address: address.to_owned(),

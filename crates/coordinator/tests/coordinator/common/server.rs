@@ -171,6 +171,7 @@ impl Machine {
                 cluster: None,
                 replaces: state.lives.last().copied(),
                 attempt: env.rng.next_u64(),
+                logs: 0,
                 info: ServerInfo {
                     id: ServerId(0),
                     address: address.to_string(),

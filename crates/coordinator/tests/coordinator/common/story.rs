@@ -16,6 +16,7 @@ pub fn create(cluster: &Cluster, name: &str) -> bool {
         span: None,
         hash: HashKind::Slots,
         quota: pluvio_wire::QuotaWish::default(),
+        durability: pluvio_wire::DurabilityWish::default(),
     };
     cluster.try_ask(request).is_some()
 }

@@ -303,3 +303,43 @@ fn transfers_between_accounts_keep_the_sum() {
         }
     });
 }
+
+// shows: CLASS-1
+#[test]
+fn a_group_lies_in_the_log_of_the_most_durable_of_its_tables() {
+    let _marks = pluvio_units::Marks::to_reach(&["transaction-waits-for-weaker-log"]);
+    let mut log = LogOptions::new(Size::mib(64));
+    log.durability = Durability::Replicated;
+    log.spare_logs = pluvio_units::CLASS_LOGS;
+    let engine = Engine::open(EngineOptions { log }).expect("it has memory");
+    let space = engine.space();
+    for expected in [1, 2] {
+        assert_eq!(space.open_log().unwrap(), Some(LogId(expected)));
+    }
+    assert_eq!(space.open_log().unwrap(), None);
+    engine.set_class(1, true, 2);
+    engine.set_class(2, false, 7);
+    let [plain, weak, strong] = [1, 2, 3].map(|id| table(&engine, id));
+    weak.set_class(1);
+    strong.set_class(2);
+    let log_of = |steps: &[StepAt<'_>]| {
+        let done = engine.transact((LogId(0), 1), steps, None);
+        let done = done.expect("it is done");
+        let slot = done.changed[0].slot.as_ref().expect("it is pending");
+        let log = slot.log();
+        finish(&engine, steps, done);
+        log
+    };
+    assert_eq!(log_of(&[put(&weak, b"a", b"1")]), LogId(1));
+    assert_eq!(log_of(&[put(&plain, b"a", b"1")]), LogId(0));
+    let all = [&weak, &plain, &strong].map(|table| put(table, b"a", b"2"));
+    assert_eq!(log_of(&all), LogId(2));
+    assert_eq!(log_of(&all[..2]), LogId(0));
+    // One that rests on a less durable log waits for that.
+    let pending = [put(&plain, b"a", b"3")];
+    let done = engine.transact((LogId(0), 1), &pending, None).unwrap();
+    let refused = engine.transact((LogId(0), 1), &all, None).err();
+    assert!(matches!(refused, Some(NotTransacted::Scattered(waits)) if waits.len() == 1));
+    finish(&engine, &pending, done);
+    assert_eq!(log_of(&all), LogId(2));
+}

@@ -31,6 +31,8 @@
 //!   each replica found can give as much later. Where each may have lost some there is no end. Nor
 //!   is there one where fewer replicas have as much than an acknowledgement needed. One failure
 //!   could take that, and leave others that were never to have it.
+//! Logs of weak durability classes may be left out, if the rest is complete: COORD-21.
+//!
 //! - Once something was read, the ends are settled. Then each log ends in the same segment, and
 //!   only replicas count that have as many bytes of it. Steps 2, 3 and 5 were taken before.
 
@@ -260,15 +262,34 @@ fn agreed<'a>(
     Some(info)
 }
 
+/// Logs of durability classes that are less durable than the cluster's settings say. No entry of
+/// another table lies there (CLASS-1).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WeakLogs {
+    pub(crate) logs: BTreeSet<LogId>,
+    /// The rest is wanted without them (COORD-21).
+    pub(crate) left_out: bool,
+}
+
+impl WeakLogs {
+    fn leaves_out(&self, log: LogId) -> bool {
+        self.left_out && self.logs.contains(&log)
+    }
+}
+
 /// The last head of each log, as far as there is one.
 fn heads<'a>(
     inventories: &'a [Inventory],
     epochs: &Epochs,
     ends: Option<&Ends>,
+    weak: &WeakLogs,
 ) -> BTreeMap<LogId, Head<'a>> {
     let mut logs: BTreeMap<LogId, Heads<'a>> = BTreeMap::new();
     for inventory in inventories {
         for replica in &inventory.replicas {
+            if weak.leaves_out(replica.log) {
+                continue;
+            }
             let end = ends.and_then(|ends| ends.get(&replica.log));
             let is_short = |(at, length): &(SegmentId, u32)| {
                 replica.segment == *at && !replica.closed && replica.length < *length
@@ -283,7 +304,12 @@ fn heads<'a>(
     }
     let last = |(log, heads): (LogId, Heads<'a>)| {
         let head = match ends {
-            Some(ends) => heads.at(ends.get(&log)?.0),
+            Some(ends) => match ends.get(&log) {
+                Some((segment, _)) => heads.at(*segment),
+                // The rest was recovered first, and this has no settled end.
+                None if weak.logs.contains(&log) => heads.last(),
+                None => None,
+            },
             None => heads.last(),
         };
         Some((log, head?))
@@ -300,10 +326,10 @@ pub(crate) fn reconstruct(
     epochs: &Epochs,
     ends: Option<&Ends>,
 ) -> Result<LogMap, Incomplete> {
-    reconstruct_without(inventories, epochs, ends, None)
+    reconstruct_without(inventories, epochs, ends, None, &WeakLogs::default())
 }
 
-/// The same, without what was given up (COORD-19).
+/// The same, without what was given up (COORD-19), and perhaps without logs of weak classes.
 ///
 /// # Errors
 /// What is missing besides.
@@ -312,8 +338,9 @@ pub(crate) fn reconstruct_without(
     epochs: &Epochs,
     ends: Option<&Ends>,
     given_up: Option<&GivenUp>,
+    weak: &WeakLogs,
 ) -> Result<LogMap, Incomplete> {
-    let heads = heads(inventories, epochs, ends);
+    let heads = heads(inventories, epochs, ends, weak);
     let mut incomplete = Incomplete {
         backups: inventories.len(),
         headless: None,
@@ -332,7 +359,7 @@ pub(crate) fn reconstruct_without(
     let mut are_safe = true;
     let headless: Vec<LogId> = (0..logs)
         .map(LogId)
-        .filter(|l| !heads.contains_key(l))
+        .filter(|l| !heads.contains_key(l) && !weak.leaves_out(*l))
         .filter(|l| without_head.is_none_or(|lost| !lost.contains_key(l)))
         .collect();
     let mut sources = Sources::new(inventories);
@@ -369,7 +396,7 @@ pub(crate) fn reconstruct_without(
         }
     }
     for (log, found) in without_head.into_iter().flatten() {
-        if heads.contains_key(log) {
+        if heads.contains_key(log) || weak.leaves_out(*log) {
             continue;
         }
         for segment in found {
@@ -397,9 +424,10 @@ pub(crate) fn lost_part(
     epochs: &Epochs,
     ends: Option<&Ends>,
     given_up: Option<&GivenUp>,
+    weak: &WeakLogs,
 ) -> Option<(GivenUp, Option<Stats>)> {
-    let incomplete = reconstruct_without(inventories, epochs, ends, given_up).err()?;
-    let heads = heads(inventories, epochs, ends);
+    let incomplete = reconstruct_without(inventories, epochs, ends, given_up, weak).err()?;
+    let heads = heads(inventories, epochs, ends, weak);
     let mut lost = given_up.cloned().unwrap_or_default();
     lost.segments.extend(incomplete.missing);
     lost.segments.extend(incomplete.doubtful);

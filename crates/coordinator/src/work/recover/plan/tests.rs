@@ -573,22 +573,32 @@ fn what_was_given_up_need_not_be_there_and_all_the_rest_must() {
         backup(1, vec![two(0)(replica(1)), two(0)(head(3, &[1, 2, 3]))]),
         backup(2, vec![two(1)(replica(7)), two(1)(replica(8))]),
     ];
-    let (lost, stats) = lost_part(&all, &epochs, None, None).expect("something is missing");
+    let (lost, stats) =
+        lost_part(&all, &epochs, None, None, &WeakLogs::default()).expect("something is missing");
     assert!(stats.is_some());
     assert_eq!(lost.logs, 2);
     assert_eq!(lost.segments, BTreeSet::from([SegmentId(2)]));
     let found = BTreeSet::from([SegmentId(7), SegmentId(8)]);
     assert_eq!(lost.headless, BTreeMap::from([(LogId(1), found)]));
-    let map = reconstruct_without(&all, &epochs, None, Some(&lost)).unwrap();
+    let map = reconstruct_without(&all, &epochs, None, Some(&lost), &WeakLogs::default()).unwrap();
     assert_eq!(ids(&map), [1, 3, 7, 8]);
     assert_eq!(
         map.ends, None,
         "another attempt may find other replicas of heads"
     );
-    assert_eq!(lost_part(&all, &epochs, None, Some(&lost)), None);
+    assert_eq!(
+        lost_part(&all, &epochs, None, Some(&lost), &WeakLogs::default()),
+        None
+    );
     // A backup that was there then is waited for.
     for only in &all {
-        let map = reconstruct_without(std::slice::from_ref(only), &epochs, None, Some(&lost));
+        let map = reconstruct_without(
+            std::slice::from_ref(only),
+            &epochs,
+            None,
+            Some(&lost),
+            &WeakLogs::default(),
+        );
         assert!(map.is_err());
     }
     // A part that was given up is used if it is there again.
@@ -597,7 +607,7 @@ fn what_was_given_up_need_not_be_there_and_all_the_rest_must() {
         all[1].clone(),
         backup(3, vec![two(0)(replica(2))]),
     ];
-    let map = reconstruct_without(&back, &epochs, None, Some(&lost)).unwrap();
+    let map = reconstruct_without(&back, &epochs, None, Some(&lost), &WeakLogs::default()).unwrap();
     assert_eq!(ids(&map), [1, 2, 3, 7, 8]);
 }
 
@@ -605,8 +615,41 @@ fn what_was_given_up_need_not_be_there_and_all_the_rest_must() {
 #[test]
 fn without_any_replica_everything_is_given_up() {
     let epochs = Epochs::new();
-    let (lost, stats) = lost_part(&[], &epochs, None, None).expect("something is missing");
+    let (lost, stats) =
+        lost_part(&[], &epochs, None, None, &WeakLogs::default()).expect("something is missing");
     assert!(stats.is_none());
-    let map = reconstruct_without(&[], &epochs, None, Some(&lost)).unwrap();
+    let map = reconstruct_without(&[], &epochs, None, Some(&lost), &WeakLogs::default()).unwrap();
     assert_eq!(segments(&map), []);
+}
+
+// shows: COORD-21
+#[test]
+fn logs_of_weak_classes_are_left_out_and_nothing_else_is() {
+    let none = Epochs::new();
+    // The head of a core's log counts the log of the class, of which nothing is there.
+    let own = backup(1, vec![in_log(0, 2, head(3, &[1, 3])), replica(1)]);
+    let weak = |left_out| WeakLogs {
+        logs: BTreeSet::from([LogId(1)]),
+        left_out,
+    };
+    let found = |all: &[Inventory], ends: Option<&Ends>, left_out| {
+        reconstruct_without(all, &none, ends, None, &weak(left_out))
+    };
+    let own = [own];
+    let missing = found(&own, None, false).unwrap_err().to_string();
+    assert!(missing.contains("no open head of log 1"), "{missing}");
+    let map = found(&own, None, true).unwrap();
+    assert_eq!(segments(&map), [(1, vec![1]), (3, vec![1])]);
+    let ends = map.ends.expect("the rest ends somewhere");
+    assert_eq!(ends.keys().collect::<Vec<_>>(), [&LogId(0)]);
+    // Later it is there, and its end is not settled with the others.
+    let both = [
+        own[0].clone(),
+        backup(2, vec![in_log(1, 2, filled(4, &[4]))]),
+    ];
+    let map = found(&both, Some(&ends), false).unwrap();
+    assert_eq!(segments(&map), [(1, vec![1]), (3, vec![1]), (4, vec![2])]);
+    // A segment of a core's log is missed.
+    let less = [backup(1, vec![in_log(0, 2, head(3, &[1, 3]))])];
+    assert!(found(&less, None, true).is_err());
 }
