@@ -1,8 +1,8 @@
 //! The logs of durability classes (`docs/classes.md`).
 //!
-//! - MASTER-8: a master takes no tablet of a class before the log of that class is durably open, and
-//!   its other logs say so (LOG-17). The head of that log is replicated as the class says by then.
-//!   That holds for tablets that are new, recovered or moved.
+//! - MASTER-8: a master takes no tablet of a class before the log of that class is durably open,
+//!   and its other logs say so (LOG-17). The head of that log is replicated as the class says by
+//!   then. That holds for tablets that are new, recovered or moved.
 
 use crate::master::{Master, TABLET_RETRY};
 use crate::side_log::MEMORY_PAUSE;

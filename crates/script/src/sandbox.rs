@@ -46,7 +46,7 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Of `redis`: what is there while a library is loaded, and all of it.
+    /// Of `redis`: the part that libraries may use while they are loaded, and all of it.
     pub(crate) fn new(
         lua: &Lua,
         shared: &Shared,

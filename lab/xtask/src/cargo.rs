@@ -51,8 +51,8 @@ const OWN_PACKAGE: [&str; 4] = [
     "CARGO_PKG_",
 ];
 
-/// Cargo, as somebody calls it by hand. Build scripts look at what it tells of a package; with what
-/// is said of this one they would run anew, and so would the compiler.
+/// Cargo, as somebody calls it by hand. Build scripts look at these variables. With others they run
+/// anew, and so does the compiler.
 pub fn command() -> Command {
     let mut command = Command::new(program());
     for (name, _) in std::env::vars_os() {

@@ -1,9 +1,9 @@
 //! Durability classes of tables (`docs/classes.md`).
 //!
-//! - COORD-22: of two classes that are in use, one is at least as durable as the other, in replicas
-//!   and in what an acknowledgement waits for. So it is with each of them and the cluster's
-//!   settings. How they compare does not change while one of them is in use. So entries may stay
-//!   in the log of a more durable class.
+//! - COORD-22: of two classes that are in use, one is at least as durable as the other. It has as
+//!   many replicas, and an acknowledgement waits for as much. So it is with each of them and the
+//!   cluster's settings. How they compare does not change while one of them is in use. So entries
+//!   may stay in the log of a more durable class.
 
 use super::{FORMAT_CLASSES, ServerRecord, State};
 use crate::work::WeakLogs;

@@ -24,6 +24,8 @@
 //! No open head for a log means that its latest data may be missing: nothing can be concluded,
 //! and recovery waits for more backups.
 //!
+//! Logs of weak durability classes may be left out, if the rest is complete (COORD-21).
+//!
 //! Where the logs *end* is what an attempt replays last: a number of bytes of the head of each
 //! log (COORD-13).
 //!
@@ -31,7 +33,6 @@
 //!   each replica found can give as much later. Where each may have lost some there is no end. Nor
 //!   is there one where fewer replicas have as much than an acknowledgement needed. One failure
 //!   could take that, and leave others that were never to have it.
-//! - Logs of weak durability classes may be left out, if the rest is complete (COORD-21).
 //! - Once something was read, the ends are settled. Then each log ends in the same segment, and
 //!   only replicas count that have as many bytes of it. Steps 2, 3 and 5 were taken before.
 
