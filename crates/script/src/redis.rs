@@ -65,8 +65,8 @@ fn parts(
     Ok(Ok(parts))
 }
 
-/// `redis.call` and `redis.pcall`. They are no functions of Lua. A script that ends in a call of one
-/// loses its place on the stack, and errors tell their line by that.
+/// `redis.call` and `redis.pcall`. They are no functions of Lua. A script that ends in a call of
+/// one loses its place on the stack, and errors tell their line by that.
 fn calling(lua: &Lua, shared: &Shared, way: Way) -> mlua::Result<Function> {
     let shared = Rc::clone(shared);
     lua.create_function(move |lua, arguments: MultiValue| {

@@ -43,7 +43,7 @@ pub fn program() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// What `cargo run` tells a program of the program's own package.
+/// Variables by which `cargo run` tells a program of the program's own package.
 const OWN_PACKAGE: [&str; 4] = [
     "CARGO_BIN_",
     "CARGO_CRATE_",
