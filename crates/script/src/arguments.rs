@@ -29,8 +29,8 @@ pub(crate) fn raise(lua: &Lua, text: &str) -> mlua::Error {
     mlua::Error::runtime(place(lua) + text)
 }
 
-/// A double as C makes a 64-bit integer of it on the machines that Redis runs on most: what does
-/// not fit becomes the smallest one.
+/// A double as a 64-bit integer, as C makes it on most machines of Redis. A number that does not
+/// fit becomes the smallest one.
 pub(crate) fn to_integer(number: f64) -> i64 {
     match number > -9_223_372_036_854_777_856.0 && number < 9_223_372_036_854_775_808.0 {
         true => number as i64,

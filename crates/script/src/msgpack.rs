@@ -261,7 +261,7 @@ impl<'u> Unpacker<'u> {
         }
     }
 
-    /// Puts a value where it belongs; what it completes, if that is the outermost.
+    /// Puts a value where it belongs. Gives the outermost value once it is complete.
     fn put(&self, levels: &mut Vec<Open>, value: Value) -> mlua::Result<Option<Value>> {
         let Some(open) = levels.last_mut() else {
             return Ok(Some(value));

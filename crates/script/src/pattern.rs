@@ -647,11 +647,7 @@ pub(crate) fn install(lua: &Lua, string: &Table, shared: &Shared) -> mlua::Resul
 }
 
 /// Puts `gmatch` there, too. `matches_of` gives a function of two texts that does its steps.
-pub(crate) fn install_matches(
-    lua: &Lua,
-    string: &Table,
-    matches_of: Function,
-) -> mlua::Result<()> {
+pub(crate) fn install_matches(lua: &Lua, string: &Table, matches_of: Function) -> mlua::Result<()> {
     let function = lua.create_function(move |lua, values: MultiValue| {
         let arguments = Arguments::new(lua, values);
         matches_of.call::<Function>((arguments.text(1)?, arguments.text(2)?))

@@ -65,8 +65,8 @@ fn parts(
     Ok(Ok(parts))
 }
 
-/// `redis.call` and `redis.pcall`. They are functions of their own, and none of Lua: a script that
-/// ends in a call of a Lua function loses its place on the stack, by which errors tell their line.
+/// `redis.call` and `redis.pcall`. They are no functions of Lua: a script that ends in a call of
+/// one loses its place on the stack. By that place errors tell their line.
 fn calling(lua: &Lua, shared: &Shared, way: Way) -> mlua::Result<Function> {
     let shared = Rc::clone(shared);
     lua.create_function(move |lua, arguments: MultiValue| {

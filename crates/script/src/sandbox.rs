@@ -46,7 +46,7 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Of `redis`: what is there while a library is loaded, and all of it.
+    /// Of `redis`: the table while a library is loaded, and the one of scripts.
     pub(crate) fn new(
         lua: &Lua,
         shared: &Shared,
@@ -203,6 +203,9 @@ impl Proxies {
     }
 }
 
+/// Changes bytes in place.
+type Change = fn(&mut [u8]);
+
 /// Functions of `string` that take long, or much memory: what they do is counted (SCRIPT-2,
 /// SCRIPT-3). Bytecode is refused.
 fn strings(lua: &Lua, string: &Table, shared: &Shared) -> mlua::Result<()> {
@@ -219,7 +222,7 @@ fn strings(lua: &Lua, string: &Table, shared: &Shared) -> mlua::Result<()> {
         lua.create_string(text.repeat(if text.is_empty() { 0 } else { count }))
     })?;
     string.raw_set("rep", repeat)?;
-    let changes: [(&str, fn(&mut [u8])); 3] = [
+    let changes: [(&str, Change); 3] = [
         ("upper", <[u8]>::make_ascii_uppercase),
         ("lower", <[u8]>::make_ascii_lowercase),
         ("reverse", <[u8]>::reverse),

@@ -452,7 +452,10 @@ impl Objects {
 
     /// Bytes of the value of an object.
     fn bytes_at(&self, place: &ObjectAt) -> usize {
-        let held = self.places.get(place).and_then(|object| object.held.as_ref());
+        let held = self
+            .places
+            .get(place)
+            .and_then(|object| object.held.as_ref());
         held.map_or(0, |(value, _)| value.len())
     }
 
