@@ -203,6 +203,9 @@ impl Proxies {
     }
 }
 
+/// Changes bytes in place.
+type Change = fn(&mut [u8]);
+
 /// Functions of `string` that take long, or much memory: what they do is counted (SCRIPT-2,
 /// SCRIPT-3). Bytecode is refused.
 fn strings(lua: &Lua, string: &Table, shared: &Shared) -> mlua::Result<()> {

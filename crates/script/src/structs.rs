@@ -296,7 +296,9 @@ pub(crate) fn open(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
     let shared = Rc::clone(shared);
     let packing = lua.create_function(move |lua, mut values: MultiValue| {
         // As there, a value that is missing counts as nil.
-        values.push_back(Value::Nil);
+        if !values.is_empty() {
+            values.push_back(Value::Nil);
+        }
         pack(&Arguments::new(lua, values), &shared)
     })?;
     let unpacking =
