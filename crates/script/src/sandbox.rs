@@ -222,7 +222,6 @@ fn strings(lua: &Lua, string: &Table, shared: &Shared) -> mlua::Result<()> {
         lua.create_string(text.repeat(if text.is_empty() { 0 } else { count }))
     })?;
     string.raw_set("rep", repeat)?;
-    type Change = fn(&mut [u8]);
     let changes: [(&str, Change); 3] = [
         ("upper", <[u8]>::make_ascii_uppercase),
         ("lower", <[u8]>::make_ascii_lowercase),
