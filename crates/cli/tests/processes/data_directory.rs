@@ -317,7 +317,7 @@ fn options_that_make_no_sense(cluster: &Cluster, data: &Path) {
         (&["--memory", "0"], "--memory 0B: too little"),
         (
             &["--memory", "1KiB"],
-            "--memory 1KiB: too little for 1 event loop (--cores); give 27MiB or more",
+            "--memory 1KiB: too little for 1 event loop (--cores); give 28MiB or more",
         ),
         (&["--memory", "256TiB"], "--memory 256TiB: "),
         (
