@@ -84,7 +84,7 @@ fn a_head_with_nothing_behind_its_first_group_says_so() {
 fn a_power_loss_keeps_every_synced_write() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-last-write-cut-off"]);
     let mut fell_back = 0;
-    for seed in 0..120 {
+    for seed in 0..480 {
         let mut node = Node::new(seed);
         let backup = node.start();
         let image = Arc::new(Image::new(2, Head, 30));
@@ -104,7 +104,7 @@ fn a_power_loss_keeps_every_synced_write() {
                 *count.lock().expect("is not poisoned") = group + 1;
             }
         });
-        node.sim.run_for(Duration::from_micros(400 + seed * 331));
+        node.sim.run_for(Duration::from_micros(400 + seed % 120 * 331));
         node.sim.power_loss(node.process);
         node.restart();
         let backup = node.start();
