@@ -362,7 +362,7 @@ fn warnings_are_kept_with_virtual_time_process_and_task() {
     let (warnings, missed) = sim.warnings();
     assert_eq!(missed, 0);
     assert_eq!(warnings.len(), 1);
-    let wanted = "   0.001000000 p [block_on] WARN processes: replica lost segment=7";
+    let wanted = "   0.001000000 p [block_on] WARN simulator::processes: replica lost segment=7";
     assert_eq!(warnings[0], wanted);
     assert!(sim.trace_lines().contains(&wanted.to_string()));
 }
