@@ -104,7 +104,8 @@ fn a_power_loss_keeps_every_synced_write() {
                 *count.lock().expect("is not poisoned") = group + 1;
             }
         });
-        node.sim.run_for(Duration::from_micros(400 + seed % 120 * 331));
+        node.sim
+            .run_for(Duration::from_micros(400 + seed % 120 * 331));
         node.sim.power_loss(node.process);
         node.restart();
         let backup = node.start();

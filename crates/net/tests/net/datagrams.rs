@@ -510,14 +510,17 @@ END";
         if std::env::var_os(INSIDE).is_some() {
             return true;
         }
-        let status = Command::new("unshare")
+        let output = Command::new("unshare")
             .args(["--net", "sh", "-c", PREPARE, "sh"])
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
             .env(INSIDE, "1")
-            .status()
+            .output()
             .unwrap();
-        assert!(status.success(), "the run in the namespace failed");
+        // Not shown unless it failed: its count would be taken for one more.
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(output.status.success(), "in the namespace: {said}");
         false
     }
 

@@ -4,7 +4,7 @@
 
 /// The name says what must be installed.
 mod needs_libfabric {
-    use super::rig::{Lcg, PATIENCE, Rig, Serve, echo, frame, header, hello, read_exact_hello};
+    use crate::rig::{Lcg, PATIENCE, Rig, Serve, echo, frame, header, hello, read_exact_hello};
     use core::time::Duration;
     use pluvio_env::{Address, CallError, Frame, Handled, Listening, Network, Transport};
     use pluvio_fabric::{Endpoint, MESSAGE_BYTES_MAX, Peer, Taken};

@@ -196,6 +196,7 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
                 .arg("--no-fail-fast")
                 .args(arguments)
                 .env("PLUVIO_TEST_MATURIN", &tools.maturin);
+            skip_missing(&mut command, tools);
             count(&mut command, step)
         }
         Work::Cargo(arguments) => {
@@ -211,10 +212,7 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
                 .env("PLUVIO_TEST_DATASETS", &tools.datasets)
                 .env("PLUVIO_TEST_BLOCK_TRACE", &tools.block_trace);
             if step.name != "build" {
-                command.arg("--");
-                for missing in &tools.missing {
-                    command.args(["--skip", missing.tests]);
-                }
+                skip_missing(&mut command, tools);
             }
             count(&mut command, step)
         }
@@ -227,6 +225,14 @@ fn test_command(root: &Path) -> Command {
         .current_dir(root)
         .args(["test", "--locked", "--profile", "test-fast"]);
     command
+}
+
+/// Leaves out the tests that need something that is not here.
+fn skip_missing(command: &mut Command, tools: &Tools) {
+    command.arg("--");
+    for missing in &tools.missing {
+        command.args(["--skip", missing.tests]);
+    }
 }
 
 /// Runs tests and adds up what they count.
