@@ -33,15 +33,21 @@ fn refused<T>(message: String) -> Result<T, Refusal> {
     Err(Refusal::fatal(FatalKind::Other, message))
 }
 
+impl ServerRecord {
+    /// The log of a class on this server.
+    pub(crate) fn log_of_class(&self, class: &TableClass) -> LogId {
+        LogId(self.logs.saturating_add(class.number - 1))
+    }
+}
+
 impl State {
     /// The logs of a server whose durability classes are less durable than the cluster's settings
     /// say. None where it has not said how many logs its cores have.
     pub(crate) fn weak_logs(&self, server: &ServerRecord) -> WeakLogs {
         let classes = self.globals.classes.iter();
         let weaker = classes.filter(|class| class.weaker && server.logs > 0);
-        let log = |class: &TableClass| LogId(server.logs.saturating_add(class.number - 1));
         WeakLogs {
-            logs: weaker.map(log).collect(),
+            logs: weaker.map(|class| server.log_of_class(class)).collect(),
             left_out: false,
         }
     }

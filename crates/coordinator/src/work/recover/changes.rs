@@ -98,8 +98,14 @@ impl State {
             let record = Arc::make_mut(record);
             record.readers.retain(|reader| !ended.contains(reader));
             match ends {
-                // COORD-13.
-                LogEnds::Open | LogEnds::At(_) if record.ends_bind => {}
+                // COORD-13. Of weak logs that the attempts before had to leave out (COORD-21) the
+                // ends were not found before.
+                LogEnds::At(ends) if record.ends_bind => {
+                    for (log, end) in ends {
+                        record.ends.entry(*log).or_insert(*end);
+                    }
+                }
+                LogEnds::Open if record.ends_bind => {}
                 LogEnds::Open => record.ends = Ends::new(),
                 LogEnds::At(ends) => record.ends.clone_from(ends),
                 LogEnds::Lost => (record.ends, record.ends_bind) = (Ends::new(), false),
@@ -139,9 +145,7 @@ impl State {
         let Some((crashed, specs)) = wanted else {
             return Ok(false);
         };
-        // Where the ends are open, another attempt could replay less (COORD-13).
-        let has_ends = |state: &Self| Some(!state.servers.get(&crashed)?.ends.is_empty());
-        if has_ends(self) != Some(true) {
+        if !self.has_ends(crashed, &specs) {
             pluvio_units::mark("recovery-not-early");
             return Ok(false);
         }
@@ -158,6 +162,17 @@ impl State {
             self.bind_ends(crashed);
         }
         Ok(given)
+    }
+
+    /// Whether other attempts replay these tablets as far as this one. Where the ends of their logs
+    /// are open, another one could replay less (COORD-13).
+    fn has_ends(&self, crashed: ServerId, specs: &[TabletSpec]) -> bool {
+        let Some(record) = self.servers.get(&crashed) else {
+            return false;
+        };
+        let classes = specs.iter().filter_map(|spec| spec.class);
+        let mut logs = classes.map(|class| record.log_of_class(&class));
+        !record.ends.is_empty() && logs.all(|log| record.ends.contains_key(&log))
     }
 
     /// From now on each attempt replays the logs up to the ends that were found, if they were.

@@ -21,7 +21,8 @@
 //! - COORD-21: weak classes are those that are less durable than the cluster's settings say. Where
 //!   only their logs lack something, the tablets of all other tables are recovered without those
 //!   logs. No entry of theirs is there (CLASS-1). An attempt that left out weak logs recovers no
-//!   tablet of a weak class. So a table that asks for fewer replicas never holds up others.
+//!   tablet of a weak class. So a table that asks for fewer replicas never holds up others. The end
+//!   of such a log is settled as soon as an attempt finds it; nothing of it is read before.
 //!
 //! Only these are stored: the crash, the cuts of the tablets, and where the logs end. Of each
 //! recovered partition its owner is, too, and whether it still stands on the crashed server

@@ -11,7 +11,7 @@ use pluvio_units::{
 };
 use pluvio_wire::{
     FatalKind, PartitionReplayed, RecoveryMasterFinished, Refusal, ReplayStats, SplitTablet,
-    TableRef, TabletSpec, TabletState,
+    TableClass, TableRef, TabletSpec, TabletState,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -314,6 +314,44 @@ fn ends_to_which_a_partition_was_replayed_hold_for_later_attempts() {
         state.begin_attempt(ServerId(1), &[], &LogEnds::Lost, &nobody);
         assert_eq!(ends_of(&state), Ends::new());
     }
+}
+
+// shows: COORD-13, COORD-21
+#[test]
+fn the_end_of_a_weak_log_is_settled_when_it_is_found_and_nothing_is_read_before() {
+    let mut state = state();
+    let class = TableClass {
+        number: 1,
+        replicas: 1,
+        synced: false,
+        weaker: true,
+    };
+    Arc::make_mut(state.servers.get_mut(&ServerId(1)).unwrap()).logs = 1;
+    state.table_mut(TableId(2)).unwrap().class = Some(class);
+    let specs = tablets(&mut state);
+    let (weak, others): (Vec<_>, Vec<_>) = specs.iter().partition(|spec| spec.class.is_some());
+    let both = |length, weak| {
+        let mut ends = ends(length);
+        ends.insert(LogId(1), (SegmentId(8), weak));
+        ends
+    };
+    let ends_of = |state: &State| state.servers[&ServerId(1)].ends.clone();
+    let begin = |state: &mut State, ends: Ends| {
+        state.begin_attempt(ServerId(1), &[], &LogEnds::At(ends), &BTreeSet::new())
+    };
+    // The first attempt leaves the weak log out.
+    begin(&mut state, ends(70));
+    let wanted = |specs: &Vec<TabletSpec>| Some((ServerId(1), specs.clone()));
+    let read = |state: &mut State, recovery, specs| {
+        state.settle_early(&replayed(recovery, 2, 0), wanted(specs))
+    };
+    assert_eq!(read(&mut state, 1, &weak), Ok(false), "it may end anywhere");
+    assert_eq!(read(&mut state, 1, &others), Ok(true));
+    begin(&mut state, both(90, 30));
+    assert_eq!(ends_of(&state), both(70, 30));
+    assert_eq!(read(&mut state, 2, &weak), Ok(true));
+    begin(&mut state, both(90, 50));
+    assert_eq!(ends_of(&state), both(70, 30));
 }
 
 // shows: COORD-14, COORD-15
