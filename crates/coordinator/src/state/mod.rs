@@ -13,8 +13,8 @@ mod records;
 mod settings;
 
 pub(crate) use records::{
-    Ends, Epochs, GivenUp, Globals, MoveRecord, MoveStage, ServerRecord, TABLETS_MAX, TableRecord,
-    TabletRecord, Width,
+    Ends, Epochs, GivenUp, Globals, MoveRecord, MoveStage, Places, ServerRecord, TABLETS_MAX,
+    TableRecord, TabletRecord, Width,
 };
 
 use crate::refusals::no_such_table;

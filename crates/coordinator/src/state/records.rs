@@ -67,7 +67,11 @@ pub(crate) struct ServerRecord {
     /// Of a crashed server: where its logs end, as the latest attempt has it. Empty while that is
     /// open.
     #[serde(default)]
-    pub(crate) ends: Ends,
+    pub(crate) ends: Places,
+    /// What stands in front of them ([`Ends::before`]). An earlier program that leads meanwhile
+    /// forgets it, as it forgets it with each change of `ends`. Then recovery waits for more.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) before_ends: Places,
     /// Something was read from a log with these ends: they hold for ever (COORD-13).
     #[serde(default)]
     pub(crate) ends_bind: bool,
@@ -107,12 +111,25 @@ impl ServerRecord {
             attempt,
             epochs: Epochs::new(),
             had: BTreeMap::new(),
-            ends: Ends::new(),
+            ends: Places::new(),
+            before_ends: Places::new(),
             ends_bind: false,
             readers: BTreeSet::new(),
             given_up: None,
             logs: 0,
         }
+    }
+
+    /// Where its logs end, as the latest attempt has it.
+    pub(crate) fn ends(&self) -> Ends {
+        Ends {
+            last: self.ends.clone(),
+            before: self.before_ends.clone(),
+        }
+    }
+
+    pub(crate) fn set_ends(&mut self, ends: Ends) {
+        (self.ends, self.before_ends) = (ends.last, ends.before);
     }
 }
 
@@ -130,8 +147,19 @@ impl Width {
 /// See [`ServerRecord::epochs`].
 pub(crate) type Epochs = BTreeMap<LogId, (SegmentId, ReplicationEpoch)>;
 
-/// Per log: its last segment, and how many bytes of that belong to it.
-pub(crate) type Ends = BTreeMap<LogId, (SegmentId, u32)>;
+/// Per log: a segment, and a number of its bytes.
+pub(crate) type Places = BTreeMap<LogId, (SegmentId, u32)>;
+
+/// Where logs end.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Ends {
+    /// The last segment, and how many bytes of that belong to the log.
+    pub(crate) last: Places,
+    /// Of a log whose last segment was found empty: the head before it, which was found closed,
+    /// and how long that is. Its server may have died while it closed it. An open replica of that
+    /// length is as good as a closed one then.
+    pub(crate) before: Places,
+}
 
 /// One table.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use super::*;
 use crate::store::MemoryStore;
 use crate::testing;
 use futures_util::FutureExt as _;
-use pluvio_units::{HashKind, HashRange, KeyHash};
+use pluvio_units::{HashKind, HashRange, KeyHash, LogId, SegmentId};
 
 /// A state of two servers with a table of two tablets, as it is stored.
 fn stored() -> BTreeMap<String, Bytes> {
@@ -89,6 +89,38 @@ fn a_table_without_a_kind_of_hash_is_seeded() {
     let loaded = load(entries).unwrap().unwrap();
     assert_eq!(loaded.tables[&TableId(1)], state.tables[&TableId(1)]);
     assert_eq!(loaded.globals.format, FORMAT);
+}
+
+/// The part of a server's record about the end of its logs, as programs had it that knew no length
+/// of what stands in front of that.
+#[derive(Serialize, serde::Deserialize)]
+struct EarlierServer {
+    info: ServerInfo,
+    attempt: u64,
+    epochs: Epochs,
+    had: BTreeMap<TableId, Width>,
+    ends: Places,
+    ends_bind: bool,
+}
+
+// shows: COORD-13
+#[test]
+fn ends_are_read_by_earlier_programs_and_from_them() {
+    let mut record = ServerRecord::new(testing::server(2, "server-2"), 2);
+    record.ends_bind = true;
+    let last = Places::from([(LogId(0), (SegmentId(9), 70))]);
+    record.set_ends(Ends {
+        last: last.clone(),
+        before: Places::from([(LogId(0), (SegmentId(8), 90))]),
+    });
+    let bytes = Bytes::from(rmp_serde::to_vec_named(&record).unwrap());
+    assert_eq!(get::<ServerRecord>("new", &bytes).unwrap(), record);
+    let earlier: EarlierServer = get("earlier", &bytes).unwrap();
+    assert_eq!((&earlier.ends, earlier.ends_bind), (&last, true));
+    let bytes = Bytes::from(rmp_serde::to_vec_named(&earlier).unwrap());
+    let forgotten: ServerRecord = get("forgotten", &bytes).unwrap();
+    let before = Places::new();
+    assert_eq!(forgotten.ends(), Ends { last, before });
 }
 
 #[test]

@@ -311,13 +311,13 @@ impl<'a> Recovery<'a> {
     ) -> Result<(LogMap, LogEnds, bool), Outcome> {
         let state = self.context.state();
         let record = &state.servers[&self.crashed];
-        let settled = is_settled(record).then_some(&record.ends);
+        let settled = is_settled(record).then(|| record.ends());
         let found = &replicas.inventories;
         let given_up = record.given_up.as_ref();
         let reconstruct = |weak: &WeakLogs| {
             let reconstruct =
                 |ends| reconstruct_without(found, &record.epochs, ends, given_up, weak);
-            match reconstruct(settled) {
+            match reconstruct(settled.as_ref()) {
                 Err(incomplete) if incomplete.lost_ends() && record.ends_bind => {
                     let log = reconstruct(None);
                     log.map(|log| (log, LogEnds::Lost))

@@ -7,9 +7,9 @@
 //! attempt in memory only says whether a partition is still wanted from a master. Whether a master
 //! has got it already is written in the tablets.
 
-use crate::state::{Ends, FORMAT_EARLY, State, TabletRecord};
+use crate::state::{Ends, FORMAT_EARLY, Places, State, TabletRecord};
 use pluvio_env::Rng;
-use pluvio_units::{KeyHash, RecoveryId, ServerId, TableId};
+use pluvio_units::{KeyHash, LogId, RecoveryId, ServerId, TableId};
 use pluvio_wire::{PartitionReplayed, RecoveryMasterFinished, Refusal, TabletSpec, TabletState};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -101,14 +101,22 @@ impl State {
                 // COORD-13. Of weak logs that the attempts before had to leave out (COORD-21) the
                 // ends were not found before.
                 LogEnds::At(ends) if record.ends_bind => {
-                    for (log, end) in ends {
-                        record.ends.entry(*log).or_insert(*end);
-                    }
+                    let settled = record.ends.clone();
+                    let is_new = |log: &LogId| !settled.contains_key(log);
+                    let new = |places: &Places| {
+                        let places = places.clone().into_iter();
+                        places.filter(|(log, _)| is_new(log)).collect::<Places>()
+                    };
+                    record.ends.append(&mut new(&ends.last));
+                    record.before_ends.append(&mut new(&ends.before));
                 }
                 LogEnds::Open if record.ends_bind => {}
-                LogEnds::Open => record.ends = Ends::new(),
-                LogEnds::At(ends) => record.ends.clone_from(ends),
-                LogEnds::Lost => (record.ends, record.ends_bind) = (Ends::new(), false),
+                LogEnds::Open => record.set_ends(Ends::default()),
+                LogEnds::At(ends) => record.set_ends(ends.clone()),
+                LogEnds::Lost => {
+                    record.set_ends(Ends::default());
+                    record.ends_bind = false;
+                }
             }
         }
         for spec in partitions.iter().flatten() {

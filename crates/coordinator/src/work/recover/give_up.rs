@@ -51,10 +51,16 @@ impl Recoveries {
                 RetryReason::Busy,
             ));
         }
-        let settled = record.ends_bind.then_some(&record.ends);
+        let settled = record.ends_bind.then(|| record.ends());
         let given_up = record.given_up.as_ref();
         let weak = state.weak_logs(record);
-        let lost = lost_part(&inventories, &record.epochs, settled, given_up, &weak);
+        let lost = lost_part(
+            &inventories,
+            &record.epochs,
+            settled.as_ref(),
+            given_up,
+            &weak,
+        );
         let Some((lost, stats)) = lost else {
             return Err(refused(format!(
                 "nothing is missing of the log of server {server}: it is recovered without this"

@@ -3,7 +3,7 @@
 use super::attempts::{Attempt, Attempts, Partition};
 use super::changes::{LogEnds, Prepared};
 use crate::refusals::not_a_member;
-use crate::state::{Ends, FORMAT_EARLY, ServerRecord, State, TableRecord, TabletRecord};
+use crate::state::{Ends, FORMAT_EARLY, Places, ServerRecord, State, TableRecord, TabletRecord};
 use crate::testing::{self, NoChoice};
 use pluvio_env::Moment;
 use pluvio_units::{
@@ -223,7 +223,10 @@ fn replayed(recovery: u64, server: u64, partition: u32) -> PartitionReplayed {
 }
 
 fn ends(length: u32) -> Ends {
-    Ends::from([(LogId(0), (SegmentId(9), length))])
+    Ends {
+        last: Places::from([(LogId(0), (SegmentId(9), length))]),
+        before: Places::from([(LogId(0), (SegmentId(8), length + 1))]),
+    }
 }
 
 /// Everything that server 1 had is read from server 2, by partition 0 of attempt 1.
@@ -295,7 +298,7 @@ fn ends_to_which_a_partition_was_replayed_hold_for_later_attempts() {
     for is_early in [true, false] {
         let mut state = state();
         let specs = tablets(&mut state);
-        let ends_of = |state: &State| state.servers[&ServerId(1)].ends.clone();
+        let ends_of = |state: &State| state.servers[&ServerId(1)].ends();
         let nobody = BTreeSet::new();
         for length in [50, 70] {
             state.begin_attempt(ServerId(1), &[], &LogEnds::At(ends(length)), &nobody);
@@ -312,7 +315,7 @@ fn ends_to_which_a_partition_was_replayed_hold_for_later_attempts() {
             assert_eq!(ends_of(&state), ends(70));
         }
         state.begin_attempt(ServerId(1), &[], &LogEnds::Lost, &nobody);
-        assert_eq!(ends_of(&state), Ends::new());
+        assert_eq!(ends_of(&state), Ends::default());
     }
 }
 
@@ -332,10 +335,11 @@ fn the_end_of_a_weak_log_is_settled_when_it_is_found_and_nothing_is_read_before(
     let (weak, others): (Vec<_>, Vec<_>) = specs.iter().partition(|spec| spec.class.is_some());
     let both = |length, weak| {
         let mut ends = ends(length);
-        ends.insert(LogId(1), (SegmentId(8), weak));
+        ends.last.insert(LogId(1), (SegmentId(8), weak));
+        ends.before.insert(LogId(1), (SegmentId(7), weak));
         ends
     };
-    let ends_of = |state: &State| state.servers[&ServerId(1)].ends.clone();
+    let ends_of = |state: &State| state.servers[&ServerId(1)].ends();
     let begin = |state: &mut State, ends: Ends| {
         state.begin_attempt(ServerId(1), &[], &LogEnds::At(ends), &BTreeSet::new())
     };

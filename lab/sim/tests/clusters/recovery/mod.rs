@@ -2,6 +2,7 @@
 //! a recovery master, a backup or the coordinator dies, the table is dropped, or cut in two.
 
 mod early;
+mod half_closed;
 
 use crate::load::{Loaded, loaded};
 use crate::side_log::{Written, written};

@@ -35,6 +35,20 @@
 //!   could take that, and leave others that were never to have it.
 //! - Once something was read, the ends are settled. Then each log ends in the same segment, and
 //!   only replicas count that have as many bytes of it. Steps 2, 3 and 5 were taken before.
+//!
+//! The server may have died while it closed a head. Then some replicas of that are closed, others
+//! are open, and its successor is empty. Where the log ends is settled by what was found, and
+//! other replicas may be found later. It is not settled which of them say so:
+//!
+//! - The end is in the successor, since a closed replica was found. The length of the closed head is
+//!   settled with it. An open replica counts as a closed one if it is not stale, has lost
+//!   nothing, and has exactly that length. Where the head was closed durably there is no such one:
+//!   all that recovery might find were closed. Otherwise nothing took the place of its bytes, so
+//!   it is as long as the closed one, and the same.
+//! - The end is in that head, since an open replica was found, which had lost nothing. So it was
+//!   not closed durably, and its successor holds nothing (REP-4). A closed replica of it has all
+//!   that the open one had, and the successor's digest says what belongs to the log. Nothing that
+//!   the head's digest lists was freed, for the successor's did not count yet.
 
 use crate::state::{Ends, Epochs, GivenUp};
 use core::cmp::Reverse;
@@ -174,6 +188,8 @@ struct Head<'a> {
     info: &'a HeadInfo,
     /// COORD-10: the log may end here.
     believed: bool,
+    /// The head before it, if this one holds no data and that one was found closed.
+    before: Option<SegmentId>,
 }
 
 /// The heads of one log, as all backups together know them.
@@ -221,7 +237,25 @@ impl<'a> Heads<'a> {
             segment,
             info: agreed(segment, replicas)?,
             believed: true,
+            before: None,
         })
+    }
+
+    /// The empty head after the one that is settled to be the last. That was found open. Closed
+    /// replicas of it alone may be left, which have no digest. The log does not go on behind it:
+    /// it was not durably closed, or no such open replica of it would have counted.
+    fn empty_after(&self, segment: SegmentId) -> Option<Head<'a>> {
+        let mut later = self.open.range((Excluded(segment), Unbounded));
+        let (next, replicas) = later.next()?;
+        let is_odd = later.next().is_some()
+            || self.closed_last > Some(segment)
+            || replicas.values().any(|info| info.has_data);
+        let head = self.at(*next).filter(|_| !is_odd)?;
+        if !head.info.digest.contains(&segment) {
+            return None;
+        }
+        pluvio_units::mark("recovery-digest-of-empty-head");
+        Some(head)
     }
 
     /// The head whose digest says what belongs to the log.
@@ -240,10 +274,13 @@ impl<'a> Heads<'a> {
         if !believed {
             pluvio_units::mark("recovery-doubtful-head");
         }
+        let is_empty = !replicas.values().any(|info| info.has_data);
+        let before = self.closed_last.filter(|_| is_empty);
         Some(Head {
             segment: *segment,
             info,
             believed,
+            before: before.filter(|before| info.digest.contains(before)),
         })
     }
 }
@@ -290,7 +327,7 @@ fn heads<'a>(
             if weak.leaves_out(replica.log) {
                 continue;
             }
-            let end = ends.and_then(|ends| ends.get(&replica.log));
+            let end = ends.and_then(|ends| ends.last.get(&replica.log));
             let is_short = |(at, length): &(SegmentId, u32)| {
                 replica.segment == *at && !replica.closed && replica.length < *length
             };
@@ -304,8 +341,11 @@ fn heads<'a>(
     }
     let last = |(log, heads): (LogId, Heads<'a>)| {
         let head = match ends {
-            Some(ends) => match ends.get(&log) {
-                Some((segment, _)) => heads.at(*segment),
+            Some(ends) => match ends.last.get(&log) {
+                Some((segment, _)) => {
+                    let empty_after = || heads.empty_after(*segment);
+                    heads.at(*segment).or_else(empty_after)
+                }
                 // The rest was recovered first, and this has no settled end.
                 None if weak.logs.contains(&log) => heads.last(),
                 None => None,
@@ -367,30 +407,38 @@ pub(crate) fn reconstruct_without(
         if !head.believed && !is_given_up(&head.segment) {
             incomplete.doubtful.push(head.segment);
         }
-        let wanted: BTreeSet<SegmentId> = head
-            .info
-            .digest
-            .iter()
-            .copied()
-            .chain([head.segment])
-            .collect();
-        let is_head = |r: &ReplicaInfo| {
+        let is_open = |r: &ReplicaInfo| {
             let may_be = r.head.as_ref().is_some_and(|info| may_be(*log, info));
-            r.log == *log && r.segment == head.segment && may_be && !r.side && !is_stale(r, epochs)
+            r.log == *log && may_be && !r.side && !r.closed && !is_stale(r, epochs)
         };
-        let least = match found_ends.get(log) {
-            Some((_, length)) => *length,
+        let (last, least) = match found_ends.last.get(log) {
+            Some(end) => *end,
             None => {
+                let is_head = |r: &ReplicaInfo| r.segment == head.segment && is_open(r);
                 let (least, is_safe) = sources.least_certain(head.segment, is_head);
-                found_ends.insert(*log, (head.segment, least));
+                found_ends.last.insert(*log, (head.segment, least));
+                if let Some(before) = head.before {
+                    let whole = sources.longest_closed(*log, before);
+                    found_ends.before.insert(*log, (before, whole));
+                }
                 are_safe &= is_safe;
-                least
+                (head.segment, least)
             }
         };
+        let before = found_ends.before.get(log).filter(|_| ends.is_some());
+        let is_usable = |r: &ReplicaInfo| {
+            let is_last = r.segment == last && last == head.segment && r.length >= least;
+            let is_whole = before == Some(&(r.segment, r.length)) && is_certain(r);
+            r.log == *log && (r.closed || is_open(r) && (is_last || is_whole))
+        };
+        let in_digest = head.info.digest.iter().copied();
+        let mut wanted: BTreeSet<SegmentId> = in_digest.chain([head.segment]).collect();
+        if head.segment > last {
+            // It holds nothing, and the log ends before it.
+            wanted.remove(&head.segment);
+        }
         for segment in wanted {
-            let open = |r: &ReplicaInfo| is_head(r) && r.segment == segment && r.length >= least;
-            let usable = |r: &ReplicaInfo| r.log == *log && (r.closed || open(r));
-            if !sources.add(segment, usable) && !is_given_up(&segment) {
+            if !sources.add(segment, is_usable) && !is_given_up(&segment) {
                 incomplete.missing.push(segment);
             }
         }
@@ -451,7 +499,7 @@ pub(crate) fn lost_part(
 /// Whether a settled end is lost: no backup that answered has it. As many of them lost power as an
 /// acknowledgement needed, so what was acknowledged could be lost, too (COORD-10).
 fn lost_power(inventories: &[Inventory], ends: &Ends) -> bool {
-    ends.iter().any(|(log, (segment, length))| {
+    ends.last.iter().any(|(log, (segment, length))| {
         let replicas = inventories.iter().flat_map(|i| &i.replicas);
         let mut heads = replicas.filter(|r| r.log == *log && r.segment == *segment && !r.closed);
         let mut lost = 0_usize;
@@ -524,6 +572,14 @@ impl<'a> Sources<'a> {
         let needed = needed.map(|head| usize::from(head.needed)).max();
         let is_safe = shortest.is_some() && have_it.len() >= needed.unwrap_or(0);
         (least, is_safe)
+    }
+
+    /// How long a head is that was found closed. Bytes that took the place of a closed segment's
+    /// are fewer.
+    fn longest_closed(&self, log: LogId, segment: SegmentId) -> u32 {
+        let replicas = self.replicas.get(&segment).into_iter().flatten();
+        let closed = replicas.filter(|(_, _, r)| r.log == log && r.closed && !r.side);
+        closed.map(|(_, _, r)| r.length).max().unwrap_or(0)
     }
 
     /// Takes a segment with its usable replicas; false when there is none.

@@ -4,6 +4,7 @@ mod bad_input;
 mod model;
 
 use super::*;
+use crate::state::Places;
 use pluvio_units::ReplicationEpoch;
 use pluvio_wire::TableLoad;
 
@@ -451,7 +452,10 @@ fn the_newest_head_gives_the_statistics() {
 }
 
 fn ends(segment: u64, length: u32) -> Ends {
-    Ends::from([(LogId(0), (SegmentId(segment), length))])
+    Ends {
+        last: Places::from([(LogId(0), (SegmentId(segment), length))]),
+        before: Places::new(),
+    }
 }
 
 // shows: COORD-13
@@ -559,6 +563,76 @@ fn one_replica_that_lost_power_is_believed_and_does_not_say_what_others_have() {
     assert_eq!(segments(&map), [(2, vec![1]), (3, vec![1])]);
 }
 
+/// Its server died while it closed segment 4.
+// shows: COORD-13
+#[test]
+fn an_open_replica_as_long_as_the_closed_one_was_will_do_when_an_end_is_settled() {
+    let none = Epochs::new();
+    let next = backup(3, vec![head(5, &[4, 5])]);
+    let first = [backup(1, vec![replica(4)]), next.clone()];
+    let settled = reconstruct(&first, &none, None).unwrap().ends.unwrap();
+    assert_eq!(settled.last, ends(5, 100).last);
+    assert_eq!(settled.before, ends(4, 100).last);
+    // The closed one is gone. One that is open comes back.
+    let find = |open: ReplicaInfo, epochs: &Epochs, settled: &Ends| {
+        let found = [backup(2, vec![open]), next.clone()];
+        let map = reconstruct(&found, epochs, Some(settled))?;
+        assert_eq!(map.ends.as_ref(), Some(settled));
+        Ok::<_, Incomplete>(segments(&map))
+    };
+    let open = head(4, &[4]);
+    let both = Ok(vec![(4, vec![2]), (5, vec![3])]);
+    assert_eq!(find(open.clone(), &none, &settled), both);
+    let not_so_long = |length| ReplicaInfo {
+        length,
+        ..open.clone()
+    };
+    for other in [not_so_long(99), not_so_long(101), doubtful(open.clone())] {
+        find(other, &none, &settled).unwrap_err();
+    }
+    find(open.clone(), &recorded(4, 1), &settled).unwrap_err();
+    find(open.clone(), &none, &ends(5, 100)).unwrap_err();
+    // The closed one is read first.
+    let found = [first[0].clone(), backup(2, vec![open]), next.clone()];
+    let map = reconstruct(&found, &none, Some(&settled)).unwrap();
+    assert_eq!(segments(&map), [(4, vec![1, 2]), (5, vec![3])]);
+    // A head with data is not opened before the one in front of it is durably closed.
+    let later = [first[0].clone(), backup(3, vec![filled(5, &[4, 5])])];
+    let settled = reconstruct(&later, &none, None).unwrap().ends.unwrap();
+    assert_eq!(settled, ends(5, 200));
+}
+
+/// Its server died while it closed segment 4. An open replica of it was found first.
+// shows: COORD-13
+#[test]
+fn a_closed_replica_will_do_where_an_open_one_was_settled_to_be_the_end() {
+    let _marks = pluvio_units::Marks::to_reach(&["recovery-digest-of-empty-head"]);
+    let none = Epochs::new();
+    let first = [backup(1, vec![replica(3), head(4, &[3, 4])])];
+    let settled = reconstruct(&first, &none, None).unwrap().ends.unwrap();
+    assert_eq!(settled.last, ends(4, 100).last);
+    let find = |replicas: Vec<ReplicaInfo>| {
+        let found = [backup(2, replicas), backup(3, vec![replica(3)])];
+        let map = reconstruct(&found, &none, Some(&settled))?;
+        assert_eq!(map.ends.as_ref(), Some(&settled));
+        Ok::<_, Incomplete>(segments(&map))
+    };
+    let next = head(5, &[3, 4, 5]);
+    let found = find(vec![replica(4), next.clone()]);
+    assert_eq!(found, Ok(vec![(3, vec![3]), (4, vec![2])]));
+    let missing = [
+        vec![next.clone()],
+        vec![replica(4)],
+        vec![replica(4), filled(5, &[3, 4, 5])],
+        vec![replica(4), head(5, &[3, 5])],
+        vec![replica(4), next.clone(), head(6, &[3, 4, 5, 6])],
+        vec![replica(4), next, replica(6)],
+    ];
+    for replicas in missing {
+        find(replicas).unwrap_err();
+    }
+}
+
 fn ids(map: &LogMap) -> Vec<u64> {
     segments(map).into_iter().map(|(id, _)| id).collect()
 }
@@ -641,7 +715,7 @@ fn logs_of_weak_classes_are_left_out_and_nothing_else_is() {
     let map = found(&own, None, true).unwrap();
     assert_eq!(segments(&map), [(1, vec![1]), (3, vec![1])]);
     let ends = map.ends.expect("the rest ends somewhere");
-    assert_eq!(ends.keys().collect::<Vec<_>>(), [&LogId(0)]);
+    assert_eq!(ends.last.keys().collect::<Vec<_>>(), [&LogId(0)]);
     // Later it is there, and its end is not settled with the others.
     let both = [
         own[0].clone(),

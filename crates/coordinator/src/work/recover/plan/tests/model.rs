@@ -198,6 +198,41 @@ impl Model {
         }
     }
 
+    /// One replica is damaged, of the head or of the one opened after it.
+    fn rot(&mut self, which: usize) {
+        let last = |stored: &Stored| stored.replica.segment.0 >= self.head;
+        let replicas = self.replicas.iter().enumerate();
+        let last: Vec<usize> = replicas.filter(|(_, s)| last(s)).map(|(i, _)| i).collect();
+        if let Some(rotten) = last.get(which) {
+            self.replicas.remove(*rotten);
+        }
+    }
+
+    /// What was acknowledged is in a log, and no backup is read that lacks some of it.
+    fn check(&self, map: &LogMap) -> Result<(), TestCaseError> {
+        let found = segments(map);
+        for segment in self.digest.iter().filter(|s| **s <= self.head) {
+            prop_assert!(
+                found.iter().any(|(s, _)| s == segment),
+                "segment {segment} of {found:?}"
+            );
+        }
+        let (_, sources) = found.iter().find(|(s, _)| *s == self.head).unwrap();
+        for source in sources {
+            let enough = |stored: &&Stored| {
+                let r = &stored.replica;
+                stored.backup == *source
+                    && r.segment.0 == self.head
+                    && (r.closed || r.length >= 10 + self.acknowledged)
+            };
+            prop_assert!(
+                self.replicas.iter().any(|s| enough(&s)),
+                "backup {source} lacks acknowledged data"
+            );
+        }
+        Ok(())
+    }
+
     fn inventories(&self) -> Vec<Inventory> {
         self.alive
             .iter()
@@ -218,6 +253,7 @@ proptest! {
         more_lost in 0usize..8,
         power in 0usize..4,
         back in 0u8..3,
+        rotten in 0usize..6,
     ) {
         let mut model = Model::new();
         for (what, which) in steps {
@@ -245,21 +281,23 @@ proptest! {
             1 => model.weak_comes_back(),
             _ => model.come_back(),
         }
-        if let Ok(map) = reconstruct(&model.inventories(), &model.recorded, None) {
-            let found = segments(&map);
-            for segment in model.digest.iter().filter(|s| **s <= model.head) {
-                prop_assert!(found.iter().any(|(s, _)| s == segment), "segment {segment} of {found:?}");
-            }
-            let (_, sources) = found.iter().find(|(s, _)| *s == model.head).unwrap();
-            for source in sources {
-                let enough = model.replicas.iter().any(|Stored { backup: b, replica: r, .. }| {
-                    b == source && r.segment.0 == model.head && (r.closed || r.length >= 10 + model.acknowledged)
-                });
-                prop_assert!(enough, "backup {source} lacks acknowledged data");
-            }
-        } else {
+        let Ok(map) = reconstruct(&model.inventories(), &model.recorded, None) else {
             // With all backups back, a log is always complete.
             prop_assert!(!model.dead.is_empty() || back < 2);
+            return Ok(());
+        };
+        model.check(&map)?;
+        // Something is read. Then others come back, and a replica is damaged.
+        let Some(ends) = map.ends else { return Ok(()) };
+        model.come_back();
+        model.rot(rotten);
+        let found = model.inventories();
+        let again = reconstruct(&found, &model.recorded, Some(&ends));
+        if model.weak.is_none() && reconstruct(&found, &model.recorded, None).is_ok() {
+            prop_assert!(again.is_ok(), "{again:?}");
+        }
+        if let Ok(map) = again {
+            model.check(&map)?;
         }
     }
 }
