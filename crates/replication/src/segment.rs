@@ -235,6 +235,17 @@ impl ReplicatedSegment {
         self.replicas.iter().filter(|r| !r.stalled).count()
     }
 
+    /// Whether it will have fewer replicas than are wanted because of places that were given up
+    /// (REP-8). Another segment can have replicas there.
+    pub(crate) fn has_given_up_wanted(&self, view: &View) -> bool {
+        let usable = || view.usable().map(|s| s.id);
+        let unused = usable().filter(|id| !self.has_used(*id)).count();
+        let is_spoilt = |id: &ServerId| {
+            self.given_up.contains(id) && !self.replicas.iter().any(|r| r.server == *id)
+        };
+        self.hopeful() + unused < view.wanted() && usable().any(|id| is_spoilt(&id))
+    }
+
     /// Whether every current replica that is open has the newest epoch.
     fn has_epoch(&self) -> bool {
         self.replicas

@@ -211,6 +211,11 @@ impl LogTask {
                 }
             }
             Action::Hold(id) => self.hold(id),
+            Action::Roll(head) => {
+                // Without memory for a head it is asked for again.
+                let rolled = space.roll(self.log);
+                tracing::info!(log = %self.log, segment = %head, rolled = rolled.is_ok(), "a backup that failed a replica of the head gets one of the next");
+            }
         }
     }
 

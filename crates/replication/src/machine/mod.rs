@@ -37,6 +37,9 @@ const SLOW_MAX: u32 = 3;
 const LATE_LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// Most repairs that one such look covers.
 const LATE_REPAIRS_MAX: usize = 64;
+/// Between two heads that are left for places that were given up (REP-19). A backup that fails each
+/// replica costs a segment each time.
+const ROLL_PAUSE: Duration = Duration::from_secs(10);
 
 /// Something to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,6 +60,8 @@ pub(crate) enum Action {
     Release(SegmentId),
     /// Ask the log to keep a segment's bytes as they are, to be answered with [`Machine::held`].
     Hold(SegmentId),
+    /// Ask the log for a new head after this one (REP-19).
+    Roll(SegmentId),
 }
 
 /// What came of a write.
@@ -103,6 +108,8 @@ pub(crate) struct Machine {
     last_number: u64,
     /// When to look for late replicas.
     next_late_look: Moment,
+    /// When to ask for a new head again, if at all (REP-19).
+    next_roll: Moment,
     counters: ReplicationStatus,
 }
 
@@ -123,6 +130,7 @@ impl Machine {
             durable: LogPosition::default(),
             background: 0,
             next_late_look: Moment::default(),
+            next_roll: Moment::default(),
             counters: ReplicationStatus::default(),
         }
     }
@@ -469,6 +477,25 @@ impl Machine {
             }
         }
         self.step_durable(actions);
+        self.step_roll(now, actions);
+    }
+
+    /// Asks for a new head where a backup that gave up a replica of this one could have one of the
+    /// new one (REP-19).
+    fn step_roll(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let [id] = self.heads.make_contiguous() else {
+            return;
+        };
+        let Some(head) = self.segments.get(id) else {
+            return;
+        };
+        let can_be_closed =
+            self.digest == Some(*id) && !head.closed && head.durable(&self.view).is_some();
+        if can_be_closed && self.next_roll <= now && head.has_given_up_wanted(&self.view) {
+            pluvio_units::mark("head-left-for-places");
+            self.next_roll = now + ROLL_PAUSE;
+            actions.push(Action::Roll(*id));
+        }
     }
 
     /// Records the epoch of the oldest head, the only one that may be (REP-6). The record makes

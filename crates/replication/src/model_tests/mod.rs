@@ -347,6 +347,10 @@ impl World {
                         }
                     }
                     Action::Hold(id) => self.hold(id),
+                    Action::Roll(head) => {
+                        assert_eq!(head, self.head, "REP-19");
+                        self.roll();
+                    }
                 }
             }
         }

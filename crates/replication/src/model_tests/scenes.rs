@@ -127,6 +127,44 @@ fn a_backup_that_hangs_or_crawls_is_left_behind_and_gets_no_new_replicas() {
     }
 }
 
+/// Of three servers. One backup leaves a data directory, then the other one dies.
+// shows: REP-19
+#[test]
+fn a_backup_that_lost_a_replica_of_the_head_gets_one_of_the_next() {
+    let _marks = pluvio_units::Marks::to_reach(&["head-left-for-places"]);
+    let mut world = World::new(1, 2, 3, 1);
+    world.reliable = true;
+    world.grow(world.head);
+    world.deliver_all();
+    let first = world.head;
+    let lost = world.having(first)[0];
+    world.backups.get_mut(&lost).expect("it is up").lose(first);
+    world.machine.lost_at(first, lost, &mut world.placement);
+    let nobody = ServerId(0);
+    world.deliver_but_to(nobody);
+    assert_eq!(world.having(first).len(), 1);
+    assert_ne!(world.head, first);
+    assert_eq!(world.having(world.head).len(), 2);
+
+    let dead = world.having(first)[0];
+    world.backups.remove(&dead);
+    world.push_list(3);
+    world.grow(world.head);
+    world.deliver_but_to(nobody);
+    assert_eq!(world.durable, world.position(world.head));
+    assert_eq!(world.having(world.head), [lost]);
+
+    // It fails again: there is nothing that a new head could be closed on.
+    let second = world.head;
+    world.backups.get_mut(&lost).expect("it is up").lose(second);
+    world.machine.lost_at(second, lost, &mut world.placement);
+    world.now = world.now + Duration::from_secs(20);
+    world.grow(world.head);
+    world.deliver_but_to(nobody);
+    assert_eq!(world.head, second);
+    assert!(world.why_writes_wait().is_some());
+}
+
 /// Nothing else is left when the other backup is gone.
 // shows: REP-14
 #[test]
