@@ -49,10 +49,10 @@
 //!   loss of any rack.
 //! - REP-18: a log of a durability class has the replicas that the class asks for, synced before
 //!   they count if it asks for that. In all else it is like other logs.
-//! - REP-19: a head that has fewer replicas than are wanted, because backups gave one up (REP-8), is
-//!   followed by a new one at once. That may have replicas on them. So such a backup is of use
-//!   again as soon as as many others as needed have closed the former head. The order of
-//!   heads stays as it is (REP-2 to REP-4), so it changes nothing for recovery.
+//! - REP-19: a head that has too few replicas because backups gave one up (REP-8) is followed by a
+//!   new one at once. That may have replicas on them. So such a backup is of use again when the
+//!   former head is closed on as many others as needed. The order of heads stays as it is (REP-2 to
+//!   REP-4), so it changes nothing for recovery.
 //!
 //! Threads: the machine decides the next steps and touches nothing. It stands behind a lock that
 //! its log's task takes for short, and others take to look. The task does the rest.

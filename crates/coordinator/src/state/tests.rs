@@ -91,8 +91,7 @@ fn a_table_without_a_kind_of_hash_is_seeded() {
     assert_eq!(loaded.globals.format, FORMAT);
 }
 
-/// The part of a server's record about the end of its logs, as programs had it that knew no length
-/// of what stands in front of that.
+/// A server's record, as programs had it that knew no length of the head before the end.
 #[derive(Serialize, serde::Deserialize)]
 struct EarlierServer {
     info: ServerInfo,

@@ -220,8 +220,8 @@ fn a_server_without_one_of_its_data_directories_goes_on() {
                 0..3 => assert_ne!(found, Then::Waits, "{servers} servers, {mode:?}"),
                 _ => assert_eq!(found, Then::GoesOn, "{servers} servers, {mode:?}"),
             }
-            // Of two, a head whose replica was lost there has no other place (`docs/replication.md`,
-            // Weaknesses). Of three there is a new head by now (REP-19).
+            // Of two, a head whose replica was lost there has no other place
+            // (`docs/replication.md`, Weaknesses). Of three there is a new head by now (REP-19).
             if servers < 3 {
                 continue;
             }

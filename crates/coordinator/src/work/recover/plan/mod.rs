@@ -40,8 +40,8 @@
 //! are open, and its successor is empty. Where the log ends is settled by what was found, and
 //! other replicas may be found later. It is not settled which of them say so:
 //!
-//! - The end is in the successor, since a closed replica was found. The length of the closed head is
-//!   settled with it. An open replica counts as a closed one if it is not stale, has lost
+//! - The end is in the successor, since a closed replica was found. The length of the closed head
+//!   is settled with it. An open replica counts as a closed one if it is not stale, has lost
 //!   nothing, and has exactly that length. Where the head was closed durably there is no such one:
 //!   all that recovery might find were closed. Otherwise nothing took the place of its bytes, so
 //!   it is as long as the closed one, and the same.

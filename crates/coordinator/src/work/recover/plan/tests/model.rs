@@ -208,7 +208,7 @@ impl Model {
         }
     }
 
-    /// What was acknowledged is in a log, and no backup is read that lacks some of it.
+    /// A log has all that was acknowledged, and no backup is read that lacks some of it.
     fn check(&self, map: &LogMap) -> Result<(), TestCaseError> {
         let found = segments(map);
         for segment in self.digest.iter().filter(|s| **s <= self.head) {
