@@ -76,7 +76,7 @@ struct Libraries {
 
 #[derive(Default)]
 struct Kept {
-    scripts: BTreeMap<Arc<str>, Bytes>,
+    scripts: BTreeMap<Arc<str>, Body>,
     by_source: BTreeMap<Bytes, Arc<str>>,
     bytes: usize,
 }
@@ -175,28 +175,34 @@ impl Scripts {
 
     fn remember(&self, source: &Bytes) -> (Body, bool) {
         let mut kept = lock(&self.kept);
-        let known = kept.by_source.get(source).cloned();
-        let is_new = known.is_none();
-        let name = known.unwrap_or_else(|| {
-            let name: Arc<str> = sha1_hex(source).into();
-            // It does not hold on to the command that brought it.
-            let source = Bytes::copy_from_slice(source);
-            if kept.bytes + source.len() > KEPT_MAX {
-                *kept = Kept::default();
-            }
-            kept.bytes += source.len();
-            kept.scripts.insert(Arc::clone(&name), source.clone());
-            kept.by_source.insert(source, Arc::clone(&name));
-            name
-        });
-        let shebang = Shebang::of_script(source).ok().flatten();
+        let name = kept.by_source.get(source);
+        if let Some(known) = name.and_then(|name| kept.scripts.get(name)) {
+            return (known.clone(), false);
+        }
+        // It does not hold on to the command that brought it.
+        let source = Bytes::copy_from_slice(source);
         let body = Body {
+            name: sha1_hex(&source).into(),
+            flags: Shebang::of_script(&source)
+                .ok()
+                .flatten()
+                .unwrap_or_default()
+                .flags,
             source: source.clone(),
-            name,
-            flags: shebang.unwrap_or_default().flags,
             is_library: false,
         };
-        (body, is_new)
+        if kept.bytes + source.len() > KEPT_MAX {
+            *kept = Kept::default();
+        }
+        kept.bytes += source.len();
+        kept.by_source.insert(source, Arc::clone(&body.name));
+        kept.scripts.insert(Arc::clone(&body.name), body.clone());
+        (body, true)
+    }
+
+    /// A script that was seen before, by the hash as it is written.
+    fn remembered(&self, hash: &str) -> Option<Body> {
+        lock(&self.kept).scripts.get(hash).cloned()
     }
 
     /// Keeps a script, here and in the cluster. When the cluster cannot keep it now, this server
@@ -218,10 +224,13 @@ impl Scripts {
     /// # Errors
     /// There is none, or it cannot be looked for.
     pub(crate) async fn by_hash(&self, client: &Client, hash: &[u8]) -> Result<Body, Failure> {
-        let name = String::from_utf8_lossy(hash).to_ascii_lowercase();
-        let known = lock(&self.kept).scripts.get(&*name).cloned();
-        if let Some(source) = known {
-            return Ok(self.remember(&source).0);
+        let name = String::from_utf8_lossy(hash);
+        if let Some(known) = self.remembered(&name) {
+            return Ok(known);
+        }
+        let name = name.to_ascii_lowercase();
+        if let Some(known) = self.remembered(&name) {
+            return Ok(known);
         }
         if name.len() != 40 {
             return Err(NO_SCRIPT);

@@ -7,7 +7,7 @@ use crate::functions::{Function, Library};
 use crate::json::Settings;
 use crate::random::Random;
 use crate::redis::{Request, Way};
-use crate::sandbox::{ENVIRONMENT, Sandbox};
+use crate::sandbox::Sandbox;
 use crate::shebang::{Flags, Shebang, is_name};
 use crate::{Commands, Interrupted, Value};
 use core::cell::{Cell, RefCell};
@@ -34,14 +34,15 @@ pub enum Ended {
     OutOfMemory,
 }
 
+/// How much memory there is when garbage is collected next, in percent of what was left.
+const GC_PAUSE: i32 = 400;
+
 /// The script that runs.
 #[derive(Default)]
 pub(crate) struct State {
     budget: RefCell<Option<Rc<Budget>>>,
-    /// The function that does its commands.
-    commands: RefCell<Option<mlua::Function>>,
-    /// What that function is to do.
-    request: RefCell<Option<Request>>,
+    /// The server, as long as a script runs.
+    commands: RefCell<Option<Rc<RefCell<dyn Commands>>>>,
     /// The version of the protocol that the script wants.
     pub(crate) protocol: Cell<u8>,
     /// Bytes that functions keep while they call others.
@@ -64,11 +65,6 @@ impl State {
         self.budget.borrow().clone()
     }
 
-    fn commands(&self) -> mlua::Result<mlua::Function> {
-        let commands = self.commands.borrow().clone();
-        commands.ok_or_else(|| mlua::Error::runtime("no script runs"))
-    }
-
     /// Everything is as it is at the beginning of a script (SCRIPT-1).
     fn begin(&self, budget: &Rc<Budget>) {
         *self.budget.borrow_mut() = Some(Rc::clone(budget));
@@ -81,7 +77,6 @@ impl State {
     fn end(&self) {
         *self.budget.borrow_mut() = None;
         *self.commands.borrow_mut() = None;
-        *self.request.borrow_mut() = None;
     }
 
     pub(crate) fn with_budget<R>(&self, f: impl FnOnce(&Budget) -> R) -> R {
@@ -129,13 +124,48 @@ impl State {
     }
 
     /// Has the server do something.
-    pub(crate) fn ask(&self, request: Request) -> mlua::Result<mlua::Value> {
-        // While a library is loaded, nobody listens.
-        if let (Request::Log(..), None) = (&request, &*self.commands.borrow()) {
-            return Ok(mlua::Value::Nil);
+    pub(crate) fn ask(&self, lua: &Lua, request: Request) -> mlua::Result<mlua::Value> {
+        let commands = self.commands.borrow().clone();
+        let (commands, request) = match (commands, request) {
+            (Some(commands), request) => (commands, request),
+            // While a library is loaded, nobody listens.
+            (None, Request::Log(..)) => return Ok(mlua::Value::Nil),
+            (None, _) => return Err(mlua::Error::runtime("no script runs")),
+        };
+        // Nothing in there calls Lua, which might ask again.
+        let mut server = commands.borrow_mut();
+        match request {
+            Request::Command(parts, way) => {
+                self.spend(100)?;
+                let value = server.call(parts).map_err(|Interrupted| {
+                    self.with_budget(Budget::end);
+                    interrupted()
+                })?;
+                drop(server);
+                match value {
+                    Value::Error(text) if way == Way::Call => Err(mlua::Error::external(Raised {
+                        text,
+                        is_of_command: true,
+                    })),
+                    value => to_lua(lua, &value, self.protocol.get()),
+                }
+            }
+            Request::MayCall(parts) => match server.may_call(parts) {
+                Some(may) => Ok(mlua::Value::Boolean(may)),
+                None => Err(Raised::error(
+                    "ERR Invalid command passed to redis.acl_check_cmd()",
+                )),
+            },
+            Request::Log(level, text) => {
+                server.log(level, &text);
+                Ok(mlua::Value::Nil)
+            }
+            Request::SetProtocol(version) => {
+                self.protocol.set(version);
+                server.set_protocol(version);
+                Ok(mlua::Value::Nil)
+            }
         }
-        *self.request.borrow_mut() = Some(request);
-        self.commands()?.call(())
     }
 }
 
@@ -227,10 +257,12 @@ impl Interpreter {
         // Lua's own `pcall`: nothing here panics.
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
+        // Most scripts leave little behind, so the libraries need no looking at again so soon.
+        let pause = mlua::state::GcIncParams::default().pause(GC_PAUSE);
+        let _before = lua.gc_set_mode(mlua::state::GcMode::Incremental(pause));
         let shared = Shared::default();
         let sandbox = Sandbox::new(&lua, &shared, crate::redis::open(&lua, &shared)?)?;
         let handler = handler(&lua, &shared)?;
-        lua.set_memory_limit(MEMORY_MAX)?;
         let counted = Rc::clone(&shared);
         let triggers = HookTriggers::new().every_nth_instruction(SLICE);
         // Coroutines take it over from where they are made.
@@ -261,7 +293,8 @@ impl Interpreter {
             false => 0,
         };
         let chunk = self.lua.load(&source[from..]).set_name(name);
-        let function = chunk.set_mode(ChunkMode::Text).into_function();
+        let chunk = chunk.set_mode(ChunkMode::Text);
+        let function = self.with_memory(MEMORY_MAX, || chunk.into_function());
         let function = function.map_err(failed)?;
         let mut compiled = self.compiled.borrow_mut();
         if compiled.len() >= COMPILED_MAX {
@@ -292,7 +325,7 @@ impl Interpreter {
         &self,
         (source, name): (&[u8], &str),
         (keys, arguments): (&[Vec<u8>], &[Vec<u8>]),
-        commands: &mut dyn Commands,
+        commands: &Rc<RefCell<impl Commands + 'static>>,
         budget: &Rc<Budget>,
     ) -> Ended {
         let function = match self.compile_script(source) {
@@ -300,13 +333,14 @@ impl Interpreter {
             Err(error) => return Ended::Failed(error),
         };
         self.shared.begin(budget);
-        self.run_in(name, commands, budget, || {
-            let (environment, globals) = self.new_environment(None)?;
-            globals.raw_set("KEYS", self.list(keys)?)?;
-            globals.raw_set("ARGV", self.list(arguments)?)?;
-            function.set_environment(environment)?;
-            Ok((function.clone(), mlua::Value::Nil, mlua::Value::Nil))
-        })
+        let prepare = || Ok((function, self.list(keys)?, self.list(arguments)?));
+        self.run_in(
+            name,
+            Rc::clone(commands) as _,
+            budget,
+            &self.sandbox.run,
+            prepare,
+        )
     }
 
     /// Loads a library, to see what it registers.
@@ -335,7 +369,7 @@ impl Interpreter {
         &self,
         (source, name): (&[u8], &str),
         (keys, arguments): (&[Vec<u8>], &[Vec<u8>]),
-        commands: &mut dyn Commands,
+        commands: &Rc<RefCell<impl Commands + 'static>>,
         budget: &Rc<Budget>,
     ) -> Ended {
         let registered = match self.register(source, budget) {
@@ -349,13 +383,18 @@ impl Interpreter {
         let Some((_, callback)) = found else {
             return Ended::Failed(b"ERR Function not found".to_vec());
         };
-        self.run_in(name, commands, budget, || {
+        let prepare = || {
             // From now on `redis` is what it is for scripts.
             self.sandbox.loaded.call::<()>(())?;
-            let (keys, arguments) = (self.list(keys)?, self.list(arguments)?);
-            let (keys, arguments) = (mlua::Value::Table(keys), mlua::Value::Table(arguments));
-            Ok((callback.clone(), keys, arguments))
-        })
+            Ok((callback, self.list(keys)?, self.list(arguments)?))
+        };
+        self.run_in(
+            name,
+            Rc::clone(commands) as _,
+            budget,
+            &self.sandbox.protected,
+            prepare,
+        )
     }
 
     /// Runs the body of a library: the functions that it registers, and their code.
@@ -368,7 +407,9 @@ impl Interpreter {
         let body = self.compile(source, "@user_function").map_err(words)?;
         let registered = Rc::new(RefCell::new(Vec::new()));
         self.shared.begin(budget);
-        let result = self.within_memory(budget, || self.run_body(&body, &registered));
+        let before = self.lua.used_memory();
+        let run = || self.run_body(&body, &registered);
+        let result = self.within_memory(before, budget, run);
         match result {
             Ok(None) => Ok(registered.take()),
             Ok(Some(error)) => Err([b"Error registering functions: ".as_slice(), &error].concat()),
@@ -396,15 +437,10 @@ impl Interpreter {
             taken.push(registered);
             Ok(())
         })?;
-        let (environment, _) = self.new_environment(Some(register))?;
+        let environment: Table = self.sandbox.loading_environment.call(register)?;
         body.set_environment(environment)?;
-        let nothing = mlua::Value::Nil;
-        let result = self.sandbox.protected.call::<(bool, mlua::Value)>((
-            body.clone(),
-            self.handler.clone(),
-            nothing.clone(),
-            nothing,
-        ))?;
+        let protected = &self.sandbox.protected;
+        let result = protected.call::<(bool, mlua::Value)>((body, &self.handler))?;
         Ok(match result {
             (true, _) => None,
             (false, mlua::Value::Table(error)) => {
@@ -421,14 +457,6 @@ impl Interpreter {
         })
     }
 
-    /// A new environment of scripts, and its globals, which it shows. While a library is loaded,
-    /// there is the function that registers functions.
-    fn new_environment(&self, register: Option<mlua::Function>) -> mlua::Result<(Table, Table)> {
-        let made: (Table, Table) = self.sandbox.new_environment.call(register)?;
-        self.lua.set_named_registry_value(ENVIRONMENT, &made.0)?;
-        Ok(made)
-    }
-
     fn list(&self, items: &[Vec<u8>]) -> mlua::Result<Table> {
         let table = self.lua.create_table_with_capacity(items.len(), 0)?;
         for (at, item) in items.iter().enumerate() {
@@ -437,15 +465,22 @@ impl Interpreter {
         Ok(table)
     }
 
-    /// Runs what `prepare` makes of a new environment.
+    /// Has `run` call a function with two arguments, and gives what became of it.
     fn run_in(
         &self,
         name: &str,
-        commands: &mut dyn Commands,
+        commands: Rc<RefCell<dyn Commands>>,
         budget: &Rc<Budget>,
-        prepare: impl FnOnce() -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
+        run: &mlua::Function,
+        prepare: impl FnOnce() -> mlua::Result<(mlua::Function, Table, Table)>,
     ) -> Ended {
-        let result = self.within_memory(budget, || self.run_scoped(commands, budget, prepare));
+        *self.shared.commands.borrow_mut() = Some(commands);
+        let before = self.lua.used_memory();
+        let result = prepare().and_then(|(function, keys, arguments)| {
+            self.within_memory(before, budget, || {
+                run.call::<(bool, mlua::Value)>((function, &self.handler, keys, arguments))
+            })
+        });
         let given = match &result {
             Ok((true, value)) if !budget.is_over() => to_value(value, &self.shared).ok(),
             _ => None,
@@ -480,84 +515,28 @@ impl Interpreter {
         }
     }
 
-    /// Does something with no more memory than a budget has.
+    /// Does something with no more memory than a budget has, beside what was used before.
     fn within_memory<T>(
         &self,
+        before: usize,
         budget: &Budget,
         work: impl FnOnce() -> mlua::Result<T>,
     ) -> mlua::Result<T> {
-        let most = self.lua.used_memory().saturating_add(budget.memory_max());
-        self.lua.set_memory_limit(most.min(MEMORY_MAX))?;
+        let most = before.saturating_add(budget.memory_max());
+        self.with_memory(most.min(MEMORY_MAX), work)
+    }
+
+    /// Does something with so much memory. Elsewhere there is no limit: each step of the library
+    /// would be one that may fail, which costs more than a short script.
+    fn with_memory<T>(
+        &self,
+        most: usize,
+        work: impl FnOnce() -> mlua::Result<T>,
+    ) -> mlua::Result<T> {
+        self.lua.set_memory_limit(most)?;
         let result = work();
-        self.lua.set_memory_limit(MEMORY_MAX)?;
+        self.lua.set_memory_limit(0)?;
         result
-    }
-
-    fn run_scoped(
-        &self,
-        commands: &mut dyn Commands,
-        budget: &Rc<Budget>,
-        prepare: impl FnOnce() -> mlua::Result<(mlua::Function, mlua::Value, mlua::Value)>,
-    ) -> mlua::Result<(bool, mlua::Value)> {
-        let commands = RefCell::new(commands);
-        self.lua.scope(|scope| {
-            // One function does all: to make one costs as much as a short script.
-            let run = scope.create_function(|lua, (): ()| {
-                let commands = &mut **commands.borrow_mut();
-                let request = self.shared.request.borrow_mut().take();
-                match request {
-                    Some(request) => self.serve(lua, request, commands, budget),
-                    None => Err(mlua::Error::runtime("nothing is asked for")),
-                }
-            })?;
-            *self.shared.commands.borrow_mut() = Some(run);
-            let (function, a, b) = prepare()?;
-            let protected = &self.sandbox.protected;
-            protected.call::<(bool, mlua::Value)>((function, self.handler.clone(), a, b))
-        })
-    }
-
-    /// Does what a script asks the server for.
-    fn serve(
-        &self,
-        lua: &Lua,
-        request: Request,
-        commands: &mut dyn Commands,
-        budget: &Budget,
-    ) -> mlua::Result<mlua::Value> {
-        match request {
-            Request::Command(parts, way) => {
-                if !budget.spend(100) {
-                    return Err(interrupted());
-                }
-                let value = commands.call(parts).map_err(|Interrupted| {
-                    budget.end();
-                    interrupted()
-                })?;
-                match value {
-                    Value::Error(text) if way == Way::Call => Err(mlua::Error::external(Raised {
-                        text,
-                        is_of_command: true,
-                    })),
-                    value => to_lua(lua, &value, self.shared.protocol.get()),
-                }
-            }
-            Request::MayCall(parts) => match commands.may_call(parts) {
-                Some(may) => Ok(mlua::Value::Boolean(may)),
-                None => Err(Raised::error(
-                    "ERR Invalid command passed to redis.acl_check_cmd()",
-                )),
-            },
-            Request::Log(level, text) => {
-                commands.log(level, &text);
-                Ok(mlua::Value::Nil)
-            }
-            Request::SetProtocol(version) => {
-                self.shared.protocol.set(version);
-                commands.set_protocol(version);
-                Ok(mlua::Value::Nil)
-            }
-        }
     }
 }
 

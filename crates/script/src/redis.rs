@@ -74,7 +74,7 @@ fn calling(lua: &Lua, shared: &Shared, way: Way) -> mlua::Result<Function> {
         // Their references are needed again.
         drop(arguments);
         match (parts, way) {
-            (Ok(parts), _) => shared.ask(Request::Command(parts, way)),
+            (Ok(parts), _) => shared.ask(lua, Request::Command(parts, way)),
             (Err(why), Way::Call) => Err(Raised::error(why)),
             (Err(why), Way::PCall) => error_table(lua, why.as_bytes(), false).map(Value::Table),
         }
@@ -84,10 +84,10 @@ fn calling(lua: &Lua, shared: &Shared, way: Way) -> mlua::Result<Function> {
 /// `redis.acl_check_cmd`.
 fn checking(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
     let shared = Rc::clone(shared);
-    lua.create_function(move |_, arguments: MultiValue| {
+    lua.create_function(move |lua, arguments: MultiValue| {
         let parts = parts(&shared, &arguments)?;
         drop(arguments);
-        shared.ask(Request::MayCall(parts.map_err(Raised::error)?))
+        shared.ask(lua, Request::MayCall(parts.map_err(Raised::error)?))
     })
 }
 
@@ -122,7 +122,7 @@ fn logging(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
             }
         }
         drop(arguments);
-        shared.ask(Request::Log(level, text))
+        shared.ask(lua, Request::Log(level, text))
     })
 }
 
@@ -135,8 +135,8 @@ fn setting_protocol(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
             return Err(Raised::error("ERR redis.setresp() requires one argument."));
         }
         match to_integer(arguments.number_if_any(1).unwrap_or(0.0)) {
-            2 => shared.ask(Request::SetProtocol(2)),
-            3 => shared.ask(Request::SetProtocol(3)),
+            2 => shared.ask(lua, Request::SetProtocol(2)),
+            3 => shared.ask(lua, Request::SetProtocol(3)),
             _ => Err(Raised::error("ERR RESP version must be 2 or 3.")),
         }
     })

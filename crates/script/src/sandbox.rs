@@ -3,8 +3,7 @@
 //!
 //! Each run has an environment of its own. It is a *proxy*: an empty table, made anew, which shows
 //! what another one has, and refuses to be written. Tables of libraries are shown by proxies, too.
-//! The true tables are nowhere to be had. A proxy is made when the run first looks at it: most
-//! scripts use one or two.
+//! The true tables are nowhere to be had.
 //!
 //! The table `reals` has the true table of each proxy, for functions that do not ask metatables:
 //! `next`, `rawget`, and their like.
@@ -36,13 +35,14 @@ pub(crate) fn library<const N: usize>(
 
 /// What the prelude gives.
 pub(crate) struct Sandbox {
-    /// A new environment, and its globals. While a library is loaded, its argument is
-    /// `redis.register_function`, and there are no commands.
-    pub(crate) new_environment: Function,
+    /// A new environment to load a library in, with `redis.register_function` and no commands.
+    pub(crate) loading_environment: Function,
     /// The library is loaded.
     pub(crate) loaded: Function,
     /// Calls a function with two arguments; errors go through a handler.
     pub(crate) protected: Function,
+    /// Calls a function in a new environment with these `KEYS` and `ARGV`, as `protected` does.
+    pub(crate) run: Function,
 }
 
 impl Sandbox {
@@ -83,19 +83,30 @@ impl Sandbox {
         let native = lua.create_sequence_from([check(lua, shared)?, seen, step])?;
         let all = (&base, libraries, redis, loading, &reals, native);
         let prelude = lua.load(PRELUDE).set_name("=prelude");
-        let (new_environment, loaded, protected, complete, metatable_of, matches_of) =
-            prelude.call(all)?;
-        pattern::install_matches(lua, &string, matches_of)?;
+        let (
+            loading_environment,
+            environment,
+            loaded,
+            protected,
+            run,
+            complete,
+            metatable_of,
+            matches,
+        ) = prelude.call(all)?;
+        pattern::install_matches(lua, &string, matches)?;
+        lua.set_named_registry_value(ENVIRONMENT, &environment)?;
         let proxies = Proxies {
             reals,
             complete,
             metatable_of,
+            environment,
         };
         proxies.install(lua, &base)?;
         Ok(Self {
-            new_environment,
+            loading_environment,
             loaded,
             protected,
+            run,
         })
     }
 }
@@ -108,6 +119,8 @@ struct Proxies {
     complete: Function,
     /// Gives the metatable of strings, or of the environment.
     metatable_of: Function,
+    /// Gives the environment of the script that runs.
+    environment: Function,
 }
 
 const READ_ONLY: &str = "Attempt to modify a readonly table";
@@ -187,16 +200,14 @@ impl Proxies {
         })?;
         self.put(lua, base, "getmetatable", |this, arguments, native| {
             let value = arguments.any(1)?;
-            let environment = || {
-                let lua = arguments.lua;
-                lua.named_registry_value::<Table>(ENVIRONMENT)
-            };
             match &value {
-                Value::String(_) => this.metatable_of.call((environment()?, true)),
-                Value::Table(table) if this.is_proxy(table)? => match *table == environment()? {
-                    true => this.metatable_of.call((table, false)),
-                    false => Ok(MultiValue::from_vec(vec![Value::Nil])),
-                },
+                Value::String(_) => this.metatable_of.call(true),
+                Value::Table(table) if this.is_proxy(table)? => {
+                    match *table == this.environment.call::<Table>(())? {
+                        true => this.metatable_of.call(false),
+                        false => Ok(MultiValue::from_vec(vec![Value::Nil])),
+                    }
+                }
                 _ => native.call(value),
             }
         })
@@ -284,7 +295,8 @@ fn garbage_info(lua: &Lua) -> mlua::Result<Function> {
 
 /// A function of a source, or nil and why there is none. Text only: bytecode could do anything.
 fn compiled(lua: &Lua, text: &[u8], name: &[u8]) -> mlua::Result<MultiValue> {
-    let environment = lua.named_registry_value::<Table>(ENVIRONMENT)?;
+    let environment = lua.named_registry_value::<Function>(ENVIRONMENT)?;
+    let environment = environment.call::<Table>(())?;
     let name = crate::arguments::of_c(name);
     let chunk = lua
         .load(text)
@@ -345,8 +357,8 @@ fn load(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {
     })
 }
 
-/// The environment of the script that runs.
-pub(crate) const ENVIRONMENT: &str = "pluvio environment";
+/// The name of the function that gives the environment of the script that runs.
+const ENVIRONMENT: &str = "pluvio environment";
 
 /// The things that `pcall` caught, unless the script must end (SCRIPT-2, SCRIPT-3).
 fn check(lua: &Lua, shared: &Shared) -> mlua::Result<Function> {

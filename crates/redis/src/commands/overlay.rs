@@ -124,6 +124,23 @@ pub(crate) struct Objects {
     now: Now,
 }
 
+const NOT_HERE: Failure =
+    Failure::fixed("ERR this command is not supported inside a transaction that reads first");
+
+/// Whether a command reads its objects before it knows what to do with them.
+fn reads_first(what: Data) -> bool {
+    matches!(
+        what,
+        Data::BitOp
+            | Data::Copy
+            | Data::MSetEx
+            | Data::MSetNx
+            | Data::Move
+            | Data::Rename
+            | Data::RenameNx
+    )
+}
+
 /// Objects that a command needs, and that were not read.
 #[derive(Debug)]
 pub(crate) struct Missing(pub(crate) Vec<ObjectAt>);
@@ -214,8 +231,9 @@ impl<'c> Overlay<'c> {
         }
         loop {
             match self.objects.run(db, what, command) {
-                Ok(reply) => return Ok(reply),
-                Err(Missing(places)) => self.read(places).await?,
+                Some(Ok(reply)) => return Ok(reply),
+                Some(Err(Missing(places))) => self.read(places).await?,
+                None => return Ok(Reply::Error(NOT_HERE)),
             }
         }
     }
@@ -330,26 +348,15 @@ impl<'c> Overlay<'c> {
 
 impl Objects {
     fn can_run(what: Data, command: &Command) -> bool {
-        matches!(
-            what,
-            Data::BitOp
-                | Data::Copy
-                | Data::MSetEx
-                | Data::MSetNx
-                | Data::Move
-                | Data::Rename
-                | Data::RenameNx
-        ) || plan(what, command, &mut Scratch::default()).is_some()
+        reads_first(what) || plan(what, command, &mut Scratch::default()).is_some()
     }
 
-    /// Runs a command. `None`: it is none of those that can be run here.
-    pub(super) fn run_if_possible(
-        &mut self,
-        db: DatabaseId,
-        what: Data,
-        command: &Command,
-    ) -> Option<Result<Reply, Missing>> {
-        Self::can_run(what, command).then(|| self.run(db, what, command))
+    /// Takes them out, and leaves none.
+    pub(super) fn take(&mut self) -> Self {
+        Self {
+            places: core::mem::take(&mut self.places),
+            ..*self
+        }
     }
 
     /// An object was read that is there until then (OVERLAY-2).
@@ -372,14 +379,24 @@ impl Objects {
         self.changed_bytes
     }
 
-    fn run(&mut self, db: DatabaseId, what: Data, command: &Command) -> Result<Reply, Missing> {
-        let row = resolve(command, command.len()).map(|found| &SPECS[usize::from(found)]);
-        let row = match row {
-            Ok(row) => row,
-            Err(failure) => return Ok(Reply::Error(failure)),
+    /// Runs a command. `None`: it is none of those that can be run here.
+    pub(super) fn run(
+        &mut self,
+        db: DatabaseId,
+        what: Data,
+        command: &Command,
+    ) -> Option<Result<Reply, Missing>> {
+        let mut scratch = Scratch::default();
+        let plan = plan(what, command, &mut scratch);
+        if plan.is_none() && !reads_first(what) {
+            return None;
+        }
+        let row = match resolve(command, command.len()) {
+            Ok(found) => &SPECS[usize::from(found)],
+            Err(failure) => return Some(Ok(Reply::Error(failure))),
         };
         if let Err(failure) = check(self.is_cluster, db, what, command) {
-            return Ok(Reply::Error(failure));
+            return Some(Ok(Reply::Error(failure)));
         }
         let keys = row.keys.of(command).map(|at| (db, command.share(at)));
         let mut wanted: Vec<_> = keys.collect();
@@ -388,41 +405,35 @@ impl Objects {
         {
             wanted.push((other, last));
         }
-        wanted.retain(|place| !self.places.contains_key(place));
-        if !wanted.is_empty() {
-            return Err(Missing(wanted));
-        }
         if matches!(what, Data::MGet) {
-            let keys = row.keys.of(command).map(|at| (db, command.share(at)));
-            let bytes = keys.map(|place| self.bytes_at(&place)).sum::<usize>();
+            let bytes = wanted
+                .iter()
+                .map(|place| self.bytes_at(place))
+                .sum::<usize>();
             if bytes > VALUES_BYTES_MAX {
-                return Ok(Reply::Error(failure::reply_too_long(VALUES_BYTES_MAX)));
+                return Some(Ok(Reply::Error(failure::reply_too_long(VALUES_BYTES_MAX))));
             }
         }
-        let mut scratch = Scratch::default();
-        if let Some(plan) = plan(what, command, &mut scratch) {
-            return Ok(match plan {
-                Ok(plan) => {
-                    let each = plan.operations.iter();
-                    let outcomes: Vec<_> = each.map(|one| self.apply(db, one)).collect();
-                    plan.gather.reply(outcomes)
-                }
-                Err(failure) => Reply::Error(failure),
-            });
+        wanted.retain(|place| !self.places.contains_key(place));
+        if !wanted.is_empty() {
+            return Some(Err(Missing(wanted)));
         }
-        let reply = match what {
-            Data::BitOp => self.bit_op(db, command),
-            Data::Copy => self.copy(db, command),
-            Data::MSetEx => self.set_all_expiring(db, command),
-            Data::MSetNx => self.set_all_new(db, command),
-            Data::Move => self.move_elsewhere(db, command),
-            Data::Rename => self.rename(db, command, false),
-            Data::RenameNx => self.rename(db, command, true),
-            _ => Err(Failure::fixed(
-                "ERR this command is not supported inside a transaction that reads first",
-            )),
+        let reply = match (what, plan) {
+            (_, Some(plan)) => plan.map(|plan| {
+                let each = plan.operations.iter();
+                let outcomes: Vec<_> = each.map(|one| self.apply(db, one)).collect();
+                plan.gather.reply(outcomes)
+            }),
+            (Data::BitOp, None) => self.bit_op(db, command),
+            (Data::Copy, None) => self.copy(db, command),
+            (Data::MSetEx, None) => self.set_all_expiring(db, command),
+            (Data::MSetNx, None) => self.set_all_new(db, command),
+            (Data::Move, None) => self.move_elsewhere(db, command),
+            (Data::Rename, None) => self.rename(db, command, false),
+            (Data::RenameNx, None) => self.rename(db, command, true),
+            (_, None) => return None,
         };
-        Ok(reply.into())
+        Some(Ok(reply.into()))
     }
 
     /// Does an operation on an object that was read.

@@ -195,7 +195,7 @@ pub(super) async fn run(
     let keys = job.keys.iter().map(|key| (db, Bytes::copy_from_slice(key)));
     overlay.read(keys.collect()).await?;
     let mut before = overlay.objects().clone();
-    let mut fetched: Vec<Reply> = Vec::new();
+    let mut fetched = Arc::new(Vec::new());
     let mut fetched_bytes = 0_usize;
     let mut is_long = false;
     let clock = &core.databases.parts().clock;
@@ -241,7 +241,7 @@ pub(super) async fn run(
                 if fetched_bytes > MEMORY_MAX {
                     return Ok(Reply::Error(too_much_memory()));
                 }
-                fetched.push(reply);
+                Arc::make_mut(&mut fetched).push(reply);
             }
         }
     }
@@ -324,27 +324,30 @@ impl Limits {
 }
 
 /// Runs a script from its beginning.
-fn attempt(job: &Job, objects: &mut Objects, fetched: &[Reply], limits: Limits) -> Attempt {
+fn attempt(job: &Job, objects: &mut Objects, fetched: &Arc<Vec<Reply>>, limits: Limits) -> Attempt {
     let is_small = limits.memory < MEMORY_MAX;
     let budget = limits.budget();
-    let mut server = Server {
-        objects,
+    // The interpreter's functions share it, so it borrows nothing.
+    let server = Rc::new(RefCell::new(Server {
+        objects: objects.take(),
         db: job.db,
         is_read_only: job.is_read_only,
-        caller: job.caller.as_deref(),
+        caller: job.caller.clone(),
         protocol: 2,
-        fetched,
+        fetched: Arc::clone(fetched),
         used: 0,
         want: None,
         told: job.is_told.then(Told::default),
-    };
-    let (keys, arguments) = (&job.keys[..], &job.arguments[..]);
+    }));
+    let given = (&job.keys[..], &job.arguments[..]);
     let script = (&job.body.source[..], &job.body.name[..]);
     let ended = with_interpreter(|interpreter| match job.body.is_library {
-        true => interpreter.run_function(script, (keys, arguments), &mut server, &budget),
-        false => interpreter.run(script, (keys, arguments), &mut server, &budget),
+        true => interpreter.run_function(script, given, &server, &budget),
+        false => interpreter.run(script, given, &server, &budget),
     });
-    let reply = match (ended, server.want) {
+    let mut server = server.borrow_mut();
+    *objects = server.objects.take();
+    let reply = match (ended, server.want.take()) {
         (_, Some(want)) => return Attempt::Wants(want),
         (Ended::Interrupted, None) => return Attempt::TooLong,
         (Ended::OutOfMemory, None) if is_small => return Attempt::TooLong,
@@ -352,7 +355,7 @@ fn attempt(job: &Job, objects: &mut Objects, fetched: &[Reply], limits: Limits) 
         (Ended::Failed(text), None) => Reply::Error(Failure::new(text)),
         (Ended::OutOfMemory, None) => Reply::Error(too_much_memory()),
     };
-    Attempt::Done(reply, server.told.unwrap_or_default())
+    Attempt::Done(reply, server.told.take().unwrap_or_default())
 }
 
 fn too_much_memory() -> Failure {
@@ -366,7 +369,7 @@ async fn elsewhere(
     core: &Core,
     job: &Job,
     objects: &mut Objects,
-    fetched: &[Reply],
+    fetched: &Arc<Vec<Reply>>,
     until: Moment,
 ) -> Attempt {
     let clock = &core.databases.parts().clock;
@@ -388,7 +391,7 @@ async fn elsewhere(
     });
     let _running = core.shared.scripts.enter(&stop, function);
     let (done, result) = tokio::sync::oneshot::channel();
-    let (job, mut copy, fetched) = (job.clone(), objects.clone(), fetched.to_vec());
+    let (job, mut copy, fetched) = (job.clone(), objects.clone(), Arc::clone(fetched));
     let work = move || {
         let attempt = attempt(&job, &mut copy, &fetched, limits);
         drop(done.send((attempt, copy)));
@@ -428,21 +431,21 @@ async fn outside(core: &Core, share: &Share, db: DatabaseId, command: Command) -
 const NOT_ALLOWED: Failure = Failure::fixed("ERR This Redis command is not allowed from script");
 
 /// The server, as a script sees it.
-struct Server<'s> {
-    objects: &'s mut Objects,
+struct Server {
+    objects: Objects,
     db: DatabaseId,
     is_read_only: bool,
-    caller: Option<&'s Caller>,
+    caller: Option<Arc<Caller>>,
     protocol: u8,
     /// The replies of commands on no key, in the order in which the script wants them.
-    fetched: &'s [Reply],
+    fetched: Arc<Vec<Reply>>,
     used: usize,
     want: Option<Want>,
     /// Its commands, where MONITOR is told of them.
     told: Option<Told>,
 }
 
-impl Server<'_> {
+impl Server {
     fn run(&mut self, command: &Command) -> Result<Reply, Interrupted> {
         let refuse = |text| Ok(Reply::Error(Failure::fixed(text)));
         let Ok(found) = resolve(command, command.len()) else {
@@ -456,7 +459,7 @@ impl Server<'_> {
         if row.has_flag("noscript") {
             return Ok(Reply::Error(NOT_ALLOWED));
         }
-        if let Some(caller) = self.caller
+        if let Some(caller) = &self.caller
             && let Err(denied) = caller.check(Context::Script, found, command)
         {
             let name = &caller.user.name;
@@ -470,7 +473,7 @@ impl Server<'_> {
             return Ok(Reply::Error(too_much_memory()));
         }
         match row.run {
-            Run::Data(what) => match self.objects.run_if_possible(self.db, what, command) {
+            Run::Data(what) => match self.objects.run(self.db, what, command) {
                 Some(Ok(reply)) => {
                     self.tell(command);
                     Ok(reply)
@@ -520,7 +523,7 @@ impl Server<'_> {
     }
 }
 
-impl Commands for Server<'_> {
+impl Commands for Server {
     fn call(&mut self, arguments: Vec<Vec<u8>>) -> Result<Value, Interrupted> {
         let reply = self.run(&Command::from_parts(&arguments))?;
         Ok(value_of(reply, self.protocol))
@@ -530,8 +533,8 @@ impl Commands for Server<'_> {
         let command = Command::from_parts(&arguments);
         let sub = (command.len() > 1).then(|| command.get(1));
         let spec = crate::table::find_called(command.get(0), sub)?;
-        let may = |caller: &Caller| caller.user.check(spec, &command).is_ok();
-        Some(self.caller.is_none_or(may))
+        let may = |caller: &Arc<Caller>| caller.user.check(spec, &command).is_ok();
+        Some(self.caller.as_ref().is_none_or(may))
     }
 
     fn log(&mut self, level: u8, text: &[u8]) {

@@ -64,12 +64,15 @@ fn budget() -> Rc<Budget> {
     Rc::new(Budget::new(1_000_000, Stop::default()))
 }
 
+fn server() -> Rc<RefCell<Server>> {
+    Rc::default()
+}
+
 fn run_on(interpreter: &Interpreter, source: &str, arguments: &[&str]) -> Ended {
     let arguments: Vec<_> = arguments.iter().map(|a| a.as_bytes().to_vec()).collect();
     let keys = [b"k".to_vec()];
-    let mut server = Server::default();
     let script = (source.as_bytes(), "SHA");
-    interpreter.run(script, (&keys, &arguments), &mut server, &budget())
+    interpreter.run(script, (&keys, &arguments), &server(), &budget())
 }
 
 fn run(source: &str) -> Ended {
@@ -492,7 +495,7 @@ fn a_script_ends_when_its_time_is_over() {
     let budget = Rc::new(Budget::new(u64::MAX, Stop::default()).until(is_late));
     let source = "while true do pcall(string.rep, 'x', 100000) end";
     let script = (source.as_bytes(), "SHA");
-    let ended = Interpreter::new().run(script, (&[], &[]), &mut Server::default(), &budget);
+    let ended = Interpreter::new().run(script, (&[], &[]), &server(), &budget);
     assert_eq!(ended, Ended::Interrupted);
     assert_eq!(looks.get(), 4);
     assert!(!budget.is_used());
@@ -505,7 +508,7 @@ fn a_script_has_the_memory_of_its_budget() {
     let run = |source: &str, bytes| {
         let budget = Rc::new(Budget::new(3_000_000, Stop::default()).memory(bytes));
         let script = (source.as_bytes(), "SHA");
-        interpreter.run(script, (&[], &[]), &mut Server::default(), &budget)
+        interpreter.run(script, (&[], &[]), &server(), &budget)
     };
     let large = "return #string.rep('x', 1000000)";
     let caught = "local ok = pcall(string.rep, 'x', 1000000) return 7";
@@ -530,7 +533,7 @@ fn another_thread_stops_a_script() {
     #[expect(clippy::disallowed_methods, reason = "what is tested is a thread")]
     let stopper = std::thread::spawn(move || stop.stop());
     let script = ("while true do end".as_bytes(), "SHA");
-    let ended = Interpreter::new().run(script, (&[], &[]), &mut Server::default(), &budget);
+    let ended = Interpreter::new().run(script, (&[], &[]), &server(), &budget);
     assert_eq!(ended, Ended::Interrupted);
     assert!(!budget.is_used());
     stopper.join().expect("it does not panic");
@@ -539,19 +542,18 @@ fn another_thread_stops_a_script() {
 #[test]
 fn a_command_may_interrupt_and_a_script_may_log() {
     let interpreter = Interpreter::new();
-    let mut server = Server {
-        interrupts: true,
-        ..Server::default()
-    };
+    let server = server();
+    server.borrow_mut().interrupts = true;
     let script = ("pcall(redis.call, 'get', 'k') return 1".as_bytes(), "SHA");
-    let ended = interpreter.run(script, (&[], &[]), &mut server, &budget());
+    let ended = interpreter.run(script, (&[], &[]), &server, &budget());
     assert_eq!(ended, Ended::Interrupted);
-    let mut server = Server::default();
+    let server = self::server();
     let script = (
         "redis.log(redis.LOG_WARNING, 'a', 1) redis.setresp(3)".as_bytes(),
         "SHA",
     );
-    interpreter.run(script, (&[], &[]), &mut server, &budget());
+    interpreter.run(script, (&[], &[]), &server, &budget());
+    let server = server.borrow();
     assert_eq!(server.log, [(3, b"a 1".to_vec())]);
     assert_eq!(server.protocol, 3);
 }
@@ -573,7 +575,7 @@ fn libraries_register_functions() {
         let ended = interpreter.run_function(
             (source, "f"),
             (&[b"k".to_vec()], &[b"x".to_vec()]),
-            &mut Server::default(),
+            &server(),
             &budget(),
         );
         let expected = Value::Array(vec![bulk("k"), bulk("x"), Value::Integer(1)]);

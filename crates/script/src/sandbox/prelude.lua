@@ -4,7 +4,7 @@ local base, libraries, redis, loading, reals, native = ...
 local check, seen, match = unpack(native)
 local setmetatable, tostring, tonumber, error = setmetatable, tostring, tonumber, error
 local pcall, xpcall, unpack, select, type = pcall, xpcall, unpack, select, type
-local pairs, rawget = pairs, rawget
+local pairs, rawget, setfenv = pairs, rawget, setfenv
 
 local function readonly()
     error("Attempt to modify a readonly table", 2)
@@ -121,72 +121,95 @@ local function view_of(real)
     return { __index = real, __newindex = readonly, __metatable = false }
 end
 
-local views = {}
-for name, library in pairs(libraries) do views[name] = view_of(library) end
-local scripts = view_of(redis)
+-- The proxies that only the script that runs has. All others are there for all scripts, as nothing
+-- can be changed through them.
+local own = {}
 
--- Of the globals of an environment: most scripts use few, so they are made when they are looked at.
+local function shown_to_one(real, view)
+    local proxy = shown(real, view)
+    own[#own + 1] = proxy
+    return proxy
+end
+
+local scripts = shown(redis, view_of(redis))
+local shown_libraries = {}
+for name, library in pairs(libraries) do
+    shown_libraries[name] = shown(library, view_of(library))
+end
+
+-- Of the globals of an environment: most scripts use few, so they are fetched when they are looked
+-- at.
 local function missing(globals, name)
-    local value = base[name]
+    local value = base[name] or shown_libraries[name]
     if value == nil then
-        local view = views[name]
-        if not view then
-            name = tostring(name)
-            error("Script attempted to access nonexistent global variable '" .. name .. "'", 2)
-        end
-        value = shown(libraries[name], view)
+        name = tostring(name)
+        error("Script attempted to access nonexistent global variable '" .. name .. "'", 2)
     end
     globals[name] = value
     return value
 end
 
 local lazy = { __index = missing }
--- The proxies of `redis` and of the environment of the library that is being loaded.
-local loaded
+-- The environment of the script that runs.
+local current
+-- The proxy of `redis` for the library that is being loaded, and its metatable.
+local loaded, loaded_view
 
-local function new_environment(register)
-    for proxy in pairs(reals) do reals[proxy] = nil end
-    local globals = setmetatable({}, lazy)
-    if register then
-        local real = setmetatable({ register_function = register }, { __index = loading })
-        loaded = view_of(real)
-        globals.redis = shown(real, loaded)
-    else
-        globals.redis = shown(redis, scripts)
+local function environment() return current end
+
+-- A new environment. What the script before had is forgotten.
+local function environment_of(globals)
+    for at = #own, 1, -1 do
+        reals[own[at]] = nil
+        own[at] = nil
     end
-    globals.server = globals.redis
-    local environment = shown(globals, view_of(globals))
-    globals._G = environment
-    return environment, globals
+    setmetatable(globals, lazy)
+    current = shown_to_one(globals, view_of(globals))
+    globals._G = current
+    return current
+end
+
+-- That of a library that is loaded: there are no commands.
+local function loading_environment(register)
+    local globals = {}
+    local made = environment_of(globals)
+    local real = setmetatable({ register_function = register }, { __index = loading })
+    loaded_view = view_of(real)
+    loaded = shown_to_one(real, loaded_view)
+    globals.redis, globals.server = loaded, loaded
+    return made
 end
 
 -- The library is loaded: from now on its `redis` is that of scripts.
 local function is_loaded()
-    if not loaded then return end
-    loaded.__index = redis
-    for proxy, real in pairs(reals) do
-        if rawget(real, 'register_function') then reals[proxy] = redis end
-    end
-    loaded = nil
+    loaded_view.__index = redis
+    reals[loaded] = redis
 end
 
 -- The true table of a proxy, with all that is shown.
 local function complete(real)
     if rawget(real, '_G') then
-        for name in pairs(views) do local _ = real[name] end
+        for name in pairs(shown_libraries) do local _ = real[name] end
         for name in pairs(base) do local _ = real[name] end
     end
     return real
 end
 
 -- The metatable of strings and of the environment, as `getmetatable` gives it.
-local function metatable_of(environment, is_string)
-    local real = { __index = is_string and environment.string or nil }
-    return shown(real, view_of(real))
+local function metatable_of(is_string)
+    local real = { __index = is_string and current.string or nil }
+    return shown_to_one(real, view_of(real))
 end
 
+-- One result, however many there are, as above.
 local function protected(f, handler, a, b)
     return xpcall(function() return (f(a, b)) end, handler)
 end
 
-return new_environment, is_loaded, protected, complete, metatable_of, matches_of
+local function run(f, handler, keys, arguments)
+    local globals = { redis = scripts, server = scripts, KEYS = keys, ARGV = arguments, _G = false }
+    return protected(setfenv(f, environment_of(globals)), handler)
+end
+
+return loading_environment, environment, is_loaded, protected, run, complete, metatable_of,
+    matches_of
