@@ -63,7 +63,7 @@ fn fill(table: &Table, count: u64, keys: impl Iterator<Item = u64>) {
     }
 }
 
-/// Most is deleted, and later comes again, while others read. Each finds what is there.
+/// Most is deleted, and later comes again, while others read. Each finds the truth.
 // shows: M5
 #[test]
 fn memory_goes_back_and_comes_again_while_others_read() {

@@ -302,7 +302,7 @@ impl<M: Lines> Table<M> {
         true
     }
 
-    /// Sees to it that so many lines, and their heads, have pages; false when there are none.
+    /// Sees to it that this number of lines, and their heads, have pages; false if there are none.
     fn has_pages(&self, resizer: &Resizer, lines: u64) -> bool {
         let granule = |line: u64| line.next_multiple_of(M::GRANULE);
         let allocate = |had: u64, wanted: u64| {

@@ -1,7 +1,7 @@
 //! A region: one mapping whose content is addressed by offsets, never by Rust pointers (rule B).
 //!
-//! Owns the mapping and, for a memfd region, the file descriptors: the one that it changes the file
-//! by, and the one that another process may map.
+//! Owns the mapping and, for a memfd region, its file descriptors. One is its own. Another process
+//! may map the other one.
 //!
 //! Invariants:
 //! - R1: `base..base + len` is mapped readable and writable from creation to drop, and starts at a
@@ -148,10 +148,10 @@ impl Region {
     }
 
     /// Reserves `len` bytes in a memory file that other processes may map to read
-    /// ([`crate::ReadRegion`]). What they get by [`Self::memfd`] was opened to be read. Nobody may
-    /// open it anew: the file has no rights for anybody. So processes of other users can change
-    /// neither its bytes nor its length. One of this process's user could give itself the rights.
-    /// Bytes have to be [allocated](Self::allocate) before they are written (R4).
+    /// ([`crate::ReadRegion`]). They get a file by [`Self::memfd`] that was opened to be read.
+    /// Nobody may open it anew: the file has no rights for anybody. So processes of other users can
+    /// change neither its bytes nor its length. One of this process's user could give itself the
+    /// rights. Bytes have to be [allocated](Self::allocate) before they are written (R4).
     ///
     /// # Errors
     /// As of [`Self::with_memfd`]; also where `/proc` is not mounted.
@@ -172,10 +172,9 @@ impl Region {
             source: errno.into(),
         })?;
         let mut region = Self::map(len, huge, Some(file))?;
-        let promised = std::fs::read_to_string(OVERCOMMIT_PATH);
         region.for_readers = Some(ForReaders {
             file: readable,
-            gives_back: promised.is_ok_and(|how| how.trim() != "2"),
+            gives_back: !is_promised_strictly(),
         });
         Ok(region)
     }
@@ -629,6 +628,15 @@ impl Drop for Region {
             "munmap of a whole own mapping: {unmapped:?}"
         );
     }
+}
+
+/// Whether the system has no more memory than it has promised. Also if it does not tell.
+fn is_promised_strictly() -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mut how = [0; 1];
+    let read = rustix::fs::open(OVERCOMMIT_PATH, flags, Mode::empty())
+        .and_then(|file| rustix::io::read(file, &mut how));
+    read != Ok(1) || how == *b"2"
 }
 
 fn punch(file: &OwnedFd, offset: u64, len: u64) -> Result<(), Errno> {

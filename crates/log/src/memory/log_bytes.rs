@@ -184,8 +184,8 @@ impl LogBytes {
 
     /// Gives the pages of a seglet back to the system. It was taken from the pool for this, and no
     /// guard is left that could see its former entries (LOG-5). Readers of other processes were
-    /// told that it is used again before it came into the pool: what they copy of its zeroes does
-    /// not count (M5).
+    /// told before it came into the pool that it is used again. A copy of its zeroes does not count
+    /// (M5).
     pub(crate) fn discard(&self, seglet: u32) {
         // SAFETY: the caller alone has the seglet, and readers of its former entries are gone.
         let done = unsafe { self.region.discard(Self::base(seglet), SEGLET_BYTES as u64) };

@@ -27,8 +27,8 @@ pub(crate) struct Seglets {
     growth: AtomicUsize,
     /// Seglets that passes under way will free beyond those they take.
     gains: AtomicUsize,
-    /// The system has refused pages. Until so many seglets were freed, those without pages do not
-    /// count as free: the cleaner has to gain others.
+    /// The system has refused pages. Until this number of seglets was freed, those without pages do
+    /// not count as free: the cleaner has to gain others.
     refused: AtomicUsize,
     /// The system refuses pages, as a test has it.
     #[cfg(any(test, feature = "fault-injection"))]

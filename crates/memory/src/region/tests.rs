@@ -119,8 +119,8 @@ fn file_in_small_memory(bytes: u64) -> Option<OwnedFd> {
         // SAFETY: the system has just given it to us, and to nobody else.
         (number >= 0).then(|| unsafe { OwnedFd::from_raw_fd(i32::try_from(number).unwrap()) })
     };
-    // SAFETY: the calls read these strings alone. What they make is seen by nobody else, and goes
-    // with the descriptors.
+    // SAFETY: the calls read these strings alone. The mount is seen by nobody else, and goes with
+    // the descriptors.
     unsafe {
         let context = fd(libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1))?;
         let number = context.as_raw_fd();
