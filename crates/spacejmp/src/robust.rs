@@ -17,7 +17,7 @@
 //!
 //! Whoever waits looks whether the other one lives. The count of a dead process becomes zero. A
 //! dead owner is taken out by whoever finds it. If it was inside, the span is *poisoned*: nobody
-//! enters before somebody has recovered it. Heaps need no poison, because changes of them are whole.
+//! enters before somebody has recovered it. Heaps need no poison: changes of them are whole.
 //!
 //! Invariants
 //! - JUMP-7: while a writer is inside, no other thread is, of any process.
