@@ -66,7 +66,8 @@ pub enum IndexError {
 }
 
 /// The index has no line left for the entry; nothing has changed. Retryable once entries were
-/// removed. Cannot happen before it holds `entries_max` entries.
+/// removed. Cannot happen before it holds `entries_max` entries, unless other processes read it and
+/// the system has no memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the index is full")]
 pub struct IndexFull;
@@ -98,8 +99,7 @@ impl Index {
         Self::in_memory(options, WordRegion::anonymous)
     }
 
-    /// [`Self::new`] in memory that other processes may map to read ([`crate::IndexReader`]). It
-    /// gives no memory back when it shrinks.
+    /// [`Self::new`] in memory that other processes may map to read ([`crate::IndexReader`]).
     ///
     /// # Errors
     /// As of [`Self::new`].
@@ -125,6 +125,14 @@ impl Index {
         let lines = Table::<WordRegion>::first_line(lines_max) + lines_max + overflow_max;
         let region = memory(lines * CACHE_LINE_BYTES)
             .map_err(|source| IndexError::Memory { entries, source })?;
+        let first_line = Table::<WordRegion>::first_line(lines_max);
+        for (from, lines) in [(0, 2), (first_line, LINES_AT_FIRST)] {
+            // Pages for the first heads and lines (R4); both begin with a granule.
+            let granule = REGION_GRANULE_BYTES;
+            let bytes = (lines * CACHE_LINE_BYTES).next_multiple_of(granule);
+            let allocated = region.allocate(from * CACHE_LINE_BYTES, bytes);
+            allocated.map_err(|source| IndexError::Memory { entries, source })?;
+        }
         let table = Table::new(region, LINES_AT_FIRST, lines_max);
         if options.huge_pages {
             table.want_huge_pages();

@@ -12,6 +12,7 @@
 //!
 //! The memory behind a shorter index is empty at once. It goes back to the system when every older
 //! guard has ended (X5). A thread that computed an address before the step may still look there.
+//! Before a step that stores into memory without pages, the system is asked for them (R4).
 
 use crate::block::Locked;
 use crate::slot;
@@ -286,7 +287,9 @@ impl<M: Lines> Table<M> {
             self.memory.prefer_huge_pages(self.whole_granules(), true);
         }
         let (before, after) = Blocks::before_and_after(lines, M::BLOCK_LOG);
-        if !self.change(resizer, before, after, lines + 1, place_of) {
+        if !self.has_pages(resizer, lines + 1)
+            || !self.change(resizer, before, after, lines + 1, place_of)
+        {
             return false;
         }
         resizer.lines_touched = resizer.lines_touched.max(lines + 1);
@@ -297,6 +300,19 @@ impl<M: Lines> Table<M> {
             first + lines + 1 > leaving.lines_from || 1 + head_lines > leaving.heads_from
         });
         true
+    }
+
+    /// Sees to it that this number of lines, and their heads, have pages; false if there are none.
+    fn has_pages(&self, resizer: &Resizer, lines: u64) -> bool {
+        let granule = |line: u64| line.next_multiple_of(M::GRANULE);
+        let allocate = |had: u64, wanted: u64| {
+            let (had, wanted) = (granule(had), granule(wanted));
+            had >= wanted || self.memory.allocate(had..wanted)
+        };
+        let first = self.first_line;
+        let heads = Self::head_line(Blocks::count(lines, M::BLOCK_LOG) - 1);
+        allocate(first + resizer.lines_touched, first + lines)
+            && allocate(1 + resizer.head_lines_touched, 1 + heads)
     }
 
     /// All memory for lines, but for a last piece. The heads are small and the overflow lines few,

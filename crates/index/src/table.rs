@@ -581,7 +581,8 @@ impl<M: Lines> Table<M> {
         }
     }
 
-    /// Takes an overflow line, empty and in no chain; none when the memory is used up.
+    /// Takes an overflow line, empty and in no chain; none when the memory is used up, or the
+    /// system has no page for it.
     pub(crate) fn take_overflow(&self) -> Option<u64> {
         let number = {
             let mut overflow = self.lock_overflow();
@@ -589,7 +590,8 @@ impl<M: Lines> Table<M> {
                 Some(number) => number,
                 // All possible lines, and the fresh one itself.
                 None if overflow.fresh + self.first_line + self.lines_max
-                    <= self.memory.count() =>
+                    <= self.memory.count()
+                    && self.has_overflow_pages(&overflow) =>
                 {
                     overflow.fresh += 1;
                     overflow.touched = overflow.touched.max(overflow.fresh);
@@ -606,6 +608,15 @@ impl<M: Lines> Table<M> {
         }
         self.note_resize_due(false);
         Some(number)
+    }
+
+    /// Sees to it that the next fresh overflow line has pages; false when there are none.
+    fn has_overflow_pages(&self, overflow: &Overflow) -> bool {
+        // They are numbered from the end of memory downwards.
+        let granule = |line: u64| line / M::GRANULE * M::GRANULE;
+        let had = granule(self.memory.count() + 1 - overflow.touched);
+        let wanted = granule(self.memory.count() - overflow.fresh);
+        had <= wanted || self.memory.allocate(wanted..had)
     }
 
     /// A chain of overflow lines with these words, without a head that leads to it: its first line,

@@ -61,6 +61,11 @@ pub(crate) trait Lines {
     /// Gives back the memory of whole granules, which then reads as zero; false if the system
     /// refuses. The lines are unused meanwhile.
     fn give_back(&self, lines: core::ops::Range<u64>) -> bool;
+    /// Asks for pages under whole granules, before the first of their lines is stored to; false if
+    /// the system has none. Only lines that other processes read need that (R4).
+    fn allocate(&self, _lines: core::ops::Range<u64>) -> bool {
+        true
+    }
     /// Asks for huge pages under these lines, or for small ones. They are whole granules.
     fn prefer_huge_pages(&self, _lines: core::ops::Range<u64>, _huge: bool) {}
     /// Asks for a line to come near.
@@ -106,6 +111,11 @@ impl Lines for WordRegion {
     fn give_back(&self, lines: core::ops::Range<u64>) -> bool {
         let bytes = (lines.end - lines.start) * CACHE_LINE_BYTES;
         self.discard(lines.start * CACHE_LINE_BYTES, bytes).is_ok()
+    }
+
+    fn allocate(&self, lines: core::ops::Range<u64>) -> bool {
+        let bytes = (lines.end - lines.start) * CACHE_LINE_BYTES;
+        WordRegion::allocate(self, lines.start * CACHE_LINE_BYTES, bytes).is_ok()
     }
 
     fn prefer_huge_pages(&self, lines: core::ops::Range<u64>, huge: bool) {

@@ -15,7 +15,8 @@
 //!
 //! Invariants:
 //! - GATE-1: the version is raised before anything that a reader with the old map may not see.
-//! - GATE-2: a page that is closed, or whose owner is gone, makes every later read not count.
+//! - GATE-2: a page that is closed, or whose owner is gone, makes every later read not count. So
+//!   does one whose memory went back to the system: it reads as zero.
 //!
 //! Threads: any; every access is an atomic one.
 
@@ -67,6 +68,7 @@ impl GatePage {
     pub fn new(slots: u32) -> Result<Self, RegionError> {
         let len = EPOCHS_AT + ReclaimEpochs::bytes(slots);
         let region = Region::for_readers("pluvio-gate", len, false)?;
+        region.allocate(0, region.len())?;
         region.word(VERSION_AT).store(1, Ordering::Release);
         region.word(0).store(MAGIC, Ordering::Release);
         Ok(Self(Arc::new(region)))

@@ -11,6 +11,11 @@
 //!   once [`ReclaimEpochs::is_quiesced`] says so of its stamp.
 //! - M4: what a reader of another process has copied counts only if no byte of it was used again
 //!   meanwhile ([`GateView::check`]).
+//! - M5: pages that other processes read go back to the system as memory that is used again. So
+//!   that comes behind the word that says so ([`ReclaimEpochs::frontier`]). The zeroes of a hole
+//!   are its new content, and a copy of them does not count (M4). The reader begins anew, and finds
+//!   the new links. Nobody waits for it. Its look may make pages in the hole. They are zero, and
+//!   their next user finds them so.
 //!
 //! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread; a
 //! [`SharedGuard`] may move.

@@ -162,6 +162,53 @@ mod tests {
         assert!(ReadRegion::open(null.unwrap().as_fd(), REGION_GRANULE_BYTES).is_err());
     }
 
+    fn resident(region: &Region) -> u64 {
+        let status = rustix::fs::fstat(region.memfd().unwrap()).unwrap();
+        u64::try_from(status.st_blocks).unwrap() * 512
+    }
+
+    // shows: R3, R4
+    #[test]
+    fn memory_goes_back_although_it_is_mapped_and_comes_again() {
+        let (region, view) = pair();
+        if !region.gives_back() {
+            println!("skipped: vm.overcommit_memory is 2");
+            return;
+        }
+        region.allocate(0, region.len()).unwrap();
+        region.word(64).store(7, Ordering::Relaxed);
+        region
+            .word(REGION_GRANULE_BYTES)
+            .store(8, Ordering::Relaxed);
+        assert_eq!((view.load(64), resident(&region)), (Some(7), region.len()));
+        // SAFETY: this thread alone uses the region.
+        unsafe { region.discard(0, REGION_GRANULE_BYTES) }.unwrap();
+        assert_eq!(resident(&region), REGION_GRANULE_BYTES);
+        assert_eq!(view.load(REGION_GRANULE_BYTES), Some(8));
+        assert_eq!(view.load(64), Some(0), "which makes a page");
+        assert!(resident(&region) > REGION_GRANULE_BYTES);
+        region.allocate(0, REGION_GRANULE_BYTES).unwrap();
+        assert_eq!(resident(&region), region.len());
+        region.word(64).store(9, Ordering::Relaxed);
+        assert_eq!(view.load(64), Some(9));
+    }
+
+    #[test]
+    fn a_reader_keeps_no_memory_of_an_owner_that_has_ended() {
+        let (region, view) = pair();
+        if !region.gives_back() {
+            println!("skipped: vm.overcommit_memory is 2");
+            return;
+        }
+        region.allocate(0, region.len()).unwrap();
+        region.word(64).store(7, Ordering::Relaxed);
+        let file = region.memfd().unwrap().try_clone_to_owned().unwrap();
+        assert_eq!(view.load(64), Some(7));
+        drop(region);
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
+        assert_eq!(view.load(64), Some(0));
+    }
+
     #[test]
     fn a_forked_child_reads_on() {
         let (region, view) = pair();
@@ -182,38 +229,54 @@ mod tests {
         assert_eq!((ended, status), (child, 0));
     }
 
-    /// Whatever a process does that has the file, even as the owner's user: it can only read.
+    /// Whether a process that has the file, and is of another user if this one may become one, can
+    /// open it anew.
+    fn opens_anew(file: BorrowedFd<'_>, flags: i32) -> bool {
+        let number = rustix::fd::AsRawFd::as_raw_fd(&file);
+        let path = std::ffi::CString::new(format!("/proc/self/fd/{number}")).unwrap();
+        // SAFETY: the child makes system calls and ends, which is safe between fork and exec.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "no process");
+        if child == 0 {
+            // SAFETY: as above; the path was made before.
+            unsafe {
+                let _stays = libc::geteuid() == 0 && libc::setuid(65_534) != 0;
+                libc::_exit(i32::from(libc::open(path.as_ptr(), flags) >= 0));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above; `status` is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        status != 0
+    }
+
+    /// Whatever a process does that has the file: it can only read.
     #[test]
     fn nobody_who_has_the_file_can_write_it_or_change_its_length() {
         let (region, view) = pair();
+        region.allocate(0, region.len()).unwrap();
         region.word(0).store(5, Ordering::Relaxed);
         let file = region.memfd().unwrap();
-        let again = rustix::fs::open(
-            format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&file)),
-            rustix::fs::OFlags::RDWR,
-            rustix::fs::Mode::empty(),
-        )
-        .unwrap();
-        for file in [file, again.as_fd()] {
-            assert!(rustix::fs::ftruncate(file, 0).is_err());
-            assert!(rustix::io::pwrite(file, &[1], 0).is_err());
-            assert!(rustix::fs::fcntl_add_seals(file, rustix::fs::SealFlags::WRITE).is_err());
-            let punch =
-                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-            assert!(rustix::fs::fallocate(file, punch, 0, REGION_GRANULE_BYTES).is_err());
-            // SAFETY: a new mapping at an address the kernel chooses disturbs nothing.
-            let writable = unsafe {
-                rustix::mm::mmap(
-                    core::ptr::null_mut(),
-                    4096,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::SHARED,
-                    file,
-                    0,
-                )
-            };
-            assert!(writable.is_err());
+        for flags in [libc::O_RDWR, libc::O_WRONLY, libc::O_RDONLY] {
+            assert!(!opens_anew(file, flags), "{flags}");
         }
+        assert!(rustix::fs::ftruncate(file, 0).is_err());
+        assert!(rustix::io::pwrite(file, &[1], 0).is_err());
+        assert!(rustix::fs::fcntl_add_seals(file, rustix::fs::SealFlags::WRITE).is_err());
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(file, punch, 0, REGION_GRANULE_BYTES).is_err());
+        // SAFETY: a new mapping at an address the kernel chooses disturbs nothing.
+        let writable = unsafe {
+            rustix::mm::mmap(
+                core::ptr::null_mut(),
+                4096,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        };
+        assert!(writable.is_err());
         // SAFETY: our own mapping; it is refused.
         let turned = unsafe {
             let flags = MprotectFlags::READ | MprotectFlags::WRITE;

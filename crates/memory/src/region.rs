@@ -1,12 +1,16 @@
 //! A region: one mapping whose content is addressed by offsets, never by Rust pointers (rule B).
 //!
-//! Owns the mapping and, for a memfd region, the file descriptor another process may map.
+//! Owns the mapping and, for a memfd region, its file descriptors. One is its own. Another process
+//! may map the other one.
 //!
 //! Invariants:
 //! - R1: `base..base + len` is mapped readable and writable from creation to drop, and starts at a
 //!   multiple of [`HUGE_PAGE_BYTES`].
 //! - R2: `len` is a multiple of [`REGION_GRANULE_BYTES`] and at most [`REGION_LEN_MAX`].
 //! - R3: untouched and discarded bytes read as zero.
+//! - R4: a region for readers is written only where it was asked for pages before
+//!   ([`Region::allocate`]). The system refuses them by an error there; without, a store that lacks
+//!   a page would end in a bus error. Its users keep this.
 //!
 //! Threads: words are atomics, and any thread may use them at any time. Plain bytes follow the rule
 //! of the `unsafe` methods: a caller that asks for bytes guarantees that no thread writes them
@@ -19,8 +23,9 @@ use crate::racing_bytes::RacingBytes;
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::io;
 
@@ -40,11 +45,14 @@ pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// The seals of a file for readers: its length is fixed, and only mappings that exist may write.
+/// The seals of a file for readers: its length is fixed for ever. `F_SEAL_FUTURE_WRITE` would keep
+/// the system from taking pages back; readers get a file instead that was opened to be read.
 pub(crate) const READER_SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
-    .union(SealFlags::FUTURE_WRITE)
     .union(SealFlags::SEAL);
+
+/// How the system promises memory; `2` is strictly.
+const OVERCOMMIT_PATH: &str = "/proc/sys/vm/overcommit_memory";
 
 /// Regions start on such a border, so that the kernel can use huge pages from the first byte.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -73,9 +81,9 @@ pub enum RegionError {
     /// unchanged.
     #[error("cannot {what} {len} bytes at offset {offset}: {source}")]
     AdviceFailed {
-        /// What was asked for: "discard", "populate", or "use huge pages for".
+        /// What was asked for: "discard", "allocate", "populate", or "use huge pages for".
         what: &'static str,
-        /// The request: "discard", "populate", or "use huge pages for".
+        /// Where the bytes begin.
         offset: u64,
         /// Its length in bytes.
         len: u64,
@@ -92,6 +100,18 @@ pub struct Region {
     len: u64,
     /// The file behind the mapping; none for anonymous memory.
     memfd: Option<OwnedFd>,
+    /// What readers of other processes map it by.
+    for_readers: Option<ForReaders>,
+}
+
+/// What a region for readers has beside.
+#[derive(Debug)]
+struct ForReaders {
+    /// The file of the region, opened to be read and nothing else.
+    file: OwnedFd,
+    /// A reader that touches a hole is given a page. Where memory is promised strictly that may
+    /// fail, by a bus error of the reader. No holes are made there.
+    gives_back: bool,
 }
 
 // SAFETY: the mapping belongs to no thread, and every safe access to it is an atomic one.
@@ -127,26 +147,35 @@ impl Region {
         Self::map(len, true, Some(file))
     }
 
-    /// Reserves `len` bytes in a memory file that other processes may map to read, and nothing
-    /// else ([`crate::ReadRegion`]). Once this returns, no process can change its bytes or its
-    /// length but through this mapping: the system refuses. The system then also refuses to take
-    /// pages back, so [`Self::discard`] always fails.
+    /// Reserves `len` bytes in a memory file that other processes may map to read
+    /// ([`crate::ReadRegion`]). They get a file by [`Self::memfd`] that was opened to be read.
+    /// Nobody may open it anew: the file has no rights for anybody. So processes of other users can
+    /// change neither its bytes nor its length. One of this process's user could give itself the
+    /// rights. Bytes have to be [allocated](Self::allocate) before they are written (R4).
     ///
     /// # Errors
-    /// As of [`Self::with_memfd`]; also where the system is older than Linux 5.1.
+    /// As of [`Self::with_memfd`]; also where `/proc` is not mounted.
     pub fn for_readers(name: &str, len: u64, huge: bool) -> Result<Self, RegionError> {
         let rounded = round_len(len)?;
-        let refused = |errno: rustix::io::Errno| RegionError::ReserveFailed {
+        let make = || {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let file = rustix::fs::memfd_create(name, flags)?;
+            rustix::fs::ftruncate(&file, rounded)?;
+            rustix::fs::fcntl_add_seals(&file, READER_SEALS)?;
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            let readable = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+            rustix::fs::fchmod(&file, Mode::empty())?;
+            Ok((file, readable))
+        };
+        let (file, readable) = make().map_err(|errno: Errno| RegionError::ReserveFailed {
             len,
             source: errno.into(),
-        };
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create(name, flags).map_err(refused)?;
-        rustix::fs::ftruncate(&file, rounded).map_err(refused)?;
-        let region = Self::map(len, huge, Some(file))?;
-        // Behind the mapping, which stays writable.
-        let file = region.memfd.as_ref().expect("it was just mapped");
-        rustix::fs::fcntl_add_seals(file, READER_SEALS).map_err(refused)?;
+        })?;
+        let mut region = Self::map(len, huge, Some(file))?;
+        region.for_readers = Some(ForReaders {
+            file: readable,
+            gives_back: !is_promised_strictly(),
+        });
         Ok(region)
     }
 
@@ -183,7 +212,7 @@ impl Region {
         protection: ProtFlags,
     ) -> Result<Self, RegionError> {
         let rounded = round_len(len)?;
-        let refused = |errno: rustix::io::Errno| RegionError::ReserveFailed {
+        let refused = |errno: Errno| RegionError::ReserveFailed {
             len,
             source: errno.into(),
         };
@@ -206,6 +235,7 @@ impl Region {
             base,
             len: rounded,
             memfd,
+            for_readers: None,
         };
         // `region` unmaps the reservation when this fails.
         mapped.map_err(refused)?;
@@ -247,7 +277,7 @@ impl Region {
         let _there_are_none = self.prefer(offset, len, Advice::LinuxNoHugepage);
     }
 
-    fn prefer(&self, offset: u64, len: u64, pages: Advice) -> Result<(), rustix::io::Errno> {
+    fn prefer(&self, offset: u64, len: u64, pages: Advice) -> Result<(), Errno> {
         self.check_granules(offset, len);
         // SAFETY: advice about our own mapping (R1, checked above); it changes no content.
         unsafe { rustix::mm::madvise(self.at(offset), to_usize(len), pages) }
@@ -266,10 +296,25 @@ impl Region {
         false
     }
 
-    /// The memory file, if the region has one.
+    /// The memory file, if the region has one, for another process.
     #[must_use]
     pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
-        self.memfd.as_ref().map(AsFd::as_fd)
+        let readable = self.for_readers.as_ref().map(|readers| &readers.file);
+        readable.or(self.memfd.as_ref()).map(AsFd::as_fd)
+    }
+
+    /// Whether other processes may map it to read.
+    #[must_use]
+    pub fn is_for_readers(&self) -> bool {
+        self.for_readers.is_some()
+    }
+
+    /// Whether [`Self::discard`] gives pages back. It does not in a region for readers where the
+    /// system promises memory strictly (`vm.overcommit_memory=2`).
+    #[must_use]
+    pub fn gives_back(&self) -> bool {
+        let readers = self.for_readers.as_ref();
+        readers.is_none_or(|readers| readers.gives_back)
     }
 
     /// The word at `offset`.
@@ -407,10 +452,12 @@ impl Region {
     }
 
     /// Gives the pages of `len` bytes from `offset` on back to the system. They read as zero from
-    /// now on, and cost a page fault when touched again.
+    /// now on, and cost a page fault when touched again. In a region for readers they have to be
+    /// [allocated](Self::allocate) before they are written again (R4).
     ///
     /// # Errors
-    /// [`RegionError::AdviceFailed`]: the bytes are unchanged; retrying is harmless.
+    /// [`RegionError::AdviceFailed`]: the bytes are unchanged; retrying is harmless. Always so where
+    /// the region gives nothing back ([`Self::gives_back`]).
     ///
     /// # Panics
     /// When the range leaves the region or its borders are no multiples of
@@ -425,12 +472,45 @@ impl Region {
             None => unsafe {
                 rustix::mm::madvise(self.at(offset), to_usize(len), Advice::LinuxDontNeed)
             },
-            Some(file) => {
-                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(file, flags, offset, len)
-            }
+            Some(_) if !self.gives_back() => Err(Errno::NOTSUP),
+            Some(file) => punch(file, offset, len),
         };
         done.map_err(|errno| advice_failed("discard", offset, len, errno))
+    }
+
+    /// Asks for pages for `len` bytes from `offset` on, where the region is one for readers (R4).
+    /// Memory of other kinds needs none: it has its pages when it is touched. The content stays the
+    /// same.
+    ///
+    /// # Errors
+    /// [`RegionError::AdviceFailed`]: the system has no memory. Some of the bytes may have pages
+    /// now. Retryable once there is memory.
+    ///
+    /// # Panics
+    /// When the range leaves the region or its borders are no multiples of
+    /// [`REGION_GRANULE_BYTES`].
+    pub fn allocate(&self, offset: u64, len: u64) -> Result<(), RegionError> {
+        match (&self.for_readers, &self.memfd) {
+            (Some(_), Some(file)) => self.fetch(file.as_fd(), offset, len),
+            (None, _) | (_, None) => Ok(()),
+        }
+    }
+
+    fn fetch(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), RegionError> {
+        self.check_granules(offset, len);
+        // SAFETY: our own mapping (R1, checked above); populating changes no content. A page that
+        // is missing is an error of this call, not a bus error.
+        let done = unsafe {
+            rustix::mm::madvise(self.at(offset), to_usize(len), Advice::LinuxPopulateWrite)
+        };
+        let done = match done {
+            // Older than Linux 5.14: the pages come to the file, and by a fault to the mapping.
+            Err(Errno::INVAL) => rustix::io::retry_on_intr(|| {
+                rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, len)
+            }),
+            done => done,
+        };
+        done.map_err(|errno| advice_failed("allocate", offset, len, errno))
     }
 
     /// Gives the system's page of `offset` back; its bytes read as zero from now on. Nothing
@@ -535,6 +615,12 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if let (Some(readers), Some(file)) = (&self.for_readers, &self.memfd)
+            && readers.gives_back
+        {
+            // A reader that keeps its mapping keeps no memory. If the system refuses, it does.
+            let _kept = punch(file, 0, self.len);
+        }
         // SAFETY: the mapping is ours (R1), and every reference into it borrowed `self`.
         let unmapped = unsafe { rustix::mm::munmap(self.at(0), to_usize(self.len)) };
         debug_assert!(
@@ -542,6 +628,20 @@ impl Drop for Region {
             "munmap of a whole own mapping: {unmapped:?}"
         );
     }
+}
+
+/// Whether the system has no more memory than it has promised. Also if it does not tell.
+fn is_promised_strictly() -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mut how = [0; 1];
+    let read = rustix::fs::open(OVERCOMMIT_PATH, flags, Mode::empty())
+        .and_then(|file| rustix::io::read(file, &mut how));
+    read != Ok(1) || how == *b"2"
+}
+
+fn punch(file: &OwnedFd, offset: u64, len: u64) -> Result<(), Errno> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, flags, offset, len))
 }
 
 fn round_len(len: u64) -> Result<u64, RegionError> {
@@ -586,7 +686,7 @@ fn no_bytes_in_granule(offset: u64, bytes: usize, len: u64) -> ! {
     panic!("M1: no {bytes} bytes in the granule at offset {offset} of a region of {len} bytes")
 }
 
-fn advice_failed(what: &'static str, offset: u64, len: u64, e: rustix::io::Errno) -> RegionError {
+fn advice_failed(what: &'static str, offset: u64, len: u64, e: Errno) -> RegionError {
     RegionError::AdviceFailed {
         what,
         offset,
@@ -597,7 +697,7 @@ fn advice_failed(what: &'static str, offset: u64, len: u64, e: rustix::io::Errno
 
 /// Reserves `len` bytes of inaccessible address space starting at a multiple of
 /// [`HUGE_PAGE_BYTES`]: reserves one huge page more and gives the ends back.
-fn reserve_aligned(len: usize) -> Result<NonNull<u8>, rustix::io::Errno> {
+fn reserve_aligned(len: usize) -> Result<NonNull<u8>, Errno> {
     let huge = to_usize(HUGE_PAGE_BYTES);
     let whole = len + huge;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;

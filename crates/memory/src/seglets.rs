@@ -231,6 +231,20 @@ impl SegletPool {
         leave: usize,
         part: PartIndex,
     ) -> Option<Vec<SegletIndex>> {
+        self.take_noting(class, count, leave, part, &mut |_| {})
+    }
+
+    /// As [`Self::take_leaving`], for memory that is asked for pages before it is written (R4).
+    /// `is_blank` is told which of the seglets are without pages (S3).
+    #[must_use]
+    pub fn take_noting(
+        &self,
+        class: SegletClass,
+        count: usize,
+        leave: usize,
+        part: PartIndex,
+        is_blank: &mut dyn FnMut(SegletIndex),
+    ) -> Option<Vec<SegletIndex>> {
         let mut pools = self.lock();
         let kept = match class {
             SegletClass::Default => None,
@@ -255,6 +269,9 @@ impl SegletPool {
             seglets.extend(next.take(wanted));
         }
         for &seglet in &seglets {
+            if !is_set(&pools.pages, seglet) {
+                is_blank(seglet);
+            }
             pools.mark_taken(seglet);
         }
         if parts > 1 {

@@ -4,7 +4,7 @@
 use crate::region::{Region, RegionError};
 use core::sync::atomic::AtomicU64;
 
-/// Anonymous memory whose plain bytes are never borrowed.
+/// Memory whose plain bytes are never borrowed.
 #[derive(Debug)]
 pub struct WordRegion(Region);
 
@@ -29,6 +29,17 @@ impl WordRegion {
     #[must_use]
     pub fn memfd(&self) -> Option<rustix::fd::BorrowedFd<'_>> {
         self.0.memfd()
+    }
+
+    /// See [`Region::allocate`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn allocate(&self, offset: u64, len: u64) -> Result<(), RegionError> {
+        self.0.allocate(offset, len)
     }
 
     /// See [`Region::prefer_huge_pages`]; a refusal costs speed only.

@@ -3,7 +3,7 @@
 //! `cargo run --release -p pluvio-spacejmp --example costs`. Numbers count on a quiet machine only.
 
 use mimalloc::MiMalloc;
-use pluvio_spacejmp::{Access, Kind, Registry, Result, SegBox, SegMap, SegVec, Space};
+use pluvio_spacejmp::{Access, Kind, Lock, Registry, Result, SegBox, SegMap, SegVec, Space};
 use rustix::time::{ClockId, clock_gettime};
 use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
@@ -39,6 +39,22 @@ fn enter(registry: &Registry) -> Result<()> {
     registry.create_space("words", &[("words", Access::Write)])?;
     let space = attach(registry, "words")?;
     least("enter and leave, no lock", 1_000_000, |count| {
+        for _ in 0..count {
+            drop(black_box(space.enter()?));
+        }
+        Ok(())
+    })?;
+    let robust = registry.span("robust").kind(Kind::Words);
+    robust.lock(Lock::Robust).create()?;
+    registry.create_space("robust", &[("robust", Access::Write)])?;
+    let space = attach(registry, "robust")?;
+    least("enter and leave, robust shared lock", 1_000_000, |count| {
+        for _ in 0..count {
+            drop(black_box(space.enter_shared()?));
+        }
+        Ok(())
+    })?;
+    least("enter and leave, robust exclusive lock", 100_000, |count| {
         for _ in 0..count {
             drop(black_box(space.enter()?));
         }

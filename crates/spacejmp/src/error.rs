@@ -139,6 +139,13 @@ pub enum SpaceError {
         "a process died while it wrote `{0}`; it is whole again when a program that may write it has entered"
     )]
     Unfinished(String),
+    /// A process died while it was inside for writing. The words may be half of a change. A program
+    /// that may write the span sees to that by [`Space::recover`](crate::Space::recover).
+    #[error("a process died while it changed `{0}`; look at the words, and recover the span")]
+    Poisoned(String),
+    /// As many processes have the span attached as a robust lock has places for. Retryable.
+    #[error("`{0}` is attached by 255 processes, and its lock has no place for one more")]
+    Crowded(String),
     /// The heap has no room for the block. A user who may write the file can let it grow.
     #[error("the heap is full: no room for {bytes} bytes; let the span grow")]
     Full {

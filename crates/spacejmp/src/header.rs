@@ -5,6 +5,7 @@
 //! 512    description B   the same; the valid one with the higher number counts
 //! 2048   decided         u64: the number of the newest decided change of the heap
 //! 2056   written         u64: the newest one that is written whole
+//! 4096   robust lock     (`robust`)
 //! 65536  data            `size` bytes; behind them the journal
 //! ```
 //!
@@ -69,6 +70,22 @@ pub enum Lock {
     /// Shared for readers, exclusive for writers. The kernel keeps the lock, and frees it when its
     /// holder dies.
     Kernel = 1,
+    /// The same by words in the header, without a system call if nobody has to wait. All who attach
+    /// the span, readers as well, need the right to write its file. The lock is free when its
+    /// holder has died. Words are then poisoned, if the holder may have changed some.
+    Robust = 2,
+}
+
+impl Lock {
+    /// In words, for messages and tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Kernel => "kernel",
+            Self::Robust => "robust",
+        }
+    }
 }
 
 /// The description of a span.
@@ -138,6 +155,7 @@ impl Header {
             lock: match word(68) {
                 0 => Lock::None,
                 1 => Lock::Kernel,
+                2 => Lock::Robust,
                 _ => return Err(Unfit::Range),
             },
         };

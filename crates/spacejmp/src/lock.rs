@@ -1,4 +1,5 @@
-//! The lock of a span: among processes by the kernel, among the threads of one by a gate.
+//! The kernel's lock of a span, among processes, and a gate among the threads of one. (`robust` has
+//! the other kind of lock.)
 //!
 //! The kernel's lock belongs to the open file, so all threads of a process share it. A gate in
 //! front of it counts the threads. A reader's lock needs a file that
@@ -19,6 +20,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// The pause between two looks at a lock that another process has, at first and at most.
 const PAUSE: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
 
+/// Bytes of the file that stand for places begin here, behind every span.
+const PLACES_FROM: libc::off_t = 1 << 62;
+
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
@@ -34,7 +38,7 @@ impl Patience {
     }
 }
 
-fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(
         u64::try_from(now.tv_sec).unwrap_or(0),
@@ -75,25 +79,53 @@ enum Wait {
 }
 
 /// Sets the kernel's lock of the open file: `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
-#[allow(unsafe_code)] // one system call
 fn set(file: BorrowedFd<'_>, kind: i32, wait: Wait) -> std::result::Result<(), Errno> {
     let command = match wait {
         Wait::No => libc::F_OFD_SETLK,
         Wait::Yes => libc::F_OFD_SETLKW,
     };
-    let range = libc::flock {
+    // One byte stands for the span, so that a lock does not depend on the length.
+    call(file, command, kind, 0).map(drop)
+}
+
+/// Takes the kernel's lock on the byte of that place in a robust lock, for as long as the file is
+/// open. False: another process has it.
+pub(crate) fn take_place(file: BorrowedFd<'_>, place: u64) -> std::result::Result<bool, Errno> {
+    let byte = PLACES_FROM + place as libc::off_t;
+    match call(file, libc::F_OFD_SETLK, libc::F_WRLCK, byte) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether no other process has the place.
+pub(crate) fn place_is_free(file: BorrowedFd<'_>, place: u64) -> std::result::Result<bool, Errno> {
+    let byte = PLACES_FROM + place as libc::off_t;
+    let found = call(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte)?;
+    Ok(found == libc::F_UNLCK)
+}
+
+/// One call for a lock on a byte of the file; gives the kind that the system has left.
+#[allow(unsafe_code)] // one system call
+fn call(
+    file: BorrowedFd<'_>,
+    command: i32,
+    kind: i32,
+    byte: libc::off_t,
+) -> std::result::Result<i32, Errno> {
+    let mut range = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        // One byte stands for the span, so that a lock does not depend on the length.
+        l_start: byte,
         l_len: 1,
         l_pid: 0,
     };
     loop {
-        // SAFETY: the descriptor is open as long as its borrow, and the call reads `range` alone.
-        let done = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw const range) };
+        // SAFETY: the descriptor is open as long as its borrow, and `range` is ours.
+        let done = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut range) };
         if done != -1 {
-            return Ok(());
+            return Ok(i32::from(range.l_type));
         }
         match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::EINTR) => {}

@@ -20,6 +20,7 @@ use crate::header::{self, DECIDED_AT, Header, Kind, Lock, NUMBER_AT, SLOTS_AT, W
 use crate::journal::Journal;
 use crate::lock::{Gate, Patience};
 use crate::registry::{Registry, What};
+use crate::robust::RobustLock;
 use crate::window::Window;
 use core::any::TypeId;
 use core::ffi::c_void;
@@ -62,6 +63,8 @@ pub(crate) struct Mapping {
     /// For a heap that may be written: which pages are private copies.
     pagemap: Option<PageMap>,
     gate: Gate,
+    /// Instead of the gate and the kernel's lock.
+    robust: Option<RobustLock>,
     /// Its addresses.
     window: Arc<Window>,
     /// Layouts of types, as they were worked out in this process.
@@ -134,6 +137,10 @@ impl Attached {
             let mapping = Arc::clone(mapping);
             return Ok(Self { mapping });
         }
+        let robust = match header.lock {
+            Lock::Robust => Some(registry.open_robust(name, header.id, header.kind)?),
+            Lock::None | Lock::Kernel => None,
+        };
         let copies = header.kind == Kind::Heap && access == Access::Write;
         let pagemap = match copies {
             true => Some(PageMap::open()?),
@@ -173,6 +180,7 @@ impl Attached {
             file,
             pagemap,
             gate: Gate::new(),
+            robust,
             layouts: Mutex::new(Vec::new()),
         });
         all.push((Arc::clone(&mapping), 1));
@@ -290,16 +298,62 @@ impl Mapping {
 
     /// Takes the lock, and brings the span to its addresses.
     fn lock(&self, exclusive: bool, patience: Patience) -> Result<()> {
-        let file = self.file.as_fd();
-        self.gate.enter(file, exclusive, patience, &self.name)?;
+        match &self.robust {
+            Some(robust) if exclusive => robust.enter_exclusive(patience, false)?,
+            Some(robust) => robust.enter_shared(patience)?,
+            None => {
+                let file = self.file.as_fd();
+                self.gate.enter(file, exclusive, patience, &self.name)?;
+            }
+        }
+        self.bring(patience)
+    }
+
+    /// Brings the span to its addresses; the caller has the lock, and has it no more if that fails.
+    fn bring(&self, patience: Patience) -> Result<()> {
         let map_file = || map(&self.file, &self.header, self.access);
         let entered = self
             .window
             .enter(self.header.id, patience, &map_file, &self.name);
         if entered.is_err() {
-            self.gate.leave(file);
+            self.unlock();
         }
         entered
+    }
+
+    fn unlock(&self) {
+        match &self.robust {
+            Some(robust) => robust.leave(),
+            None => self.gate.leave(self.file.as_fd()),
+        }
+    }
+
+    /// Lets `fix` make the words right that a dead writer may have left.
+    ///
+    /// # Errors
+    /// As of [`Self::enter`].
+    pub(crate) fn recover<R>(&self, fix: impl FnOnce(&[AtomicU64]) -> R) -> Result<R> {
+        /// Leaves, also by a panic.
+        struct Leave<'m>(&'m Mapping);
+        impl Drop for Leave<'_> {
+            fn drop(&mut self) {
+                self.0.leave();
+            }
+        }
+        match &self.robust {
+            Some(robust) => {
+                robust.enter_exclusive(Patience::ForEver, true)?;
+                self.bring(Patience::ForEver)?;
+            }
+            None => self.enter(true, Patience::ForEver)?,
+        }
+        let _leave = Leave(self);
+        self.check_current()?;
+        let fixed = fix(self.words());
+        if let Some(robust) = &self.robust {
+            robust.heal();
+        }
+        Ok(fixed)
     }
 
     /// Whether another span of this process has the same addresses.
@@ -309,9 +363,9 @@ impl Mapping {
 
     /// Gives the lock back.
     pub(crate) fn leave(&self) {
-        if self.header.lock == Lock::Kernel {
+        if self.header.lock != Lock::None {
             self.window.leave();
-            self.gate.leave(self.file.as_fd());
+            self.unlock();
         }
     }
 

@@ -17,8 +17,9 @@
 
 use crate::error::{Result, SpaceError};
 use crate::files::{self, RegistryLock};
-use crate::header::{self, Found};
-use crate::names;
+use crate::header::{self, Found, Kind};
+use crate::names::{self, SpanId};
+use crate::robust::RobustLock;
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
@@ -171,6 +172,18 @@ impl Registry {
         };
         let found = header::read(&file, &path)?;
         Ok((file, found))
+    }
+
+    /// A place at the robust lock of the span `id`.
+    ///
+    /// # Errors
+    /// This user may not write the span, or it is another one now; as of [`RobustLock::open`].
+    pub(crate) fn open_robust(&self, name: &str, id: SpanId, kind: Kind) -> Result<RobustLock> {
+        let (file, found) = self.open_span(name, true)?;
+        if found.header.id != id {
+            return Err(self.not_found(What::Span, name));
+        }
+        RobustLock::open(file, name, kind == Kind::Heap)
     }
 
     /// The address ranges of all spans that this user may read: begin, then end and name.

@@ -76,6 +76,7 @@ use crate::span::SpanInfo;
 use crate::typed::Heap;
 use core::cell::Cell;
 use core::marker::PhantomData;
+use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 
 /// How long [`SpaceDefinition::check`] waits for each span.
@@ -219,7 +220,7 @@ impl Space {
     fn sort(&mut self) {
         self.members
             .sort_by_key(|member| member.attached.header.base);
-        let locked = |member: &Member| member.attached.header.lock == Lock::Kernel;
+        let locked = |member: &Member| member.attached.header.lock != Lock::None;
         self.locks = self.members.iter().any(locked);
     }
 
@@ -356,6 +357,34 @@ impl Space {
     /// [`SpaceError::TimedOut`], and as of [`Self::enter`].
     pub fn enter_shared_within(&self, time: Duration) -> Result<Entered<'_>> {
         self.enter_by(true, Patience::of(time))
+    }
+
+    /// Makes the words of a span usable again after a writer has died inside. `fix` has them alone,
+    /// and sees whatever the dead process has left. If it panics, or this process dies in it, the
+    /// span stays poisoned. Nothing else happens to a span without poison.
+    ///
+    /// # Errors
+    /// [`SpaceError::WrongKind`] of a heap, which needs no recovery; [`SpaceError::NotWritable`],
+    /// [`SpaceError::NotAttached`], and as of [`Self::enter`].
+    pub fn recover<R>(&self, span: &str, fix: impl FnOnce(&[AtomicU64]) -> R) -> Result<R> {
+        let mut members = self.members.iter();
+        let member = members
+            .find(|member| member.attached.name == span)
+            .ok_or_else(|| SpaceError::NotAttached(span.to_owned()))?;
+        if member.attached.header.kind == Kind::Heap {
+            return Err(SpaceError::WrongKind {
+                name: span.to_owned(),
+                is: Kind::Heap.name(),
+                asked: Kind::Words.name(),
+            });
+        }
+        if member.access != Access::Write {
+            return Err(SpaceError::NotWritable(span.to_owned()));
+        }
+        if GUARDS.get() > 0 {
+            return Err(SpaceError::Nested);
+        }
+        member.attached.recover(fix)
     }
 
     #[inline]

@@ -9,10 +9,11 @@ use crate::error::{Result, SpaceError};
 use crate::files;
 use crate::header::{self, GRANULE_BYTES, HEADER_BYTES, Header, Kind, Lock};
 use crate::heap;
-use crate::lock::KernelLock;
+use crate::lock::{KernelLock, Patience};
 use crate::map;
 use crate::names::SpanId;
 use crate::registry::{Registry, What};
+use crate::robust::RobustLock;
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -67,6 +68,21 @@ pub struct SpanInfo {
     pub mode: u32,
     /// How many changes its heap has seen.
     pub changes: u64,
+}
+
+/// The lock of a span, until drop.
+enum Held<'f> {
+    Kernel(#[allow(dead_code)] KernelLock<'f>), // its drop unlocks
+    Robust(RobustLock),
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        match self {
+            Self::Kernel(_) => {}
+            Self::Robust(lock) => lock.leave(),
+        }
+    }
 }
 
 impl Registry {
@@ -181,7 +197,7 @@ impl Registry {
         let size = granules(size)?;
         let _held = self.lock()?;
         let (file, found) = self.open_span(name, true)?;
-        let _inside = KernelLock::at_once(file.as_fd(), true, name)?;
+        let _inside = self.hold(&file, &found.header, true, name)?;
         finish_change(file.as_fd(), &path)?;
         let mut header = found.header;
         header::check_range(header.base, size, header.reach)?;
@@ -209,8 +225,8 @@ impl Registry {
     pub fn clone_span(&self, name: &str, to: &str) -> Result<SpanInfo> {
         let path = self.path(What::Span, name)?;
         let held = self.lock()?;
-        let (file, _) = self.open_span(name, false)?;
-        let _inside = KernelLock::at_once(file.as_fd(), false, name)?;
+        let (file, found) = self.open_span(name, false)?;
+        let _inside = self.hold(&file, &found.header, false, name)?;
         // Read under the lock, which keeps changes away.
         let found = header::read(&file, &path)?;
         if found.decided != found.written {
@@ -231,6 +247,29 @@ impl Registry {
         self.finish(filled, to)?;
         drop(held);
         self.find_span(to)
+    }
+
+    /// Takes the span's lock, if it is free.
+    fn hold<'f>(
+        &self,
+        file: &'f OwnedFd,
+        header: &Header,
+        exclusive: bool,
+        name: &str,
+    ) -> Result<Held<'f>> {
+        match header.lock {
+            Lock::None | Lock::Kernel => {
+                KernelLock::at_once(file.as_fd(), exclusive, name).map(Held::Kernel)
+            }
+            Lock::Robust => {
+                let lock = self.open_robust(name, header.id, header.kind)?;
+                match exclusive {
+                    true => lock.enter_exclusive(Patience::None, false)?,
+                    false => lock.enter_shared(Patience::None)?,
+                }
+                Ok(Held::Robust(lock))
+            }
+        }
     }
 
     /// Gives a new file its name, or removes it.

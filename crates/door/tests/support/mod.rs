@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 pub struct Shared {
     // In the order in which they end.
+    #[allow(dead_code)] // not every test looks at it
     pub door: Door,
     pub store: Store,
     pub place: PathBuf,

@@ -46,10 +46,20 @@ impl LogBytes {
         &self.region
     }
 
-    /// Whether the pages of seglets can go back to the system: not where others have them mapped
-    /// ([`Region::for_readers`]).
+    /// Whether the pages of seglets can go back to the system ([`Region::gives_back`]).
     pub(crate) fn gives_pages_back(&self) -> bool {
-        self.region.memfd().is_none()
+        self.region.gives_back()
+    }
+
+    /// Whether other processes read it, so that seglets need pages before they are written (R4).
+    pub(crate) fn is_read(&self) -> bool {
+        self.region.is_for_readers()
+    }
+
+    /// Asks the system for the pages of a seglet.
+    pub(crate) fn allocate(&self, seglet: u32) -> Result<(), RegionError> {
+        let bytes = SEGLET_BYTES as u64;
+        self.region.allocate(Self::base(seglet), bytes)
     }
 
     /// Bytes of the region.
@@ -173,7 +183,9 @@ impl LogBytes {
     }
 
     /// Gives the pages of a seglet back to the system. It was taken from the pool for this, and no
-    /// guard is left that could see its former entries (LOG-5).
+    /// guard is left that could see its former entries (LOG-5). Readers of other processes were
+    /// told before it came into the pool that it is used again. A copy of its zeroes does not count
+    /// (M5).
     pub(crate) fn discard(&self, seglet: u32) {
         // SAFETY: the caller alone has the seglet, and readers of its former entries are gone.
         let done = unsafe { self.region.discard(Self::base(seglet), SEGLET_BYTES as u64) };

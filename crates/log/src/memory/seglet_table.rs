@@ -38,6 +38,8 @@ impl SegletTable {
             true => Region::for_readers("pluvio-seglets", bytes, false)?,
             false => Region::anonymous(bytes, false)?,
         };
+        // A two-thousandth of the log.
+        region.allocate(0, region.len())?;
         Ok(Self(region))
     }
 

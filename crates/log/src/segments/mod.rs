@@ -62,10 +62,12 @@ impl Storage {
         let geometry = Geometry::of(&options)?;
         let parts = part_seglets(&options, geometry.seglets);
         let memory = LogMemory::new(&geometry, &options, &parts)?;
+        let seglets = Seglets::new(&geometry, &parts);
+        seglets.fetch_reserves(&memory)?;
         Ok(Self {
             memory: Arc::new(memory),
             clock: LogClock::new(options.now_s),
-            seglets: Seglets::new(&geometry, &parts),
+            seglets,
             table: SegmentTable::new(geometry.slots.all),
             retired: RetiredList::default(),
             geometry,
@@ -82,7 +84,8 @@ impl Storage {
         leave: usize,
     ) -> Option<Vec<u32>> {
         self.seglets.note_growth(count, leave);
-        let take = || self.seglets.take(SegletClass::Default, count, leave, part);
+        let class = SegletClass::Default;
+        let take = || (self.seglets).take(class, count, leave, part, &self.memory);
         take().or_else(|| {
             self.reclaim();
             take()
@@ -101,7 +104,7 @@ impl Storage {
             SegletClass::Cleaner => self.geometry.reserves.delete,
             SegletClass::Default | SegletClass::Emergency => 0,
         };
-        self.seglets.take(class, count, leave, part)
+        (self.seglets).take(class, count, leave, part, &self.memory)
     }
 
     /// A slot for a segment of appends, which has to fit the disks of the backups as well

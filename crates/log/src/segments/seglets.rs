@@ -7,7 +7,9 @@
 use crate::geometry::Geometry;
 use crate::memory::{DeadBits, LogMemory};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use pluvio_memory::{FreeSeglets, PartIndex, Reserves, SegletClass, SegletIndex, SegletPool};
+use pluvio_memory::{
+    FreeSeglets, PartIndex, RegionError, Reserves, SegletClass, SegletIndex, SegletPool,
+};
 use std::sync::OnceLock;
 
 /// Asked before seglets are taken, for whom and how many; see
@@ -25,6 +27,12 @@ pub(crate) struct Seglets {
     growth: AtomicUsize,
     /// Seglets that passes under way will free beyond those they take.
     gains: AtomicUsize,
+    /// The system has refused pages. Until this number of seglets was freed, those without pages do
+    /// not count as free: the cleaner has to gain others.
+    refused: AtomicUsize,
+    /// The system refuses pages, as a test has it.
+    #[cfg(any(test, feature = "fault-injection"))]
+    refuses: core::sync::atomic::AtomicBool,
 }
 
 impl Seglets {
@@ -43,7 +51,33 @@ impl Seglets {
             segment_seglets: geometry.segment_seglets,
             growth: AtomicUsize::new(0),
             gains: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+            #[cfg(any(test, feature = "fault-injection"))]
+            refuses: core::sync::atomic::AtomicBool::new(false),
         }
+    }
+
+    /// Gives the reserves pages, where memory is written only with them (R4): cleaning goes on when
+    /// the system has none left.
+    pub(crate) fn fetch_reserves(&self, memory: &LogMemory) -> Result<(), RegionError> {
+        if !memory.raw().is_read() {
+            return Ok(());
+        }
+        let reserves = self.pool.reserves();
+        let kept = [
+            (SegletClass::Emergency, reserves.emergency),
+            (SegletClass::Cleaner, reserves.cleaner),
+        ];
+        let taken = kept.into_iter().filter_map(|(class, count)| {
+            let seglets = self.pool.take(class, count as usize, PartIndex(0));
+            debug_assert!(seglets.is_some(), "S2: nobody has taken any yet");
+            seglets
+        });
+        let taken: Vec<SegletIndex> = taken.flatten().collect();
+        let mut pages = taken.iter().map(|seglet| memory.raw().allocate(seglet.0));
+        let fetched = pages.find(Result::is_err).unwrap_or(Ok(()));
+        self.pool.give_back(taken);
+        fetched
     }
 
     /// Sets the party that may refuse seglets; only the first call counts.
@@ -59,14 +93,63 @@ impl Seglets {
         count: usize,
         leave: usize,
         part: PartIndex,
+        memory: &LogMemory,
     ) -> Option<Vec<u32>> {
         let is_let = self.gate.get().is_none_or(|gate| gate(class, count));
-        let seglets = is_let.then(|| self.pool.take_leaving(class, count, leave, part))??;
+        if !is_let {
+            return None;
+        }
+        let is_read = memory.raw().is_read();
+        let mut blank = Vec::new();
+        let mut is_blank = |seglet| {
+            if is_read {
+                blank.push(seglet);
+            }
+        };
+        let pool = &self.pool;
+        let seglets = pool.take_noting(class, count, leave, part, &mut is_blank)?;
+        if !blank.is_empty() && !self.have_pages(&blank, memory) {
+            let with_pages = seglets.into_iter().filter(|seglet| !blank.contains(seglet));
+            self.pool.give_back(with_pages);
+            self.discard(blank, memory);
+            return None;
+        }
         Some(seglets.into_iter().map(|s| s.0).collect())
     }
 
+    /// Asks the system for the pages of seglets that were taken (R4). If it refuses, seglets
+    /// without pages are not free for a while.
+    fn have_pages(&self, seglets: &[SegletIndex], memory: &LogMemory) -> bool {
+        #[cfg(any(test, feature = "fault-injection"))]
+        let is_let = !self.refuses.load(Ordering::Relaxed);
+        #[cfg(not(any(test, feature = "fault-injection")))]
+        let is_let = true;
+        let mut pages = seglets.iter().map(|seglet| memory.raw().allocate(seglet.0));
+        let are_there = is_let && pages.all(|pages| pages.is_ok());
+        let refused = match are_there {
+            true => 0,
+            false => self.pool.seglets() as usize,
+        };
+        self.refused.store(refused, Ordering::Relaxed);
+        are_there
+    }
+
+    /// From now on the system refuses pages, or does not.
+    #[cfg(any(test, feature = "fault-injection"))]
+    pub(crate) fn refuse_pages(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::Relaxed);
+    }
+
     pub(crate) fn give_back(&self, seglets: impl IntoIterator<Item = u32>) {
-        self.pool.give_back(seglets.into_iter().map(SegletIndex));
+        let mut count = 0;
+        let counted = seglets.into_iter().inspect(|_| count += 1);
+        self.pool.give_back(counted.map(SegletIndex));
+        let refused = self.refused.load(Ordering::Relaxed);
+        if refused > 0 {
+            // A hint: of two stores at a time one may get lost.
+            let left = refused.saturating_sub(count);
+            self.refused.store(left, Ordering::Relaxed);
+        }
     }
 
     /// Notes, for the cleaner, whether the appends of late make live data more.
@@ -107,7 +190,14 @@ impl Seglets {
     // --- what is free ----------------------------------------------------------------------------
 
     pub(crate) fn free(&self) -> FreeSeglets {
-        self.pool.free()
+        let free = self.pool.free();
+        match self.refused.load(Ordering::Relaxed) {
+            0 => free,
+            _ => FreeSeglets {
+                default: self.pool.free_with_pages(),
+                ..free
+            },
+        }
     }
 
     /// Free seglets of each part, in thousandths of its own.
@@ -144,9 +234,10 @@ impl Seglets {
         self.discard(self.pool.take_with_pages(count), memory)
     }
 
-    /// The same for seglets of the cleaners' reserve.
+    /// The same for seglets of the cleaners' reserve. It keeps its pages where the system may
+    /// refuse to give them again.
     pub(crate) fn give_reserve_pages_back(&self, count: usize, memory: &LogMemory) -> usize {
-        if !memory.raw().gives_pages_back() {
+        if memory.raw().is_read() {
             return 0;
         }
         self.discard(self.pool.take_reserve_with_pages(count), memory)

@@ -11,6 +11,12 @@ impl LogSpace {
         self.memory().lose_dead();
     }
 
+    /// From now on the system refuses pages for seglets that have none, or does not, where other
+    /// processes may read (R4). For tests.
+    pub fn refuse_pages(&self, refuses: bool) {
+        self.storage().seglets.refuse_pages(refuses);
+    }
+
     /// Turns over a bit of log memory, as a cosmic ray would: bit `bit` from the first byte of
     /// `entry` on. For simulations. The bytes of entries never change otherwise (LOG-1), so nobody
     /// may have a view of them. Gives false, and does nothing, while anybody holds a guard. The

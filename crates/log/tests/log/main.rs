@@ -7,6 +7,7 @@ mod appending;
 mod full_memory;
 mod full_threads;
 mod model;
+mod pages;
 mod parts;
 mod support;
 mod threads;

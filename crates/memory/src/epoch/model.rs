@@ -258,6 +258,8 @@ enum Mistake {
     ToldTooLow,
     /// The reader takes an epoch for valid whose own memory is used again.
     CountsEqual,
+    /// Pages go back to the system before readers are told.
+    GivenBackUntold,
 }
 
 /// Two places for a value of two words; `link` says which one is current. The places are atomics:
@@ -299,7 +301,8 @@ impl Copied {
             | Mistake::ToldLate
             | Mistake::NoReleaseFence
             | Mistake::BeginsLate
-            | Mistake::ToldTooLow => protocol::counts(epoch, &self.reused_below),
+            | Mistake::ToldTooLow
+            | Mistake::GivenBackUntold => protocol::counts(epoch, &self.reused_below),
         };
         let expected = u64::try_from(at).unwrap() + 1;
         assert!(
@@ -334,6 +337,46 @@ impl Copied {
             protocol::reuse_below(&self.reused_below, frontier);
         }
     }
+}
+
+impl Copied {
+    /// Links place 1, and gives the pages of place 0 back to the system, which fills them with
+    /// zeroes. Then the place is written anew, with what place 1 has.
+    fn give_back(&self, mistake: Mistake) {
+        self.write(1, 2);
+        self.link.store(1, Ordering::Release);
+        let stamp = protocol::advance(&self.counter);
+        if mistake == Mistake::GivenBackUntold {
+            self.write(0, 0);
+        }
+        protocol::reuse_below(&self.reused_below, stamp + 1);
+        if mistake == Mistake::None {
+            self.write(0, 0);
+        }
+        self.write(0, 2);
+    }
+}
+
+fn explore_giving_back(mistake: Mistake) {
+    explore(move || {
+        let shared = Copied::new();
+        let reader = Arc::clone(&shared);
+        let reader = thread::spawn(move || reader.read(mistake));
+        shared.give_back(mistake);
+        reader.join().unwrap();
+    });
+}
+
+// shows: M5
+#[test]
+fn a_copy_of_pages_that_went_back_to_the_system_does_not_count() {
+    explore_giving_back(Mistake::None);
+}
+
+#[test]
+#[should_panic(expected = "a copy counts that is not what was linked")]
+fn the_model_finds_pages_given_back_before_readers_are_told() {
+    explore_giving_back(Mistake::GivenBackUntold);
 }
 
 fn explore_copies(mistake: Mistake) {

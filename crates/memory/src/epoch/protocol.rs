@@ -32,6 +32,11 @@
 //!
 //! Whoever writes the new content passes a release fence before ([`reuse_below`] has one; another
 //! thread that takes the memory passes its own).
+//!
+//! Giving pages back to the system is a write of zeroes, and so is new content (M5). The system
+//! call stores nothing for the language. But it takes the page out of every mapping, and gives a
+//! reader a new one, under the locks of its page tables. So what the caller stored before comes
+//! before the reader's load of a zero, as behind a release fence.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -110,3 +110,75 @@ fn a_byte_range_that_overflows_is_refused() {
     // SAFETY: refused before any access.
     let _ = unsafe { region.bytes(8, usize::MAX) };
 }
+
+/// A file in a memory file system of that many bytes; `None` without the right to make one.
+fn file_in_small_memory(bytes: u64) -> Option<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    let size = std::ffi::CString::new(bytes.to_string()).unwrap();
+    let fd = |number: libc::c_long| {
+        // SAFETY: the system has just given it to us, and to nobody else.
+        (number >= 0).then(|| unsafe { OwnedFd::from_raw_fd(i32::try_from(number).unwrap()) })
+    };
+    // SAFETY: the calls read these strings alone. The mount is seen by nobody else, and goes with
+    // the descriptors.
+    unsafe {
+        let context = fd(libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1))?;
+        let number = context.as_raw_fd();
+        let set = |command: u32, key: *const i8, value: *const i8| {
+            libc::syscall(libc::SYS_fsconfig, number, command, key, value, 0) == 0
+        };
+        let (string, create) = (1, 6);
+        let made = set(string, c"size".as_ptr(), size.as_ptr())
+            && set(create, core::ptr::null(), core::ptr::null());
+        let mount = fd(libc::syscall(libc::SYS_fsmount, number, 1, 0)).filter(|_| made)?;
+        let flags = OFlags::RDWR | OFlags::TMPFILE;
+        rustix::fs::openat(&mount, ".", flags, Mode::from_raw_mode(0o600)).ok()
+    }
+}
+
+/// Without asking for pages the store would end this process by a bus error.
+// shows: R4
+#[test]
+fn pages_that_the_system_does_not_have_are_refused_by_an_error() {
+    let granules = 8;
+    let Some(file) = file_in_small_memory(4 * REGION_GRANULE_BYTES) else {
+        println!("skipped: no right to make a file system");
+        return;
+    };
+    rustix::fs::ftruncate(&file, granules * REGION_GRANULE_BYTES).unwrap();
+    let mut region = Region::of_file(file.as_fd(), granules * REGION_GRANULE_BYTES).unwrap();
+    region.memfd = Some(file.try_clone().unwrap());
+    region.for_readers = Some(ForReaders {
+        file,
+        gives_back: true,
+    });
+    let allocate =
+        |granule: u64| region.allocate(granule * REGION_GRANULE_BYTES, REGION_GRANULE_BYTES);
+    let write = |granule: u64| {
+        region
+            .word(granule * REGION_GRANULE_BYTES + 65_528)
+            .store(1, Ordering::Relaxed);
+    };
+    let mut had = Vec::new();
+    for granule in 0..granules {
+        match allocate(granule) {
+            Ok(()) => {
+                write(granule);
+                had.push(granule);
+            }
+            Err(RegionError::AdviceFailed { what, .. }) => assert_eq!(what, "allocate"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(
+        (1..granules as usize).contains(&had.len()),
+        "{had:?} were given"
+    );
+    // What goes back is there for others.
+    for &granule in &had {
+        // SAFETY: this thread alone uses the region.
+        unsafe { region.discard(granule * REGION_GRANULE_BYTES, REGION_GRANULE_BYTES) }.unwrap();
+    }
+    allocate(granules - 1).unwrap();
+    write(granules - 1);
+}

@@ -119,7 +119,7 @@ pub(super) fn do_and_die(registry: &Registry, action: &str, step: u32) {
 }
 
 /// Runs a child that dies after `step`. Whether it did.
-fn died(registry: &Registry, what: &str, step: u32) -> bool {
+pub(super) fn died(registry: &Registry, what: &str, step: u32) -> bool {
     let output = child_of(registry.root(), what, step)
         .output()
         .expect("a child");
@@ -171,7 +171,7 @@ fn a_death_at_any_step_leaves_the_old_or_the_new() {
 }
 
 /// A change of many pages, with steps in its middle.
-fn one_change(inside: &mut crate::Entered<'_>) {
+pub(super) fn one_change(inside: &mut crate::Entered<'_>) {
     inside
         .write::<Board<'_>, _>("board", |heap, board| {
             board.count += 1;
@@ -191,7 +191,7 @@ fn one_change(inside: &mut crate::Entered<'_>) {
 }
 
 /// The number of changes, of which all have to be whole.
-fn changes(board: &Board<'_>) -> u64 {
+pub(super) fn changes(board: &Board<'_>) -> u64 {
     assert_eq!(board.row.len(), ROW);
     assert!(board.row.iter().all(|place| *place == board.count));
     assert_eq!(board.names.len() as u64, board.count);

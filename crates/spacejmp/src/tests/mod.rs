@@ -6,6 +6,7 @@
 mod deaths;
 mod faults;
 mod model;
+mod robust;
 mod sharing;
 
 use crate::{Access, Registry, SegMap, SegStr, SegVec, Space, seg_struct};
@@ -101,6 +102,7 @@ fn child() {
     let registry = Registry::open(root).expect("a registry");
     match what.split_once(' ').unwrap_or((&what, "")) {
         ("dies", action) => deaths::do_and_die(&registry, action, step.unwrap_or(0)),
+        ("robust", role) => robust::child(&registry, role, step.unwrap_or(0)),
         ("changes", _) => deaths::change_for_ever(&registry),
         (sharer, _) => sharing::child(&registry, sharer),
     }
