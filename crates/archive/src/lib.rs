@@ -36,7 +36,8 @@ mod prune;
 
 pub use error::ArchiveError;
 pub use manifest::{
-    ArchivedHash, ArchivedTable, Consistency, MANIFEST_FORMAT, Manifest, PackRef, archive_id,
+    ArchivedDurability, ArchivedHash, ArchivedTable, Consistency, MANIFEST_FORMAT, Manifest,
+    PackRef, archive_id,
 };
 pub use pack::{ArchivedObject, PACK_BYTES_MAX, PackBuilder, Records, records};
 pub use place::{Place, WrittenPack};

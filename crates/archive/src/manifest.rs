@@ -4,6 +4,7 @@
 //! bytes of the object behind `manifest`.
 
 use crate::error::ArchiveError;
+use core::fmt;
 use pluvio_units::{ClusterId, HashKind, ObjectVersion};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -11,9 +12,12 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::Path;
 
-/// The latest format of manifests that this program reads; it reads all from 1 on. It writes 1
-/// where that can say all.
-pub const MANIFEST_FORMAT: u32 = 2;
+/// The latest format of manifests that this program reads; it reads all from 1 on. It writes the
+/// earliest one that can say all.
+pub const MANIFEST_FORMAT: u32 = 3;
+/// The first format of manifests that knows durabilities of tables. Programs before it would
+/// restore such tables as the cluster's settings say, so they are to refuse the archive.
+const FORMAT_DURABILITIES: u32 = 3;
 
 /// How the objects of an archive belong together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -64,6 +68,25 @@ impl From<ArchivedHash> for HashKind {
     }
 }
 
+/// How a table that had a durability of its own was kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ArchivedDurability {
+    /// Replicas of its objects.
+    pub replicas: u32,
+    /// Whether its writes were acknowledged only when their replicas were on their devices.
+    pub synced: bool,
+}
+
+impl fmt::Display for ArchivedDurability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = if self.synced { "synced" } else { "buffered" };
+        match self.replicas {
+            1 => write!(f, "{word}, 1 replica"),
+            replicas => write!(f, "{word}, {replicas} replicas"),
+        }
+    }
+}
+
 /// Names a pack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PackRef {
@@ -82,6 +105,9 @@ pub struct ArchivedTable {
     pub name: String,
     /// How it hashes keys.
     pub hash: ArchivedHash,
+    /// How it was kept; `None`: as the cluster's settings said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durability: Option<ArchivedDurability>,
     /// Objects.
     pub objects: u64,
     /// Bytes of keys and values.
@@ -146,6 +172,14 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 }
 
 impl Manifest {
+    /// The earliest format that can say all of it.
+    fn format(&self) -> u32 {
+        match self.tables.iter().any(|table| table.durability.is_some()) {
+            true => FORMAT_DURABILITIES,
+            false => self.consistency.format(),
+        }
+    }
+
     /// The bytes of its file.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -153,7 +187,7 @@ impl Manifest {
         let sha256 = sha256(text.as_bytes());
         let manifest = RawValue::from_string(text).expect("it is JSON");
         let file = File {
-            pluvio_archive: self.consistency.format(),
+            pluvio_archive: self.format(),
             sha256,
             manifest: &manifest,
         };

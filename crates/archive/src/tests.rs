@@ -38,6 +38,7 @@ fn manifest(packs: Vec<PackRef>) -> Manifest {
         tables: vec![ArchivedTable {
             name: "t".to_owned(),
             hash: ArchivedHash::Slots,
+            durability: None,
             objects: 1,
             bytes: 2,
             newest_version: ObjectVersion(7),
@@ -126,7 +127,7 @@ fn a_prune_that_cannot_read_what_stays_removes_nothing() {
     age_packs(directory.path());
     let path = directory.path().join(format!("archives/{}.json", new.id));
     for (bytes, is_future) in [
-        (&b"{\"pluvio_archive\":3,\"else\":[]}"[..], true),
+        (&b"{\"pluvio_archive\":4,\"else\":[]}"[..], true),
         (b"{\"pluvio_archive\":1", false),
     ] {
         fs::write(&path, bytes).unwrap();
@@ -372,4 +373,27 @@ proptest! {
         let _either = read(&bytes);
         let _either = Manifest::from_bytes(path(), &bytes);
     }
+}
+
+#[test]
+fn a_manifest_tells_durabilities_and_only_then_needs_a_later_program() {
+    let path = Path::new("x.json");
+    let format = |bytes: &[u8]| {
+        let front: serde_json::Value = serde_json::from_slice(bytes).unwrap();
+        front["pluvio_archive"].as_u64().unwrap()
+    };
+    let mut made = manifest(Vec::new());
+    let plain = made.to_bytes();
+    assert_eq!(format(&plain), 1, "earlier programs read it");
+    assert!(!String::from_utf8_lossy(&plain).contains("durability"));
+    assert_eq!(Manifest::from_bytes(path, &plain).unwrap(), made);
+    made.consistency = Consistency::OneMoment;
+    assert_eq!(format(&made.to_bytes()), 2);
+    made.tables[0].durability = Some(ArchivedDurability {
+        replicas: 3,
+        synced: true,
+    });
+    let bytes = made.to_bytes();
+    assert_eq!(format(&bytes), u64::from(MANIFEST_FORMAT));
+    assert_eq!(Manifest::from_bytes(path, &bytes).unwrap(), made);
 }

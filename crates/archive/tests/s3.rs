@@ -72,6 +72,7 @@ fn manifest(began_ms: u64, packs: Vec<PackRef>) -> Manifest {
         tables: vec![ArchivedTable {
             name: "t".to_owned(),
             hash: ArchivedHash::Slots,
+            durability: None,
             objects: 1,
             bytes: 2,
             newest_version: ObjectVersion(7),

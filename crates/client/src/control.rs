@@ -36,6 +36,9 @@ pub struct TableOptions {
     /// In how many replicas its objects are kept, and when a write is acknowledged. Usual: as the
     /// cluster's settings say, also when they change. It never has another one.
     pub durability: DurabilityWish,
+    /// How it hashes its keys. `None`: by slots if it is a table of the Redis port, `redis:` and a
+    /// number, and otherwise in the usual way.
+    pub hash: Option<HashKind>,
 }
 
 impl Client {
@@ -61,8 +64,11 @@ impl Client {
         span: Option<u32>,
         hash: HashKind,
     ) -> Result<Table, ClientError> {
-        self.create_table_within((name, span), hash, TableOptions::default())
-            .await
+        let options = TableOptions {
+            hash: Some(hash),
+            ..TableOptions::default()
+        };
+        self.create_table_with(name, span, options).await
     }
 
     /// [`Client::create_table`], with a quota. A table that exists keeps its own, or its having
@@ -94,21 +100,11 @@ impl Client {
         span: Option<u32>,
         options: TableOptions,
     ) -> Result<Table, ClientError> {
-        self.create_table_within((name, span), hash_kind_of(name), options)
-            .await
-    }
-
-    async fn create_table_within(
-        &self,
-        (name, span): (&str, Option<u32>),
-        hash: HashKind,
-        options: TableOptions,
-    ) -> Result<Table, ClientError> {
         check_table_name(name).map_err(ClientError::from_final)?;
         let request = CreateTable {
             name: name.to_owned(),
             span,
-            hash,
+            hash: options.hash.unwrap_or_else(|| hash_kind_of(name)),
             quota: options.quota,
             durability: options.durability,
         };

@@ -108,7 +108,13 @@ pub struct LocalOptions {
     pub stamps: bool,
     /// How long a server's tablets may take to move after SIGTERM; as by itself when `None`.
     pub drain_timeout: Option<Duration>,
+    /// Whether each server has a second data directory, [`SECOND_DIRECTORY`] in its first one. It
+    /// starts without it where that is missing.
+    pub second_directory: bool,
 }
+
+/// The second data directory of a server, in its first one.
+pub const SECOND_DIRECTORY: &str = "second";
 
 /// Where a child runs, when that is not simply here.
 #[derive(Clone, Debug)]
@@ -151,6 +157,7 @@ impl LocalOptions {
             start_limit: Some(START_LIMIT),
             stamps: false,
             drain_timeout: None,
+            second_directory: false,
         }
     }
 
@@ -684,7 +691,12 @@ impl LocalCluster {
             listen = listen.and(&ring);
         }
         let mut arguments = self.common_arguments("server", &listen.0, index + 1);
-        arguments.extend(["--data".into(), data.into()]);
+        arguments.extend(["--data".into(), data.clone().into()]);
+        if options.second_directory {
+            let second = data.join(SECOND_DIRECTORY);
+            arguments.extend(["--data".into(), second.into()]);
+            arguments.extend(["--missing-data".into(), "leave-out".into()]);
+        }
         let port = |first: u16, taken: &[u16]| match first {
             // A free one that was taken once is kept, so that clients find a respawned server.
             0 => taken[index],

@@ -20,7 +20,7 @@ pub mod stamps;
 pub mod temporary;
 
 pub use announcement::{Announcement, Role};
-pub use cluster::{Change, Home, LocalCluster, LocalOptions, Which};
+pub use cluster::{Change, Home, LocalCluster, LocalOptions, SECOND_DIRECTORY, Which};
 pub use options::{Durability, METADATA_PASSWORD, MetadataLogin, REDIS_PASSWORD, SERVERS_MAX};
 pub use program::Program;
 

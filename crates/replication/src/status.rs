@@ -17,6 +17,8 @@ pub struct ReplicationStatus {
     pub segments_under_replicated: u64,
     /// Replicas wanted of each segment at this moment: 1 while the only server is its own backup.
     pub replicas_wanted: u32,
+    /// Replicas wanted of all segments together, each as its log says.
+    pub replicas_of_segments: u64,
     /// Whether replicas of all heads are on their devices when they answer.
     pub synced: bool,
     /// Replicas needed for an acknowledgement at this moment.
@@ -47,6 +49,7 @@ impl ReplicationStatus {
         self.segments += other.segments;
         self.segments_under_replicated += other.segments_under_replicated;
         self.replicas_wanted = other.replicas_wanted;
+        self.replicas_of_segments += other.replicas_of_segments;
         self.synced = other.synced;
         self.replicas_needed = other.replicas_needed;
         self.backups_up = other.backups_up;

@@ -108,7 +108,7 @@ impl Native {
     /// One transaction.
     pub async fn deal(&mut self, deal: Deal) {
         let begun = self.journal.begin_deed(self.number, deal);
-        let did = match by_library(&self.client, &self.table, deal).await {
+        let did = match by_library(&self.client, &self.tables[0], deal).await {
             Ok(did) => did,
             Err(error) => {
                 self.failed(&error);

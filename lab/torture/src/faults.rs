@@ -31,11 +31,14 @@ pub enum Fault {
     Leave,
     /// A tablet is cut in two, or goes to another server.
     Move,
+    /// One of the two data directories of a server is gone for up to 15 s. It is there again when
+    /// the server is started again, which gets SIGKILL for that.
+    Device,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Kill,
         Self::Stop,
         Self::Coordinator,
@@ -44,6 +47,7 @@ impl Fault {
         Self::Flip,
         Self::Leave,
         Self::Move,
+        Self::Device,
     ];
 
     /// Its name, as in `--faults`.
@@ -57,6 +61,7 @@ impl Fault {
             Self::Flip => "flip",
             Self::Leave => "leave",
             Self::Move => "move",
+            Self::Device => "device",
         }
     }
 
@@ -65,8 +70,8 @@ impl Fault {
         match self {
             Self::Kill => 5,
             Self::Stop => 4,
-            Self::Coordinator | Self::Disk => 2,
-            Self::Cut | Self::Move => 4,
+            Self::Coordinator | Self::Disk | Self::Move | Self::Device => 2,
+            Self::Cut => 4,
             Self::Flip | Self::Leave => 3,
         }
     }
@@ -82,6 +87,8 @@ impl Fault {
             Self::Coordinator => draw.millis(0, 4_000),
             Self::Cut if draw.percent(30) => draw.millis(200, 900),
             Self::Cut | Self::Disk => draw.millis(1_500, 8_000),
+            // A server notices by itself within some seconds.
+            Self::Device => draw.millis(3_000, 15_000),
             // Of those that are killed on the way: so long after SIGTERM.
             Self::Leave => draw.millis(20, 1_500),
             Self::Flip | Self::Move => Duration::ZERO,

@@ -8,6 +8,7 @@
 
 use super::draw::Draw;
 use super::several::{self, Shared};
+use super::tables;
 use pluvio_env::{Clock, Moment};
 use pluvio_sim::check::transfers::{Deed, Did};
 use pluvio_sim::check::{Check, Violation};
@@ -19,8 +20,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Keys in use at a time.
+/// Keys in use at a time that all clients know.
 const KEYS: usize = 32;
+/// Keys of other durabilities beside them.
+const OTHER_KEYS: usize = 24;
 /// One key of this many is a counter.
 const COUNTER_EVERY: usize = 4;
 /// One counter of this number counts bytes.
@@ -61,6 +64,8 @@ pub struct Pages {
     /// The keys of each group of transactions.
     pub groups: Vec<Vec<Shared>>,
     groups_used: Vec<Group>,
+    /// One of keys in all tables.
+    group_of_all: Option<Group>,
     tokens_made: u64,
     keys: Vec<Active>,
     keys_made: u64,
@@ -112,6 +117,8 @@ pub struct Subject {
     pub is_length: bool,
     /// Its bytes.
     pub key: Vec<u8>,
+    /// The number of its table.
+    pub table: usize,
 }
 
 /// The shared journal. Cheap to clone.
@@ -159,6 +166,14 @@ impl Journal {
     /// meet.
     pub fn pick(&self, draw: &mut Draw) -> Subject {
         self.pages().pick(draw)
+    }
+
+    /// A key of any table.
+    pub fn pick_of_all(&self, draw: &mut Draw) -> Subject {
+        match draw.percent(60) {
+            true => self.pages().pick(draw),
+            false => self.pages().pick_other(draw),
+        }
     }
 
     /// A number for a value, used once.
@@ -237,6 +252,14 @@ impl Journal {
         self.pages().pick_several(draw)
     }
 
+    /// The same, at times with keys in all tables.
+    pub fn pick_several_of_all(&self, draw: &mut Draw) -> Vec<Shared> {
+        match draw.percent(50) {
+            true => self.pages().pick_several(draw),
+            false => self.pages().pick_of_all_tables(draw),
+        }
+    }
+
     /// A number for a write of a transaction, used once.
     pub fn token(&self) -> u64 {
         let mut pages = self.pages();
@@ -293,17 +316,31 @@ impl Journal {
     }
 }
 
+/// The number of the table in which the keys lie that are in use at this place, one after the other.
+fn table_of_place(at: usize) -> usize {
+    let other = at.checked_sub(KEYS);
+    other.map_or(0, |other| 1 + other % (tables::NAMES.len() - 1))
+}
+
 impl Pages {
     fn pick(&mut self, draw: &mut Draw) -> Subject {
-        while self.keys.len() < KEYS {
-            let new = self.new_key(self.keys.len(), draw);
-            self.keys.push(new);
-        }
         let at = match draw.percent(34) {
             // Hot ones are spread over both kinds.
             true => draw.place(KEYS / 4),
             false => draw.place(KEYS),
         };
+        self.subject(at, draw)
+    }
+
+    fn pick_other(&mut self, draw: &mut Draw) -> Subject {
+        self.subject(KEYS + draw.place(OTHER_KEYS), draw)
+    }
+
+    fn subject(&mut self, at: usize, draw: &mut Draw) -> Subject {
+        while self.keys.len() < KEYS + OTHER_KEYS {
+            let new = self.new_key(self.keys.len(), draw);
+            self.keys.push(new);
+        }
         if self.keys[at].left == 0 {
             self.keys[at] = self.new_key(at, draw);
         }
@@ -320,12 +357,13 @@ impl Pages {
             kind,
             is_length,
             key: self.material.history.of(id).name.clone().into_bytes(),
+            table: table_of_place(at),
         }
     }
 
     fn pick_several(&mut self, draw: &mut Draw) -> Vec<Shared> {
         while self.groups_used.len() < several::GROUPS {
-            let new = self.new_group(draw);
+            let new = self.new_group(draw, false);
             self.groups_used.push(new);
         }
         let first = draw.place(several::GROUPS);
@@ -336,7 +374,7 @@ impl Pages {
                 continue;
             }
             if self.groups_used[at].left == 0 {
-                self.groups_used[at] = self.new_group(draw);
+                self.groups_used[at] = self.new_group(draw, false);
             }
             let group = &mut self.groups_used[at];
             group.left -= 1;
@@ -345,18 +383,32 @@ impl Pages {
         keys
     }
 
-    /// The next group, for operations from now on.
-    fn new_group(&mut self, draw: &mut Draw) -> Group {
+    fn pick_of_all_tables(&mut self, draw: &mut Draw) -> Vec<Shared> {
+        let used = self.group_of_all.filter(|group| group.left > 0);
+        let mut group = used.unwrap_or_else(|| self.new_group(draw, true));
+        group.left -= 1;
+        self.group_of_all = Some(group);
+        self.groups[group.number].clone()
+    }
+
+    /// The next group, for operations from now on. Its keys lie in one table, or in all.
+    fn new_group(&mut self, draw: &mut Draw, of_all: bool) -> Group {
         let number = self.groups.len();
         let keys = several::GROUP
             .iter()
             .enumerate()
             .map(|(at, (holds, letter))| {
-                let name = format!("{letter}-{number:06}-{at}");
+                let table = if of_all { at % tables::NAMES.len() } else { 0 };
+                let name = format!("{letter}-{number:06}-{at}{}", tables::suffix(table));
                 let key = name.clone().into_bytes();
                 let id = self.material.transactions.key(name, *holds);
                 let holds = *holds;
-                Shared { id, holds, key }
+                Shared {
+                    id,
+                    holds,
+                    key,
+                    table,
+                }
             });
         let keys = keys.collect();
         self.groups.push(keys);
@@ -376,11 +428,10 @@ impl Pages {
             (true, false) => ('c', KeyKind::Counter),
             (false, false) => ('r', KeyKind::Register),
         };
+        let suffix = tables::suffix(table_of_place(at));
+        let name = format!("{letter}-{:07}{suffix}", self.keys_made);
         Active {
-            id: self
-                .material
-                .history
-                .key(format!("{letter}-{:07}", self.keys_made), kind),
+            id: self.material.history.key(name, kind),
             kind,
             is_length,
             left: OPERATIONS_MIN + draw.below(OPERATIONS_MAX - OPERATIONS_MIN + 1),

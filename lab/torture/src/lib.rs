@@ -10,7 +10,8 @@
 //! - `journal`: their operations;
 //! - `report`: the judgement;
 //! - `evidence`: where it is kept;
-//! - `lines`: histories as files.
+//! - `lines`: histories as files;
+//! - `tables`: what they work on.
 
 use clap::Args;
 use disks::Disks;
@@ -29,9 +30,9 @@ use pluvio_console::output::{bar, say, spinner};
 use pluvio_console::session::Session;
 use pluvio_console::tls::TlsArgs;
 use pluvio_env::{Clock, Env};
-use pluvio_local::{LocalCluster, LocalOptions, Program, temporary};
+use pluvio_local::{LocalCluster, LocalOptions, Program, SECOND_DIRECTORY, temporary};
 use pluvio_sim::check::{Check, Violation};
-use pluvio_units::{CoreId, HashKind, Size};
+use pluvio_units::{CoreId, Size};
 use redis::Redis;
 use report::Report;
 use slots::Slots;
@@ -58,9 +59,8 @@ mod redis;
 mod report;
 mod several;
 mod slots;
+mod tables;
 
-/// The table of all keys: database 0 of the Redis port, so that both kinds of clients meet.
-const TABLE: &str = "redis:0";
 /// Coordinators: one leads, the other takes over.
 const COORDINATORS: u32 = 2;
 /// Longest pause of a client between two steps. It bounds the length of the history: twelve clients
@@ -291,10 +291,18 @@ async fn torment(
         homes: run.machine.links.as_ref().map(Links::homes),
         rings,
         drain_timeout: Some(nemesis::DRAIN_LIMIT),
+        second_directory: torture.faults.has(Fault::Device),
         log: Some(log.unwrap_or_else(|| "info".to_owned())),
         log_format,
         ..LocalOptions::for_a_while(torture.servers, torture.replicas, torture.memory, &run.data)
     };
+    if torture.faults.has(Fault::Device) {
+        for folder in &run.machine.folders {
+            let second = folder.join(SECOND_DIRECTORY);
+            let made = fs::create_dir_all(&second);
+            made.map_err(|error| Failure::new(format!("{}: {error}", second.display())))?;
+        }
+    }
     let cluster = LocalCluster::start(env.clone(), program, options).await?;
     let journal = Journal::new(env.clock.clone());
     let mut nemesis = Nemesis::new(
@@ -358,9 +366,8 @@ async fn phases(
     };
     let sessions = (0..run.torture.clients).map(|number| cluster.session(patience(number)));
     let sessions: Vec<Session> = sessions.collect();
-    // As the Redis ports make it: cluster clients need slots.
-    let kind = HashKind::Slots;
-    let table = last.client.create_table_hashed(TABLE, None, kind).await?;
+    let durabilities = tables::durabilities(run.torture.replicas, &run.torture.faults);
+    let tables = tables::make(&last.client, durabilities).await?;
     let clients = Clients::start(run.seed, journal, &sessions, &ports).await?;
     let length = Duration::from_secs_f64(run.torture.minutes * 60.0);
     let progress = bar(length.as_secs(), "torture (s)", false);
@@ -387,7 +394,7 @@ async fn phases(
         env,
         journal,
         session: &last,
-        table: &table,
+        tables: &tables,
         seed: run.seed,
         progress: &progress,
     };
@@ -504,7 +511,7 @@ impl Clients {
                 0 => Worker::Native(Native {
                     journal: journal.clone(),
                     client: session.client.clone(),
-                    table: session.client.table(TABLE).await?,
+                    tables: tables::open(&session.client).await?,
                     number,
                     draw,
                     versions: BTreeMap::new(),
@@ -556,7 +563,7 @@ struct Readers<'a> {
     env: &'a Env,
     journal: &'a Journal,
     session: &'a Session,
-    table: &'a Table,
+    tables: &'a [Table],
     seed: u64,
     progress: &'a ProgressBar,
 }
@@ -574,6 +581,7 @@ impl Readers<'_> {
                 kind: key.kind,
                 is_length: key.name.starts_with(journal::LENGTH),
                 key: key.name.clone().into_bytes(),
+                table: tables::of_key(&key.name),
             })
             .collect()
         };
@@ -584,7 +592,7 @@ impl Readers<'_> {
             let mut native = Native {
                 journal: self.journal.clone(),
                 client: self.session.client.clone(),
-                table: self.table.clone(),
+                tables: self.tables.to_vec(),
                 number,
                 draw: Draw::new(self.seed, "last", u64::from(number)),
                 versions: BTreeMap::new(),
@@ -610,7 +618,7 @@ impl Readers<'_> {
         }
         let number = u16::MAX - round * 100;
         let begun = self.journal.begin_deed(number, None);
-        match bank::by_library(&self.session.client, self.table, None).await {
+        match bank::by_library(&self.session.client, &self.tables[0], None).await {
             Ok(did) => self.journal.end_deed("last transaction", begun, did),
             Err(error) => report.violations.push(Violation {
                 check: Check::Progress,
@@ -630,7 +638,7 @@ impl Readers<'_> {
         for keys in groups {
             let names = keys.iter().map(|key| String::from_utf8_lossy(&key.key));
             let names = names.collect::<Vec<_>>().join(", ");
-            let place = (&self.session.client, self.table);
+            let place = (&self.session.client, self.tables);
             let read = several::read_all(self.journal, place, number, keys);
             if let Err(error) = read.await {
                 let message = format!("{names} cannot be read from a healthy cluster: {error}");

@@ -26,8 +26,8 @@ pub struct Native {
     pub journal: Journal,
     /// The library.
     pub client: Client,
-    /// The table of all keys.
-    pub table: Table,
+    /// The tables, in their order.
+    pub tables: Vec<Table>,
     /// Names it in the history.
     pub number: u16,
     /// Its dice.
@@ -47,7 +47,7 @@ impl Native {
             self.step_of_several().await;
             return;
         }
-        let subject = self.journal.pick(&mut self.draw);
+        let subject = self.journal.pick_of_all(&mut self.draw);
         let dice = self.draw.below(100);
         match (subject.kind, dice) {
             (_, 0..30) => drop(self.read(&subject).await),
@@ -69,13 +69,17 @@ impl Native {
         }
     }
 
+    fn table_of(&self, subject: &Subject) -> &Table {
+        &self.tables[subject.table]
+    }
+
     /// Reads an object.
     ///
     /// # Errors
     /// It could not be read in time.
     pub async fn read(&mut self, subject: &Subject) -> Result<(), ClientError> {
         let begun = self.begin(subject, Action::Read);
-        let result = self.client.read(&self.table, &subject.key).await;
+        let result = self.client.read(self.table_of(subject), &subject.key).await;
         let error = result.as_ref().err().cloned();
         let outcome = self.found(subject, result);
         self.end("read", subject.id, begun, outcome);
@@ -91,9 +95,12 @@ impl Native {
                 condition: condition.map(Condition::version),
             },
         );
-        let written = self
-            .client
-            .write_if(&self.table, &subject.key, value, rules(condition));
+        let written = self.client.write_if(
+            self.table_of(subject),
+            &subject.key,
+            value,
+            rules(condition),
+        );
         let outcome = match written.await {
             Ok(reply) => Outcome::Wrote {
                 version: reply.version.0,
@@ -120,7 +127,7 @@ impl Native {
         );
         let deleted = self
             .client
-            .delete_if(&self.table, &subject.key, rules(condition));
+            .delete_if(self.table_of(subject), &subject.key, rules(condition));
         let outcome = match deleted.await {
             Ok(reply) => Outcome::Deleted {
                 version: reply.deleted.0,
@@ -139,9 +146,9 @@ impl Native {
                 condition: None,
             },
         );
-        let added = self
-            .client
-            .increment(&self.table, &subject.key, Number::Integer(by));
+        let added =
+            self.client
+                .increment(self.table_of(subject), &subject.key, Number::Integer(by));
         let outcome = match added.await {
             Ok(reply) => match reply.value {
                 Number::Integer(sum) => Outcome::Added {
@@ -162,7 +169,9 @@ impl Native {
     async fn append(&mut self, subject: &Subject) {
         let bytes = appendix(&mut self.draw);
         let begun = self.begin(subject, appends(bytes));
-        let appended = self.client.append(&self.table, &subject.key, bytes);
+        let appended = self
+            .client
+            .append(self.table_of(subject), &subject.key, bytes);
         let outcome = match appended.await {
             Ok(reply) => Outcome::Added {
                 version: reply.version.0,
@@ -177,7 +186,9 @@ impl Native {
         let (value, content) = new_value(&self.journal, &mut self.draw);
         let condition = None;
         let begun = self.begin(subject, Action::Write { content, condition });
-        let swapped = self.client.get_and_set(&self.table, &subject.key, value);
+        let swapped = self
+            .client
+            .get_and_set(self.table_of(subject), &subject.key, value);
         let outcome = match swapped.await {
             Ok(old) => replaced(old),
             Err(error) => self.failed(&error),
@@ -187,7 +198,9 @@ impl Native {
 
     async fn get_and_delete(&mut self, subject: &Subject) {
         let begun = self.begin(subject, Action::Delete { condition: None });
-        let deleted = self.client.get_and_delete(&self.table, &subject.key);
+        let deleted = self
+            .client
+            .get_and_delete(self.table_of(subject), &subject.key);
         let outcome = match deleted.await {
             Ok(None) => Outcome::Deleted { version: 0 },
             Ok(old) => replaced(old),
@@ -204,7 +217,7 @@ impl Native {
             .collect();
         let keys: Vec<_> = subjects
             .iter()
-            .map(|s| Key::new(&self.table, &s.key))
+            .map(|s| Key::new(self.table_of(s), &s.key))
             .collect();
         let results = self.client.multi_read(&keys).await;
         for ((subject, begun), result) in subjects.iter().zip(begun).zip(results) {
@@ -215,7 +228,7 @@ impl Native {
 
     async fn multi_write(&mut self, first: Subject) {
         let subjects = self.several(first, true);
-        let table = self.table.clone();
+        let tables = self.tables.clone();
         let (mut begun, mut objects) = (Vec::new(), Vec::new());
         for subject in &subjects {
             let (value, content) = new_value(&self.journal, &mut self.draw);
@@ -228,7 +241,7 @@ impl Native {
                     condition: condition.map(Condition::version),
                 },
             ));
-            let key = Key::new(&table, &subject.key).rules(rules(condition));
+            let key = Key::new(&tables[subject.table], &subject.key).rules(rules(condition));
             objects.push((key, value));
         }
         let results = self.client.multi_write(&objects).await;
@@ -249,7 +262,7 @@ impl Native {
     fn several(&mut self, first: Subject, only_registers: bool) -> Vec<Subject> {
         let mut all = vec![first];
         for _ in 0..self.draw.below(BATCH_MAX) {
-            let next = self.journal.pick(&mut self.draw);
+            let next = self.journal.pick_of_all(&mut self.draw);
             let fits = !only_registers || next.kind == KeyKind::Register;
             if fits && all.iter().all(|known| known.id != next.id) {
                 all.push(next);

@@ -2,28 +2,29 @@
 //! survive.
 //!
 //! - TORT-4: at most R - 1 servers are away at a time, and every server comes back on its own data.
-//!   A server is away while it is killed, stopped, cut off, has a full disk, or is not back yet. So
-//!   nothing that was acknowledged may be lost, and nothing is forgiven.
+//!   A server is away while it is killed, stopped, cut off, has a full disk, is without a data
+//!   directory, or is not back yet. So nothing that was acknowledged may be lost, and nothing is
+//!   forgiven.
 //! - TORT-5: whatever ended is started again, whether a fault ended it or the cluster expelled it.
 //!   An end that neither explains is a violation.
 
-use super::TABLE;
 use super::disks::{self, Disks};
 use super::draw::Draw;
 use super::faults::{Act, Fault, Schedule};
 use super::journal::Journal;
 use super::links::{Host, Links};
+use super::tables;
 use pluvio_client::{ClientError, ClusterStatus};
 use pluvio_console::failure::Failure;
 use pluvio_console::session::Session;
 use pluvio_env::Clock;
-use pluvio_local::{Change, LocalCluster, Which};
+use pluvio_local::{Change, LocalCluster, SECOND_DIRECTORY, Which};
 use pluvio_units::ServerId;
 use pluvio_wire::{TabletState, WhichTablet};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ enum Standing {
     Up,
     /// Not there, or not ready yet.
     Away,
-    /// Stopped, cut off, or with a full disk.
+    /// Stopped, cut off, with a full disk, or without one of its data directories.
     Hurt,
 }
 
@@ -86,6 +87,8 @@ enum Due {
     Mend(u64),
     /// Give the disk of this server room.
     Free(usize),
+    /// Give this server its second data directory again, and start it again.
+    PlugIn(usize),
     /// Kill a server that leaves: before it is through, or because it does not end.
     Kill { server: usize, late: bool },
 }
@@ -359,8 +362,12 @@ impl Nemesis {
             (Fault::Cut, Some(at)) => self.cut(at, &act)?,
             (Fault::Disk, Some(at)) => self.fill(at, &act)?,
             (Fault::Leave, Some(at)) => self.leave(at, &act),
+            (Fault::Device, Some(at)) => self.unplug(at, &act),
             (Fault::Move, _) => self.move_tablet(&act).await,
-            (Fault::Kill | Fault::Stop | Fault::Cut | Fault::Disk | Fault::Leave, None) => false,
+            (
+                Fault::Kill | Fault::Stop | Fault::Cut | Fault::Disk | Fault::Leave | Fault::Device,
+                None,
+            ) => false,
         };
         if done {
             *self.counts.entry(act.fault).or_default() += 1;
@@ -451,6 +458,18 @@ impl Nemesis {
         true
     }
 
+    /// Takes the second data directory of a server away. Files that are open go on.
+    fn unplug(&mut self, at: usize, act: &Act) -> bool {
+        let (second, away) = second_directory(&self.machine.folders[at]);
+        if std::fs::rename(second, away).is_err() {
+            return false;
+        }
+        self.note_act(&name(Which::Server(at)), "is without a data directory", act);
+        self.later(act.lasts, Due::PlugIn(at));
+        self.servers[at] = Standing::Hurt;
+        true
+    }
+
     /// Asks a server to end in order. It is away from then on.
     fn leave(&mut self, at: usize, act: &Act) -> bool {
         let which = Which::Server(at);
@@ -485,7 +504,8 @@ impl Nemesis {
 
     async fn begin_move(&self, act: &Act) -> Result<Option<String>, ClientError> {
         let client = &self.session.client;
-        let table = client.table(TABLE).await?;
+        let number = usize::try_from(act.shape >> 32).unwrap_or(0) % tables::NAMES.len();
+        let table = client.table(tables::NAMES[number]).await?;
         let tables = client.list_tables().await?;
         let info = tables.into_iter().find(|info| info.id == table.id());
         let tablets = info.map(|info| info.tablets).unwrap_or_default();
@@ -589,6 +609,19 @@ impl Nemesis {
                 self.note(format!("{} is killed while it leaves", name(which)));
                 Ok(())
             }
+            Due::PlugIn(at) => {
+                let which = Which::Server(at);
+                let (second, away) = second_directory(&self.machine.folders[at]);
+                std::fs::rename(away, &second)
+                    .map_err(|error| Failure::new(format!("{}: {error}", second.display())))?;
+                self.note(format!("{} has its data directory again", name(which)));
+                // One that is up, or on its way, may go on without it.
+                if self.cluster.signal(which, Signal::KILL) {
+                    self.leaving.insert(at);
+                    self.servers[at] = Standing::Away;
+                }
+                Ok(())
+            }
             Due::Free(at) => {
                 if let Some(disks) = &self.machine.disks {
                     disks.free(at)?;
@@ -603,6 +636,13 @@ impl Nemesis {
         let at = self.now().as_secs_f64();
         self.events.push(Event { at, text });
     }
+}
+
+/// The second data directory of a server, and where it is while it is away.
+fn second_directory(folder: &Path) -> (PathBuf, PathBuf) {
+    let second = folder.join(SECOND_DIRECTORY);
+    let away = folder.join(format!("{SECOND_DIRECTORY}-away"));
+    (second, away)
 }
 
 fn name(which: Which) -> String {

@@ -12,7 +12,9 @@ mod one_moment;
 use archiver::{Archiver, NotArchived, Pace, Written, on_disk};
 use clap::{Args, Subcommand};
 use look::{list, prune, show, verify};
-use pluvio_archive::{ArchiveError, ArchivedTable, Consistency, Manifest, Place, archive_id};
+use pluvio_archive::{
+    ArchiveError, ArchivedDurability, ArchivedTable, Consistency, Manifest, Place, archive_id,
+};
 use pluvio_client::{ClientError, ErrorKind, FatalKind, TableInfo};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
@@ -160,7 +162,8 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
     };
     archiver.progress.finish_and_clear();
     let none = |failure: Failure| Failure::new(format!("{failure}; there is no new archive"));
-    let (tables, held) = read.map_err(none)?;
+    let (mut tables, held) = read.map_err(none)?;
+    note_durabilities(session, &infos, &mut tables).await?;
     let manifest = Manifest {
         id: archive_id(cluster, began_ms),
         cluster,
@@ -178,6 +181,25 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
     put_manifest(session, &archiver.place, &manifest).await?;
     let took = session.env.clock.now().since(began);
     show(&manifest, "is made", Some((&archiver.written, took)), json)
+}
+
+/// Notes how the tables are kept. `infos` tells it of those that were dropped meanwhile.
+async fn note_durabilities(
+    session: &Session,
+    infos: &[TableInfo],
+    tables: &mut [ArchivedTable],
+) -> Result<(), Failure> {
+    let now = session.client.list_tables().await?;
+    for table in tables {
+        let mut known = now.iter().chain(infos);
+        let class = known.find(|info| info.name == table.name);
+        let class = class.and_then(|info| info.class);
+        table.durability = class.map(|class| ArchivedDurability {
+            replicas: class.replicas,
+            synced: class.synced,
+        });
+    }
+    Ok(())
 }
 
 /// The tables as they are at one moment, and how long writes stood still for it.

@@ -102,6 +102,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         start_limit: None,
         stamps: false,
         drain_timeout: Some(dev.drain_timeout),
+        second_directory: false,
     }
 }
 

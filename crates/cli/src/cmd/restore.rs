@@ -1,7 +1,8 @@
 //! `pluvio restore`: the objects of an archive into a cluster of any size.
 //!
 //! 1. All of the archive is read and compared with its checksums.
-//! 2. The tables must be empty, or not there, unless it is asked to write over objects.
+//! 2. The tables must be empty, or not there, unless it is asked to write over objects. Those that
+//!    are not there are made with the durability that they had.
 //! 3. The objects are written, with the versions that they had, or higher ones where the cluster
 //!    would give these; their deadlines stay where they are.
 //! 4. The tables are read back, and compared with the archive.
@@ -17,11 +18,14 @@ use crate::ingest::write::{Options, Summary, write_all};
 use bytes::Bytes;
 use clap::Args;
 use indicatif::ProgressBar;
-use pluvio_archive::{ArchivedTable, Manifest, Place, records};
-use pluvio_client::{Change, Client, Mutation, Operation, Table, Transacted, TransactionStep};
+use pluvio_archive::{ArchivedDurability, ArchivedTable, Manifest, Place, records};
+use pluvio_client::{
+    Change, Client, ClientError, DurabilityWish, FatalKind, Mutation, Operation, Table,
+    TableOptions, Transacted, TransactionStep,
+};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
-use pluvio_console::output::{bar, number_of, print_json, print_line, time};
+use pluvio_console::output::{bar, number_of, print_json, print_line, say, time};
 use pluvio_console::session::{Session, with_session};
 use pluvio_units::{HashRange, KeyHash, ObjectVersion};
 use serde_json::json;
@@ -49,6 +53,9 @@ pub struct Restore {
     /// stay. Needed after a restore that was cut off
     #[arg(long)]
     overwrite: bool,
+    /// Keep tables that had a durability of their own as this cluster's settings say
+    #[arg(long)]
+    as_cluster: bool,
     /// Batches under way at a time
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
@@ -133,6 +140,7 @@ async fn all(
 ) -> Result<Done, Failure> {
     let client = &session.client;
     let targets = targets(client, restore, manifest).await?;
+    tell_other_durabilities(client, restore, &targets).await?;
     let progress = bar(manifest.objects(), "restoring", false);
     let mut done = Done::default();
     let mut newest = Vec::new();
@@ -157,12 +165,31 @@ async fn targets<'m>(
     restore: &Restore,
     manifest: &'m Manifest,
 ) -> Result<Vec<Target<'m>>, Failure> {
+    let there: BTreeSet<String> = { client.list_tables().await?.into_iter() }
+        .map(|info| info.name)
+        .collect();
+    // Those that may be refused come first.
+    let mut tables: Vec<&ArchivedTable> = manifest.tables.iter().collect();
+    tables.sort_by_key(|archived| archived.durability.is_none());
     let mut targets = Vec::new();
-    for archived in &manifest.tables {
+    for archived in tables {
         let hash = archived.hash.into();
+        let durability = match (restore.as_cluster, there.contains(&archived.name)) {
+            (false, false) => archived.durability,
+            (true, _) | (_, true) => None,
+        };
+        let options = TableOptions {
+            hash: Some(hash),
+            durability: durability.map_or_else(DurabilityWish::default, |had| DurabilityWish {
+                replicas: Some(had.replicas),
+                synced: Some(had.synced),
+            }),
+            ..TableOptions::default()
+        };
         let table = client
-            .create_table_hashed(&archived.name, None, hash)
-            .await?;
+            .create_table_with(&archived.name, None, options)
+            .await
+            .map_err(|error| as_cluster_helps(&archived.name, durability, error))?;
         if table.hash_kind() != hash {
             return Err(Failure::new(format!(
                 "table {:?} is there and hashes its keys in another way; drop it, and run the command again",
@@ -184,6 +211,57 @@ async fn targets<'m>(
         });
     }
     Ok(targets)
+}
+
+/// The failure of making a table, with what may help.
+fn as_cluster_helps(
+    name: &str,
+    durability: Option<ArchivedDurability>,
+    error: ClientError,
+) -> Failure {
+    let is_refused = matches!(
+        error.fatal_kind(),
+        Some(FatalKind::Other | FatalKind::WrongVersion)
+    );
+    match durability.filter(|_| is_refused) {
+        None => error.into(),
+        Some(had) => Failure::new(format!(
+            "table {name:?} had a durability of its own ({had}), which this cluster cannot give: {error}. No object was written. Change the cluster's settings, or use --as-cluster to keep such tables as they say"
+        )),
+    }
+}
+
+/// Says which tables were there already and are kept in another way than they were.
+async fn tell_other_durabilities(
+    client: &Client,
+    restore: &Restore,
+    targets: &[Target<'_>],
+) -> Result<(), Failure> {
+    if restore.as_cluster {
+        return Ok(());
+    }
+    let infos = client.list_tables().await?;
+    for target in targets {
+        let info = infos.iter().find(|info| info.id == target.table.id());
+        let has = info.and_then(|info| info.class);
+        let has = has.map(|class| ArchivedDurability {
+            replicas: class.replicas,
+            synced: class.synced,
+        });
+        let had = target.archived.durability;
+        if has != had {
+            let text = |one: Option<ArchivedDurability>| {
+                one.map_or_else(|| "as the cluster".to_owned(), |one| one.to_string())
+            };
+            say(format_args!(
+                "table {:?} is there and keeps its durability ({}); in the archive it is {}",
+                target.archived.name,
+                text(has),
+                text(had)
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Writes a table, and reads back one that was empty.

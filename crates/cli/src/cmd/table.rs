@@ -188,6 +188,7 @@ async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
                 )));
             }
             let options = TableOptions {
+                hash: None,
                 quota: wish,
                 durability,
             };

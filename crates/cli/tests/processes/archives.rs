@@ -167,7 +167,7 @@ fn refused(cluster: &Cluster, place: &Path) {
     for (bytes, word) in [
         (&whole[..whole.len() / 2], "damaged"),
         (b"{\"name\":\"x\"}", "no manifest of an archive"),
-        (b"{\"pluvio_archive\":3,\"else\":[]}", "its format is 3"),
+        (b"{\"pluvio_archive\":4,\"else\":[]}", "its format is 4"),
     ] {
         fs::write(&path, bytes).unwrap();
         for arguments in [

@@ -3,6 +3,7 @@
 
 use crate::support::native::native;
 use crate::support::{Reply, Setup, wait_for};
+use std::fs;
 
 /// The table of database 0.
 const TABLE: &str = "redis:0";
@@ -75,4 +76,63 @@ fn a_table_keeps_more_replicas_than_its_cluster_and_says_so() {
     }
     let mut redis = cluster.connect(0);
     assert_eq!(redis.call(&["GET", "new"]), Reply::bulk("value"));
+}
+
+fn durability(cluster: &crate::support::cluster::Cluster, table: &str) -> serde_json::Value {
+    let shown = cluster.run(["table", "show", table, "--json"]).json();
+    shown["durability"].clone()
+}
+
+#[test]
+fn a_restored_table_is_kept_as_it_was_or_the_restore_says_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let made = Setup::servers(2).replicas(1).start();
+    let create = ["table", "create", "ledger", "--durability", "synced"];
+    made.run(create).ok();
+    made.run(["table", "create", "plain"]).ok();
+    for table in ["ledger", "plain"] {
+        made.run(["put", table, "key", "value"]).ok();
+    }
+    let had = durability(&made, "ledger");
+    let archive = made.run(["backup", place, "--json"]).json();
+    let tables = archive["tables"].as_array().unwrap();
+    let of = |name: &str| tables.iter().find(|table| table["name"] == name).unwrap();
+    assert_eq!(of("ledger")["durability"]["replicas"], 1, "{archive}");
+    assert_eq!(of("ledger")["durability"]["synced"], true, "{archive}");
+    assert!(of("plain")["durability"].is_null(), "{archive}");
+    // An earlier program refuses the archive instead of forgetting that.
+    let path = format!(
+        "{place}/archives/{}.json",
+        archive["archive"].as_str().unwrap()
+    );
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.starts_with("{\"pluvio_archive\":3,"), "{text}");
+
+    // A table that is there stays what it is, and that is said.
+    made.run(["table", "drop", "ledger"]).ok();
+    made.run(["table", "create", "ledger"]).ok();
+    let restored = made.run(["restore", place, "--table", "ledger"]).ok();
+    assert!(restored.stderr.contains("keeps its durability"));
+    assert!(durability(&made, "ledger").is_null());
+    made.run(["table", "drop", "ledger"]).ok();
+    made.run(["restore", place, "--table", "ledger"]).ok();
+    assert_eq!(durability(&made, "ledger"), had);
+    drop(made);
+
+    // Two buffered replicas compare with no single synced one.
+    let other = Setup::servers(3).replicas(2).start();
+    let refused = other.run(["restore", place]);
+    refused.fails(1, &["ledger", "No object was written", "--as-cluster"]);
+    let list = other.run(["table", "list"]).ok().text();
+    assert!(
+        !list.contains("plain"),
+        "the refused table comes first: {list}"
+    );
+    other.run(["restore", place, "--as-cluster"]).ok();
+    for table in ["ledger", "plain"] {
+        let object = other.run(["get", table, "key", "--json"]).json();
+        assert_eq!(object["value"], "value");
+    }
+    assert!(durability(&other, "ledger").is_null());
 }

@@ -117,6 +117,7 @@ impl Machine {
             segments: self.segments.len() as u64,
             segments_under_replicated: incomplete as u64,
             replicas_wanted: self.view.wanted() as u32,
+            replicas_of_segments: (self.segments.len() * self.view.wanted()) as u64,
             synced: self.is_synced(),
             replicas_needed: self.view.needed() as u32,
             backups_up,

@@ -46,7 +46,7 @@ fn a_short_run_holds_and_a_stale_read_in_its_history_is_found() {
     }
     // Two kinds need what not every machine grants; the report says so.
     let possible = report["faults"].as_array().unwrap();
-    for kind in ["kill", "stop", "coordinator", "flip"] {
+    for kind in ["kill", "stop", "coordinator", "flip", "device"] {
         assert!(possible.contains(&kind.into()), "{report}");
     }
     for kind in ["cut", "disk"] {

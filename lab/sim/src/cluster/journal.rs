@@ -362,7 +362,12 @@ impl Journal {
                 let name = format!("{number} {at}");
                 let key = name.clone().into_bytes();
                 let id = pages.transactions.key(name, holds);
-                Shared { id, holds, key }
+                Shared {
+                    id,
+                    holds,
+                    key,
+                    table: at,
+                }
             });
             let keys = keys.collect();
             pages.groups.push(keys);

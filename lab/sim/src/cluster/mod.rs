@@ -11,6 +11,7 @@
 //! Thread rules: a run is one thread; several runs may go on in several threads.
 
 mod attempts;
+mod classes;
 mod clients;
 mod faults;
 mod journal;
@@ -27,6 +28,7 @@ mod times;
 pub mod values;
 mod workload;
 
+pub use classes::Durability;
 pub use faults::{Fault, Faults, UnknownFault};
 pub use narrow::{BadNumbers, Keep, Numbers};
 pub use plan::{OperationKind, Plan};

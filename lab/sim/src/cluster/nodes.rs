@@ -422,7 +422,7 @@ impl Nodes {
                 object_bytes: status.object_bytes,
                 frames: server.backup().frames(),
                 may_be_damaged: weak == Some(number),
-                replicas_wanted: replication.segments * u64::from(replication.replicas_wanted),
+                replicas_wanted: replication.replicas_of_segments,
                 places: master.replication().places(),
             })
         };

@@ -1,6 +1,7 @@
 //! What one run is like: drawn from its seed, so that many seeds together reach many corners
 //! ("swarm testing": each run leaves much out, and does the rest much).
 
+use crate::cluster::classes::Durability;
 use crate::cluster::faults::{Fault, Faults};
 use crate::cluster::narrow::Keep;
 use crate::options::NetworkFaults;
@@ -231,6 +232,11 @@ pub struct Plan {
     pub accounts_are_apart: bool,
     /// Whether clients read in the memory of servers.
     pub mapped_reads: bool,
+    /// Durabilities that tables ask for, beside that of the settings.
+    pub classes: Vec<Durability>,
+    /// Which of them the first table has; 0: that of the settings. The others follow in their
+    /// order, and begin anew.
+    pub first_class: u32,
 }
 
 impl Plan {
@@ -325,6 +331,8 @@ impl Plan {
             datagram_bytes_max: None,
             accounts_are_apart: Stream::new(seed, "accounts").below(2) == 0,
             mapped_reads: Stream::new(seed, "mapped reads").below(2) == 0,
+            classes: Vec::new(),
+            first_class: 0,
         };
         // Some, or so many that one seldom ends before the next begins. Drawn apart, too.
         let migrations =
@@ -358,6 +366,7 @@ impl Plan {
         // have what it loses.
         let one = plan.weak_server.is_some() && Stream::new(seed, "power").below(2) == 0;
         plan.synced |= plan.faults.has(Fault::Power) && !one;
+        plan.choose_classes(seed);
         plan
     }
 
@@ -454,7 +463,7 @@ impl Plan {
     /// Whether segments may lack replicas for good: a backup whose disk failed under a replica is
     /// not used again for its segment (`docs/replication.md`, REP-8), and there may be no other.
     pub(super) fn may_lack_replicas(&self) -> bool {
-        self.weak_server.is_some() && self.servers <= self.replicas + 1
+        self.weak_server.is_some() && self.servers <= self.most_replicas() + 1
     }
 
     /// Leaves out what is not kept, and changes nothing else.

@@ -514,6 +514,11 @@ impl<'s> Cluster<'s> {
                 .collect();
             return Some(format!("{problem}; {}", stages.join("; ")));
         }
+        let plan = &self.shared.plan;
+        let names = &self.shared.keys.tables;
+        if let Some(problem) = plan.wrong_durability(names, &status.tables) {
+            return Some(problem);
+        }
         if let Some(one) = status.migrations.iter().find(|m| !m.done) {
             return Some(format!("migration {}: {}", one.migration, one.phase));
         }

@@ -18,6 +18,17 @@ pub struct Shared {
     pub holds: Holds,
     /// Its bytes.
     pub key: Vec<u8>,
+    /// Which of the tables it lies in.
+    pub table: usize,
+}
+
+impl Shared {
+    /// The table of these that it lies in. There has to be one; where there are few, more keys lie
+    /// in each.
+    #[must_use]
+    pub fn table<'t, T>(&self, tables: &'t [T]) -> &'t T {
+        &tables[self.table % tables.len()]
+    }
 }
 
 /// What is to be done to a key.
@@ -194,14 +205,17 @@ pub fn told(part: &Wanted, outcome: &Outcome) -> Option<Told> {
 /// They were not done, or nobody knows.
 pub async fn by_library(
     client: &Client,
-    table: &Table,
+    tables: &[Table],
     parts: &[Wanted],
 ) -> Result<Option<Vec<Told>>, ClientError> {
     let values: Vec<Vec<u8>> = parts.iter().map(|part| written(part.wish)).collect();
     let both = parts.iter().zip(&values);
-    let operations = both.map(|(part, value)| operation(part, value, table));
-    let steps: Vec<_> = operations
-        .map(|operation| (table, TransactionStep::new(operation)))
+    let steps: Vec<_> = both
+        .map(|(part, value)| {
+            let table = part.key.table(tables);
+            let operation = operation(part, value, table);
+            (table, TransactionStep::new(operation))
+        })
         .collect();
     Ok(match client.transact(&steps).await? {
         Transacted::Committed(outcomes) => {
@@ -222,6 +236,7 @@ mod tests {
             id,
             holds,
             key: Vec::new(),
+            table: 0,
         };
         let part = |id, holds, wish| Wanted {
             key: key(id, holds),

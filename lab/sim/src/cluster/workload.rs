@@ -22,6 +22,7 @@ use crate::sim::SimHandle;
 use bytes::Bytes;
 use pluvio_client::{
     Client, ClientError, ClientOptions, ErrorKind, Key, Number, Parts, RejectRules, Table,
+    TableOptions,
 };
 use pluvio_env::{Env, MappedMemory};
 use pluvio_units::HashKind;
@@ -61,12 +62,14 @@ pub(super) struct Worker {
     lifetimes: Stream,
     /// For transactions: apart, too.
     transfers: Stream,
-    /// The table of accounts, once it is known.
-    accounts: Option<Table>,
+    /// The tables of accounts, once they are known.
+    accounts: Vec<Table>,
     /// For transactions over registers and lists: apart, too.
     several: Stream,
-    /// Their table, once it is known.
-    shared_keys: Option<Table>,
+    /// Their tables, once they are known.
+    shared_keys: Vec<Table>,
+    /// For durabilities of tables: apart, too.
+    durabilities: Stream,
     /// The versions this client saw last.
     versions: BTreeMap<KeyId, u64>,
     /// The values it saw last of keys whose bytes checkers know.
@@ -166,9 +169,10 @@ impl Worker {
             values: Stream::new(shared.sim.seed(), &format!("values of {name}")),
             lifetimes: Stream::new(shared.sim.seed(), &format!("lifetimes of {name}")),
             transfers: Stream::new(shared.sim.seed(), &format!("transfers of {name}")),
-            accounts: None,
+            accounts: Vec::new(),
             several: Stream::new(shared.sim.seed(), &format!("several of {name}")),
-            shared_keys: None,
+            shared_keys: Vec::new(),
+            durabilities: Stream::new(shared.sim.seed(), &format!("durabilities of {name}")),
             versions: BTreeMap::new(),
             seen: BTreeMap::new(),
             scratch_last: 0,
@@ -181,9 +185,10 @@ impl Worker {
         let kinds = [HashKind::Seeded, HashKind::Slots];
         let first = usize::from(!self.shared.sim.seed().is_multiple_of(2));
         let kinds = kinds.into_iter().cycle().skip(first);
-        for (name, kind) in self.shared.keys.tables.iter().zip(kinds) {
+        let keys = Arc::clone(&self.shared.keys);
+        for ((number, name), kind) in keys.tables.iter().enumerate().zip(kinds) {
             let span = self.shared.plan.span;
-            match self.client.create_table_hashed(name, span, kind).await {
+            match self.open_table(name, span, kind, number).await {
                 Ok(table) => self.tables.push(table),
                 Err(_) => {
                     self.tables.clear();
@@ -192,6 +197,39 @@ impl Worker {
             }
         }
         true
+    }
+
+    /// Creates a table of the durability that the one with this number has, or finds it.
+    async fn open_table(
+        &self,
+        name: &str,
+        span: Option<u32>,
+        hash: HashKind,
+        number: usize,
+    ) -> Result<Table, ClientError> {
+        let durability = self.shared.plan.durability(number);
+        let options = TableOptions {
+            durability,
+            hash: Some(hash),
+            ..TableOptions::default()
+        };
+        self.client.create_table_with(name, span, options).await
+    }
+
+    /// As many tables as there are durabilities, each of another one; none when that failed.
+    async fn open_one_of_each(&self, name: &str, span: Option<u32>) -> Vec<Table> {
+        let mut tables = Vec::new();
+        for number in 0..self.shared.plan.durabilities_in_use() {
+            let name = match number {
+                0 => name.to_owned(),
+                _ => format!("{name} {number}"),
+            };
+            match self.open_table(&name, span, HashKind::Slots, number).await {
+                Ok(table) => tables.push(table),
+                Err(_) => return Vec::new(),
+            }
+        }
+        tables
     }
 
     /// Works until all steps are done.

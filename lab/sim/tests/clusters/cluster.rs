@@ -39,12 +39,17 @@ fn equal_seeds_give_equal_reports_with_all_faults() {
 fn clusters_survive_all_faults() {
     let (mut done, mut rejected) = (BTreeSet::new(), BTreeSet::new());
     let (mut mapped_reads, mut reads) = (0, 0);
+    let mut with_classes = 0;
     for seed in 0..10 {
         let report = run(&options(seed, 300, Faults::all()));
         expect_ok(&report);
         let counts = report.operations.iter();
         done.extend(counts.clone().filter(|(_, c)| c.done > 0).map(|(k, _)| *k));
         rejected.extend(counts.filter(|(_, c)| c.rejected > 0).map(|(k, _)| *k));
+        let opened = report.marks.contains_key("class-opened");
+        assert!(opened || report.plan.classes.is_empty() || report.plan.tables == 1);
+        assert!(!opened || !report.plan.classes.is_empty());
+        with_classes += u32::from(opened);
         assert!(report.plan.mapped_reads || report.mapped_reads == 0);
         if report.plan.mapped_reads {
             mapped_reads += report.mapped_reads;
@@ -56,6 +61,7 @@ fn clusters_survive_all_faults() {
         mapped_reads * 4 > reads,
         "where clients may read the memory of servers, they do: {mapped_reads} of {reads}"
     );
+    assert!(with_classes > 1, "tables have other durabilities");
     // What only some of the plans have.
     use OperationKind::{ConditionalRead, IncrementFloat, MultiRead};
     assert!(done.contains(&IncrementFloat), "{done:?}");

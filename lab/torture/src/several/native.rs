@@ -16,7 +16,7 @@ use pluvio_sim::history::transactions::{Ended, Holds, Step, What, tokens};
 /// It was not possible in time.
 pub async fn read_all(
     journal: &Journal,
-    (client, table): (&Client, &Table),
+    (client, tables): (&Client, &[Table]),
     number: u16,
     keys: Vec<Shared>,
 ) -> Result<(), ClientError> {
@@ -26,7 +26,7 @@ pub async fn read_all(
     };
     let parts: Vec<Wanted> = keys.into_iter().map(read).collect();
     let begun = journal.begin_transaction(number, steps(&parts, None));
-    let told = by_library(client, table, &parts).await;
+    let told = by_library(client, tables, &parts).await;
     let error = told.as_ref().err().cloned();
     let (ended, steps) = ended(journal, &parts, told.ok());
     journal.end_transaction("last transaction", begun, ended, steps);
@@ -52,7 +52,7 @@ fn ended(
 impl Native {
     /// One transaction, or one operation on such a key.
     pub(in super::super) async fn step_of_several(&mut self) {
-        let keys = self.journal.pick_several(&mut self.draw);
+        let keys = self.journal.pick_several_of_all(&mut self.draw);
         match self.draw.below(100) {
             0..30 => {
                 let key = keys[self.draw.place(keys.len())].clone();
@@ -70,7 +70,7 @@ impl Native {
         let begun = self
             .journal
             .begin_transaction(self.number, steps(&parts, None));
-        let (ended, steps) = match by_library(&self.client, &self.table, &parts).await {
+        let (ended, steps) = match by_library(&self.client, &self.tables, &parts).await {
             Ok(told) => ended(&self.journal, &parts, Some(told)),
             Err(error) => (self.lost(&error, &parts), steps(&parts, None)),
         };
@@ -99,7 +99,7 @@ impl Native {
             .journal
             .begin_transaction(self.number, steps(&parts, None));
         let value = written(wish);
-        let (client, table) = (&self.client, &self.table);
+        let (client, table) = (&self.client, parts[0].key.table(&self.tables));
         let outcome = match operation(&parts[0], &value, table) {
             Operation::Get(get) => client.get(table, get).await,
             Operation::Mutate(mutation) => client.mutate(table, mutation).await,
@@ -117,7 +117,7 @@ impl Native {
 
     /// Reads a register, and writes it if it is still so.
     async fn compare_and_set(&mut self, key: &Shared) {
-        let (client, table) = (&self.client, &self.table);
+        let (client, table) = (&self.client, key.table(&self.tables));
         let old = match client.read(table, &key.key).await {
             Ok(old) => old,
             Err(error) => {
@@ -136,7 +136,7 @@ impl Native {
         let steps = vec![holds(key, &saw), set];
         let begun = self.journal.begin_transaction(self.number, steps.clone());
         let value = tokens::bytes(token);
-        let (client, table) = (&self.client, &self.table);
+        let (client, table) = (&self.client, key.table(&self.tables));
         let went_ahead = match old {
             Some(old) => {
                 let (old, value) = (&old.value, value.into());
@@ -189,7 +189,7 @@ impl Native {
             let blind = writes && key.holds == Holds::Register && self.draw.percent(30);
             let mut saw = Vec::new();
             if !blind {
-                let value = match transaction.get(&self.table, &key.key).await {
+                let value = match transaction.get(key.table(&self.tables), &key.key).await {
                     Ok(value) => value,
                     Err(error) => {
                         self.failed(&error);
@@ -220,10 +220,10 @@ impl Native {
                 }
             };
             match tokens.is_empty() {
-                true => transaction.delete(&self.table, &key.key),
+                true => transaction.delete(key.table(&self.tables), &key.key),
                 false => {
                     let value: Vec<u8> = tokens.into_iter().flat_map(tokens::bytes).collect();
-                    transaction.put(&self.table, &key.key, value);
+                    transaction.put(key.table(&self.tables), &key.key, value);
                 }
             }
             record.push(Step { key: key.id, what });

@@ -360,6 +360,7 @@ mod tests {
                 id: 0,
                 holds: Holds::Register,
                 key: b"s-1".to_vec(),
+                table: 0,
             },
             wish,
         };

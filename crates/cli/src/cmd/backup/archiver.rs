@@ -71,6 +71,7 @@ impl Archiver<'_> {
         let mut archived = ArchivedTable {
             name: info.name.clone(),
             hash: info.hash.into(),
+            durability: None,
             objects: 0,
             bytes: 0,
             newest_version: ObjectVersion(0),

@@ -142,6 +142,7 @@ fn as_json(manifest: &Manifest) -> serde_json::Value {
         "objects": manifest.objects(),
         "tables": manifest.tables.iter().map(|table| json!({
             "name": table.name,
+            "durability": table.durability,
             "objects": table.objects,
             "bytes": table.bytes,
             "newest_version": table.newest_version,

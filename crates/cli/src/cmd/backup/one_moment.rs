@@ -122,6 +122,7 @@ fn archived(of: OfTable) -> ArchivedTable {
     let mut archived = ArchivedTable {
         name: of.table.name().to_owned(),
         hash: of.table.hash_kind().into(),
+        durability: None,
         objects: 0,
         bytes: 0,
         newest_version: ObjectVersion(0),

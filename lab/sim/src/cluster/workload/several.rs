@@ -10,25 +10,25 @@ use crate::cluster::several::{
 use crate::history::transactions::{Ended, Holds, Step, What, tokens};
 use bytes::Bytes;
 use pluvio_client::{ClientError, Commit, Operation, Table, WhichTablet};
-use pluvio_units::{HashKind, KeyHash};
+use pluvio_units::KeyHash;
 
-/// The table of their keys.
+/// The table of their keys, or the first of them.
 const TABLE: &str = "several";
 
 impl Worker {
     /// One transaction, or one operation on such a key.
     pub(super) async fn several(&mut self, kind: OperationKind) {
-        let Some(table) = self.shared_table().await else {
+        let Some(tables) = self.shared_tables().await else {
             self.shared.journal.count_only(kind, false);
             return;
         };
         let keys = self.shared.journal.pick_several();
         match self.several.below(100) {
-            0..5 => self.move_shared(&table, &keys).await,
+            0..5 => self.move_shared(&tables, &keys).await,
             5..35 => {
                 let key = self.one_of(&keys);
                 let wish = self.wish(key.holds);
-                self.single(&table, Wanted { key, wish }).await;
+                self.single(&tables, Wanted { key, wish }).await;
             }
             35..75 => {
                 let count = 2 + self.several.below(3);
@@ -38,21 +38,19 @@ impl Worker {
                     Wanted { key, wish }
                 });
                 let parts = parts.collect();
-                self.together(&table, parts).await;
+                self.together(&tables, parts).await;
             }
-            _ => self.optimistic(&table, &keys).await,
+            _ => self.optimistic(&tables, &keys).await,
         }
         // The client's changes are counted for other checkers.
         let _repeats = self.attempts.repeats(false);
     }
 
-    async fn shared_table(&mut self) -> Option<Table> {
-        if self.shared_keys.is_none() {
-            let kind = HashKind::Slots;
-            let created = self.client.create_table_hashed(TABLE, None, kind);
-            self.shared_keys = created.await.ok();
+    async fn shared_tables(&mut self) -> Option<Vec<Table>> {
+        if self.shared_keys.is_empty() {
+            self.shared_keys = self.open_one_of_each(TABLE, None).await;
         }
-        self.shared_keys.clone()
+        (!self.shared_keys.is_empty()).then(|| self.shared_keys.clone())
     }
 
     fn one_of(&mut self, keys: &[Shared]) -> Shared {
@@ -65,7 +63,7 @@ impl Worker {
     }
 
     /// Lets some of the keys go to another server.
-    async fn move_shared(&mut self, table: &Table, keys: &[Shared]) {
+    async fn move_shared(&mut self, tables: &[Table], keys: &[Shared]) {
         let Ok(list) = self.client.server_list().await else {
             return;
         };
@@ -75,15 +73,17 @@ impl Worker {
         }
         let to = up[self.several.below(up.len() as u64) as usize];
         let key = self.one_of(keys);
+        let table = key.table(tables);
         let tablet = WhichTablet::Containing(KeyHash(table.hash(&key.key).0));
         drop(self.client.start_migration(table, tablet, to).await);
     }
 
     /// An operation on one key, without a transaction. False: it was not done.
-    async fn single(&mut self, table: &Table, part: Wanted) -> bool {
+    async fn single(&mut self, tables: &[Table], part: Wanted) -> bool {
         let parts = [part];
         let begun = self.begin_transaction(steps(&parts, None));
         let value = written(parts[0].wish);
+        let table = parts[0].key.table(tables);
         let outcome = match operation(&parts[0], &value, table) {
             Operation::Get(get) => self.client.get(table, get).await,
             Operation::Mutate(mutation) => self.client.mutate(table, mutation).await,
@@ -94,28 +94,28 @@ impl Worker {
 
     /// Reads a key. False: that is not possible.
     pub(in crate::cluster) async fn read_shared(&mut self, key: &Shared) -> bool {
-        let Some(table) = self.shared_table().await else {
+        let Some(tables) = self.shared_tables().await else {
             return false;
         };
         let (key, wish) = (key.clone(), Wish::Read);
-        self.single(&table, Wanted { key, wish }).await
+        self.single(&tables, Wanted { key, wish }).await
     }
 
-    async fn together(&mut self, table: &Table, parts: Vec<Wanted>) {
+    async fn together(&mut self, tables: &[Table], parts: Vec<Wanted>) {
         let begun = self.begin_transaction(steps(&parts, None));
-        let answer = by_library(&self.client, table, &parts).await;
+        let answer = by_library(&self.client, tables, &parts).await;
         self.end_parts(begun, &parts, answer);
     }
 
     /// Reads some keys, one after the other, and writes some of them.
-    async fn optimistic(&mut self, table: &Table, keys: &[Shared]) {
+    async fn optimistic(&mut self, tables: &[Table], keys: &[Shared]) {
         let mut transaction = self.client.transaction();
         let mut record = Vec::new();
         // Different ones, from a place on.
         let first = self.several.below(keys.len() as u64) as usize;
         let count = 2 + self.several.below(2) as usize;
         for key in keys.iter().cycle().skip(first).take(count) {
-            let value = match transaction.get(table, &key.key).await {
+            let value = match transaction.get(key.table(tables), &key.key).await {
                 Ok(value) => value,
                 Err(error) => return self.shared.journal.failure(&error),
             };
@@ -139,7 +139,7 @@ impl Worker {
                 }
             };
             let value: Vec<u8> = saw.into_iter().flat_map(tokens::bytes).collect();
-            transaction.put(table, &key.key, value);
+            transaction.put(key.table(tables), &key.key, value);
             record.push(Step { key: key.id, what });
         }
         let begun = self.begin_transaction(record.clone());

@@ -7,7 +7,7 @@ use crate::cluster::plan::OperationKind;
 use crate::cluster::values;
 use crate::history::{Action, Content, KeyKind, Outcome, Record, Scan};
 use bytes::Bytes;
-use pluvio_client::{Client, ClientError, ErrorKind, WhichTablet};
+use pluvio_client::{Client, ClientError, ErrorKind, Table, TableOptions, WhichTablet};
 use pluvio_units::{HashKind, HashRange, KeyHash};
 use std::sync::Arc;
 
@@ -134,16 +134,27 @@ impl Worker {
         &self.client
     }
 
+    async fn make_scratch(
+        &mut self,
+        name: &str,
+        span: Option<u32>,
+        hash: HashKind,
+    ) -> Result<Table, ClientError> {
+        let options = TableOptions {
+            durability: self.shared.plan.some_durability(&mut self.durabilities),
+            hash: Some(hash),
+            ..TableOptions::default()
+        };
+        self.client.create_table_with(name, span, options).await
+    }
+
     /// Creates a table, uses it, drops it, creates it again: nothing of it may be left.
     pub(super) async fn scratch(&mut self, kind: OperationKind) {
         self.scratch_last += 1;
         let name = format!("scratch {} {}", self.number, self.scratch_last);
         let bytes = b"key";
         let journal = self.shared.journal.clone();
-        let made = self
-            .client
-            .create_table_hashed(&name, Some(1), HashKind::Slots)
-            .await;
+        let made = self.make_scratch(&name, Some(1), HashKind::Slots).await;
         let Ok(table) = made else {
             journal.count_only(kind, false);
             return;
@@ -175,7 +186,7 @@ impl Worker {
             journal.count_only(kind, gone);
             return;
         }
-        let Ok(again) = self.client.create_table(&name, None).await else {
+        let Ok(again) = self.make_scratch(&name, None, HashKind::Seeded).await else {
             journal.count_only(kind, false);
             return;
         };

@@ -8,7 +8,7 @@ use pluvio_client::{
     Addend, Change, ClientError, Get, Mutation, Operation, Outcome, Output, Table, Transacted,
     TransactionStep, WhichTablet,
 };
-use pluvio_units::{HashKind, KeyHash, ObjectVersion};
+use pluvio_units::{KeyHash, ObjectVersion};
 
 /// The table of the accounts.
 const TABLE: &str = "accounts";
@@ -31,6 +31,12 @@ fn number(outcome: &Outcome) -> Option<i64> {
 }
 
 impl Worker {
+    /// The table of an account. Where tables have several durabilities, accounts lie in all of
+    /// them.
+    fn table_of_account(tables: &[Table], number: usize) -> &Table {
+        &tables[number % tables.len()]
+    }
+
     /// The key of an account. Tags that are apart have slots that are.
     fn account(&self, number: usize) -> Vec<u8> {
         match self.shared.plan.accounts_are_apart {
@@ -41,30 +47,27 @@ impl Worker {
 
     /// Moves an amount, or reads all accounts, at one moment.
     pub(super) async fn transfer(&mut self, kind: OperationKind) {
-        let Some(table) = self.accounts().await else {
+        let Some(tables) = self.accounts().await else {
             self.shared.journal.count_only(kind, false);
             return;
         };
         match self.transfers.below(16) {
-            0 => self.move_accounts(&table).await,
+            0 => self.move_accounts(&tables).await,
             1..=5 => drop(self.read_accounts(kind).await),
-            _ => self.move_amount(kind, &table).await,
+            _ => self.move_amount(kind, &tables).await,
         }
     }
 
-    async fn accounts(&mut self) -> Option<Table> {
-        if self.accounts.is_none() {
+    async fn accounts(&mut self) -> Option<Vec<Table>> {
+        if self.accounts.is_empty() {
             let span = (!self.shared.plan.accounts_are_apart).then_some(1);
-            let created = self
-                .client
-                .create_table_hashed(TABLE, span, HashKind::Slots);
-            self.accounts = created.await.ok();
+            self.accounts = self.open_one_of_each(TABLE, span).await;
         }
-        self.accounts.clone()
+        (!self.accounts.is_empty()).then(|| self.accounts.clone())
     }
 
     /// Lets the accounts, or some of them, go to another server.
-    async fn move_accounts(&mut self, table: &Table) {
+    async fn move_accounts(&mut self, tables: &[Table]) {
         let Ok(list) = self.client.server_list().await else {
             return;
         };
@@ -75,11 +78,18 @@ impl Worker {
         let to = up[self.transfers.below(up.len() as u64) as usize];
         let number = self.transfers.below(ACCOUNTS as u64) as usize;
         let some = self.account(number);
-        let tablet = WhichTablet::Containing(KeyHash(table.hash(&some).0));
-        drop(self.client.start_migration(table, tablet, to).await);
+        // One owner is to have all of them, in whatever table, or any has some.
+        let moved = match self.shared.plan.accounts_are_apart {
+            true => vec![Self::table_of_account(tables, number)],
+            false => tables.iter().collect(),
+        };
+        for table in moved {
+            let tablet = WhichTablet::Containing(KeyHash(table.hash(&some).0));
+            drop(self.client.start_migration(table, tablet, to).await);
+        }
     }
 
-    async fn move_amount(&mut self, kind: OperationKind, table: &Table) {
+    async fn move_amount(&mut self, kind: OperationKind, tables: &[Table]) {
         let draw = &mut self.transfers;
         let mut place = || draw.below(ACCOUNTS as u64) as usize;
         let (from, to) = (place(), place());
@@ -87,15 +97,17 @@ impl Worker {
         // Now and then a condition that never holds: nothing may be done then.
         let is_doomed = draw.below(8) == 0;
         let (source, target) = (self.account(from), self.account(to));
+        let [out_of, into, counted] =
+            [from, to, 0].map(|number| Self::table_of_account(tables, number));
         let mut steps = vec![
-            (table, add(&source, -amount, table)),
-            (table, add(&target, amount, table)),
-            (table, add(COUNT, 1, table)),
+            (out_of, add(&source, -amount, out_of)),
+            (into, add(&target, amount, into)),
+            (counted, add(COUNT, 1, counted)),
         ];
         if is_doomed {
             let never = ObjectVersion(u64::MAX);
-            let step = TransactionStep::version_is(table.id(), &target, never);
-            steps.push((table, step));
+            let step = TransactionStep::version_is(into.id(), &target, never);
+            steps.push((into, step));
         }
         let begun = self.begin_deed(Some((from, to, amount)));
         let did = match self.client.transact(&steps).await {
@@ -112,13 +124,18 @@ impl Worker {
 
     /// Reads all accounts at one moment. False: they could not be read.
     pub(in crate::cluster) async fn read_accounts(&mut self, kind: OperationKind) -> bool {
-        let Some(table) = self.accounts().await else {
+        let Some(tables) = self.accounts().await else {
             return false;
         };
         let keys: Vec<Vec<u8>> = (0..ACCOUNTS).map(|number| self.account(number)).collect();
-        let read = |key| TransactionStep::new(Operation::Get(Get::new(table.id(), key)));
-        let mut steps: Vec<_> = keys.iter().map(|key| (&table, read(&key[..]))).collect();
-        steps.push((&table, read(COUNT)));
+        let read = |number, key| {
+            let table = Self::table_of_account(&tables, number);
+            let get = Operation::Get(Get::new(table.id(), key));
+            (table, TransactionStep::new(get))
+        };
+        let accounts = keys.iter().enumerate();
+        let accounts = accounts.map(|(number, key)| read(number, &key[..]));
+        let steps: Vec<_> = accounts.chain([read(0, COUNT)]).collect();
         let begun = self.begin_deed(None);
         let did = match self.client.transact(&steps).await {
             Ok(Transacted::Committed(outcomes)) => {
@@ -146,7 +163,7 @@ impl Worker {
     /// Weaknesses).
     pub(in crate::cluster) async fn read_accounts_singly(&mut self, kind: OperationKind) -> bool {
         const ROUNDS_MAX: usize = 10;
-        let Some(table) = self.accounts().await else {
+        let Some(tables) = self.accounts().await else {
             return false;
         };
         let mut keys: Vec<Vec<u8>> = (0..ACCOUNTS).map(|number| self.account(number)).collect();
@@ -155,10 +172,12 @@ impl Worker {
         for _ in 0..ROUNDS_MAX {
             let begun = self.begin_deed(None);
             let mut numbers = Vec::new();
-            for key in &keys {
+            for (place, key) in keys.iter().enumerate() {
+                // The count, which is the last one, lies with the first account.
+                let table = Self::table_of_account(&tables, place % ACCOUNTS);
                 let read = TransactionStep::new(Operation::Get(Get::new(table.id(), key)));
                 if let Ok(Transacted::Committed(found)) =
-                    self.client.transact(&[(&table, read)]).await
+                    self.client.transact(&[(table, read)]).await
                 {
                     numbers.extend(found.first().and_then(number));
                 }
