@@ -138,6 +138,9 @@ enum Command {
         /// Log memory of our server
         #[arg(long, value_name = "SIZE", default_value = "256MiB")]
         memory: Size,
+        /// Let callers ask our server by rings in shared memory instead of TCP
+        #[arg(long)]
+        rings: bool,
         /// The program `pluvio` [default: the one beside this program]
         #[arg(long, value_name = "FILE")]
         pluvio: Option<PathBuf>,
@@ -246,6 +249,7 @@ fn run(command: Command) -> Result<()> {
             set_percent,
             servers,
             memory,
+            rings,
             pluvio,
             no_pluvio,
         } => {
@@ -258,6 +262,7 @@ fn run(command: Command) -> Result<()> {
                 set_percent,
                 servers,
                 memory,
+                rings,
                 pluvio: (!no_pluvio).then(|| pluvio.unwrap_or(beside)),
                 folder: common.folder.clone(),
                 program,

@@ -52,7 +52,7 @@ pub fn play(role: &Role) -> Result<()> {
         Role::Echo => children::echo(),
         Role::Window { root, name, set } => gups::serve_pipe(root, name, *set),
         Role::BusyWindow { root, name } => gups::serve_busy(root, name),
-        Role::Tool { way, step, folder } => tools::work(*way, *step, folder),
+        Role::Tool { way, step, folder } => tools::play(*way, *step, folder),
         Role::Fill(caller) => redis::fill(caller),
         Role::Caller(caller) => redis::call(caller),
     }

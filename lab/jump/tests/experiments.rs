@@ -144,6 +144,7 @@ fn redis_reads_what_was_written_in_all_stores() {
         set_percent: vec![0, 50],
         servers: 2,
         memory: Size::mib(64),
+        rings: true,
         pluvio: pluvio(),
         folder: None,
         program: program(),

@@ -117,15 +117,12 @@ pub(crate) fn fill(caller: &Caller) -> Result<()> {
         Way::Mapped | Way::Rpc => with_client(caller, async move |client| {
             let table = client.create_table(TABLE, None).await.map_err(failed)?;
             for some in pairs.chunks(BATCH) {
-                let object = |(key, value): &(String, String)| {
-                    (key.clone(), Bytes::from(value.clone().into_bytes()))
-                };
-                let some: Vec<_> = some.iter().map(object).collect();
-                let of = |(key, value): &(String, Bytes)| (Bytes::from(key.clone()), value.clone());
-                let owned: Vec<(Bytes, Bytes)> = some.iter().map(of).collect();
-                let objects: Vec<_> = owned
+                let objects: Vec<_> = some
                     .iter()
-                    .map(|(key, value)| (Key::new(&table, key), value.clone()))
+                    .map(|(key, value)| {
+                        let value = Bytes::from(value.clone());
+                        (Key::new(&table, key.as_bytes()), value)
+                    })
                     .collect();
                 for written in client.multi_write(&objects).await {
                     written.map_err(failed)?;

@@ -44,6 +44,8 @@ pub struct Options {
     pub servers: u32,
     /// Log memory of our server.
     pub memory: Size,
+    /// Whether callers ask our server by rings in shared memory, instead of TCP.
+    pub rings: bool,
     /// Our program; without it, our server takes no part.
     pub pluvio: Option<PathBuf>,
     /// Where spans and files lie; in memory when `None`.
@@ -83,7 +85,7 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
         stores.push(Store { name, way, at });
     };
     let ours = match &options.pluvio {
-        Some(pluvio) => Some(Ours::start(pluvio, folder, options.memory)?),
+        Some(pluvio) => Some(Ours::start(pluvio, folder, options.memory, options.rings)?),
         None => None,
     };
     if let Some(ours) = &ours {
@@ -108,7 +110,8 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
     let parameters = Row::new()
         .with("rounds", options.rounds)
         .with("turn_ms", options.turn_ms)
-        .with("keys", options.keys);
+        .with("keys", options.keys)
+        .with("rings", options.rings);
     let mut experiment = Experiment::new("redis", parameters);
     let mut panels = Vec::new();
     for &set in &options.set_percent {

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// The program; Debian's package has the same name.
 pub(super) const REDIS: &str = "redis-server";
+/// Where our processes listen: at any port.
+const HERE: &str = "127.0.0.1:0";
 /// How long a server may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// Pause between two attempts to reach one.
@@ -25,27 +27,34 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// Starts them from the program `pluvio`, with their files below `folder`.
-    pub(super) fn start(pluvio: &Path, folder: &Path, memory: Size) -> Result<Self> {
+    /// Starts them from the program `pluvio`, with their files below `folder`. With `rings`,
+    /// callers ask the server by rings in shared memory instead of TCP.
+    pub(super) fn start(pluvio: &Path, folder: &Path, memory: Size, rings: bool) -> Result<Self> {
         let parent = std::process::id().to_string();
-        let command = |role: &str| {
+        let command = |role: &str, listen: &str| {
             let mut command = Command::new(pluvio);
             for (variable, _) in std::env::vars_os() {
                 if variable.to_string_lossy().starts_with("PLUVIO_") {
                     command.env_remove(variable);
                 }
             }
-            command.args([role, "--json", "--parent", &parent, "--cores", "1"]);
+            command.args([
+                role, "--json", "--log", "warn", "--parent", &parent, "--cores", "1",
+            ]);
             command
-                .args(["--listen", "127.0.0.1:0", "--data"])
+                .args(["--listen", listen, "--data"])
                 .arg(folder.join(role));
             command
         };
-        let mut first = command("coordinator");
+        let mut first = command("coordinator", HERE);
         first.args(["--replicas", "0"]);
         let (one, coordinator) = started("the coordinator", &mut first)?;
         let door = folder.join("door");
-        let mut second = command("server");
+        let listen = match rings {
+            true => format!("{HERE}+shm:{}", folder.join("ring").display()),
+            false => HERE.to_owned(),
+        };
+        let mut second = command("server", &listen);
         second.args([
             "--coordinator",
             &coordinator,

@@ -17,7 +17,6 @@ mod steps;
 mod text;
 mod work;
 
-pub(crate) use work::work;
 pub use work::{Step, Way};
 
 use crate::children::{Program, is_installed, run as run_child};
@@ -29,7 +28,7 @@ use samtools::Compression;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use work::{READS, STEPS, WAYS, results};
 
@@ -48,6 +47,13 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// The program of tools.
     pub program: Program,
+}
+
+/// One tool, as a process: does a step, and prints what it counts.
+pub(crate) fn play(way: Way, step: Step, folder: &Path) -> Result<()> {
+    let lines = work::work(way, step, folder)?;
+    let printed = std::io::stdout().lock().write_all(lines.as_bytes());
+    printed.map_err(|error| JumpError::of("the tool", error))
 }
 
 /// Writes the text that everything begins with.

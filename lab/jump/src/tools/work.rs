@@ -201,65 +201,84 @@ fn save(way: Way, folder: &Path, file: &str, records: &[Loaded], order: &[u32]) 
     }
 }
 
-/// Does a step, and prints what it counts.
+/// Does a step, and gives what it counts, as lines; other steps give nothing.
 ///
 /// # Errors
 /// A file or a span failed.
-pub(crate) fn work(way: Way, step: Step, folder: &Path) -> Result<()> {
-    let counts = match (way, step) {
-        (_, Step::Convert) => return convert(way, folder),
-        (Way::Space, Step::Flagstat) => span::flagstat(folder)?,
-        (Way::Space, Step::SortName) => return span::sort_by_name(folder),
-        (Way::Space, Step::SortPosition) => return span::sort_by_position(folder),
-        (Way::Space, Step::Index) => return span::index(folder),
-        (Way::Mapped, step) => {
+pub(crate) fn work(way: Way, step: Step, folder: &Path) -> Result<String> {
+    let counts = match step {
+        Step::Flagstat => flagstat(way, folder)?,
+        Step::Convert => return convert(way, folder).map(|()| String::new()),
+        other => return leave(way, other, folder).map(|()| String::new()),
+    };
+    let lines = counts.iter().map(|[good, bad]| format!("{good} + {bad}\n"));
+    Ok(lines.collect())
+}
+
+fn flagstat(way: Way, folder: &Path) -> Result<[[u64; 2]; steps::COUNTS]> {
+    match way {
+        Way::Space => span::flagstat(folder),
+        Way::Mapped => {
             let mapping = map(folder, "reads.bin")?;
-            let records = Binary::new(bytes_of(&mapping))?;
-            match step {
-                Step::SortName => {
-                    return write_order(folder, "name.order", &steps::by_name(&records));
-                }
-                Step::SortPosition => {
-                    let order = steps::by_position(&records);
-                    return write_order(folder, "position.order", &order);
-                }
-                Step::Index => {
-                    let order = read_order(folder, "position.order")?;
-                    return write_index(folder, "mapped.index", &steps::index(&records, &order));
-                }
-                Step::Flagstat | Step::Convert => steps::flagstat(&records),
-            }
+            Ok(steps::flagstat(&Binary::new(bytes_of(&mapping))?))
         }
-        (Way::Text | Way::Binary, Step::Index) => {
+        Way::Text | Way::Binary => Ok(steps::flagstat(&load(way, folder, READS)?[..])),
+    }
+}
+
+/// Does a step that leaves an order or an index.
+fn leave(way: Way, step: Step, folder: &Path) -> Result<()> {
+    match way {
+        Way::Space => leave_in_span(step, folder),
+        Way::Mapped => leave_beside(step, folder),
+        Way::Text | Way::Binary => leave_in_files(way, step, folder),
+    }
+}
+
+fn leave_in_span(step: Step, folder: &Path) -> Result<()> {
+    match step {
+        Step::SortName => span::sort_by_name(folder),
+        Step::SortPosition => span::sort_by_position(folder),
+        Step::Index => span::index(folder),
+        Step::Convert | Step::Flagstat => Ok(()),
+    }
+}
+
+/// Orders and index of a mapped file lie beside it.
+fn leave_beside(step: Step, folder: &Path) -> Result<()> {
+    let mapping = map(folder, "reads.bin")?;
+    let records = Binary::new(bytes_of(&mapping))?;
+    match step {
+        Step::SortName => write_order(folder, "name.order", &steps::by_name(&records)),
+        Step::SortPosition => write_order(folder, "position.order", &steps::by_position(&records)),
+        Step::Index => {
+            let order = read_order(folder, "position.order")?;
+            write_index(folder, "mapped.index", &steps::index(&records, &order))
+        }
+        Step::Convert | Step::Flagstat => Ok(()),
+    }
+}
+
+/// Records in order are a file of their own.
+fn leave_in_files(way: Way, step: Step, folder: &Path) -> Result<()> {
+    match step {
+        Step::SortName => {
+            let records = load(way, folder, READS)?;
+            save(way, folder, NAME, &records, &steps::by_name(&records[..]))
+        }
+        Step::SortPosition => {
+            let records = load(way, folder, READS)?;
+            let order = steps::by_position(&records[..]);
+            save(way, folder, POSITION, &records, &order)
+        }
+        Step::Index => {
             let records = load(way, folder, POSITION)?;
             let order: Vec<u32> = (0..records.len() as u32).collect();
             let index = steps::index(&records[..], &order);
-            return write_index(folder, &format!("{}.index", way.word()), &index);
+            write_index(folder, &format!("{}.index", way.word()), &index)
         }
-        (Way::Text | Way::Binary, Step::SortName) => {
-            let records = load(way, folder, READS)?;
-            return save(way, folder, NAME, &records, &steps::by_name(&records[..]));
-        }
-        (Way::Text | Way::Binary, Step::SortPosition) => {
-            let records = load(way, folder, READS)?;
-            return save(
-                way,
-                folder,
-                POSITION,
-                &records,
-                &steps::by_position(&records[..]),
-            );
-        }
-        (Way::Text | Way::Binary, Step::Flagstat) => {
-            steps::flagstat(&load(way, folder, READS)?[..])
-        }
-    };
-    let lines: String = counts
-        .iter()
-        .map(|[good, bad]| format!("{good} + {bad}\n"))
-        .collect();
-    let printed = std::io::stdout().lock().write_all(lines.as_bytes());
-    printed.map_err(|error| JumpError::of("the tool", error))
+        Step::Convert | Step::Flagstat => Ok(()),
+    }
 }
 
 /// From the text to what the way keeps.
