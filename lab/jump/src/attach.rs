@@ -1,4 +1,4 @@
-//! What it costs to get a region of memory into the address space, by its size [SpaceJMP fig. 6 and
+//! The cost of getting a region of memory into the address space, by its size [SpaceJMP fig. 6 and
 //! 37]. New mappings pay for each page. Entering what is attached pays for none.
 
 use crate::error::{JumpError, Result};

@@ -148,7 +148,7 @@ impl Drop for Pinned {
     }
 }
 
-/// A process that answers each byte with a byte, on the processor of this one: to ask it is two
+/// A process that answers each byte with a byte, on the processor of this one. Asking it takes two
 /// hand-offs of the processor, each with another set of page tables.
 #[derive(Debug)]
 pub(crate) struct Echo {

@@ -75,7 +75,7 @@ enum Command {
         #[command(flatten)]
         common: Common,
         /// Loads of a turn
-        #[arg(long, value_name = "N", default_value_t = 2000)]
+        #[arg(long, value_name = "N", default_value_t = 10_000)]
         loads: u32,
         /// Numbers of pages
         #[arg(

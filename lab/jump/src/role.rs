@@ -1,4 +1,4 @@
-//! What this program does as a child of an experiment: `pluvio-jump child ROLE …`.
+//! The roles of this program as a child of an experiment: `pluvio-jump child ROLE …`.
 
 use crate::error::Result;
 use crate::tools::{Step, Way};

@@ -1,5 +1,6 @@
-//! What one switch costs [SpaceJMP §10.1, table 6]: entering and leaving a space by each way that
-//! crate `spacejmp` has, beside a system call, a new mapping, and a hand-off to another process.
+//! The cost of one switch [SpaceJMP §10.1, table 6]. Entering and leaving a space, by each way that
+//! crate `spacejmp` has, is measured beside a system call, a new mapping, and a hand-off to another
+//! process.
 
 use crate::children::{Echo, Program};
 use crate::error::{JumpError, Result};

@@ -1,5 +1,5 @@
-//! What is left of the processor's knowledge of pages behind a switch [SpaceJMP fig. 47]: the time
-//! to load one line of a random page, by the number of pages, after different events.
+//! The processor's knowledge of pages behind a switch [SpaceJMP fig. 47]. Measured is the time to
+//! load one line of a random page, by the number of pages, after different events.
 //!
 //! Only the load is timed. The paper writes register CR3, with tags and without. No program of
 //! Linux may do that. A hand-off to a process on the same processor is a switch of page tables with
@@ -13,7 +13,7 @@ use crate::turns::{Contestant, Numbers, add_rows, now, ns_since, of, take_turns}
 use core::sync::atomic::Ordering::Relaxed;
 use pluvio_bench::experiment::{Axis, Experiment, Panel, Picture, Row, Shape};
 use pluvio_load::Random;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 
 /// What to measure.
@@ -96,10 +96,11 @@ fn loads(
     options: &Options,
     memory: &Mapping,
     pages: u32,
+    stream: u64,
     mut between: impl FnMut() -> Result<()>,
 ) -> Result<f64> {
     let words = memory.words();
-    let mut random = Random::new(1, u64::from(pages));
+    let mut random = Random::new(u64::from(pages), stream);
     let (mut loads, mut clock) = (0, 0);
     let (begin, first) = (now(), ticks());
     for _ in 0..options.loads.max(1) {
@@ -140,8 +141,14 @@ fn of_pages(options: &Options, memory: &Mapping, pages: u32) -> Result<Vec<Numbe
         turn(TAGGED, Box::new(move || echo.borrow_mut().there_and_back())),
         turn(FLUSHED, Box::new(touched)),
     ];
+    let streams = Cell::new(0);
     let all = ways.into_iter().map(|(name, between)| {
-        Contestant::new(name, move || loads(options, memory, pages, &between))
+        let streams = &streams;
+        Contestant::new(name, move || {
+            // No turn finds in the cache what another one has loaded.
+            streams.set(streams.get() + 1);
+            loads(options, memory, pages, streams.get(), &between)
+        })
     });
     take_turns(options.rounds, all.collect())
 }

@@ -1,5 +1,5 @@
-//! Each experiment with small numbers: it runs to its end, compares the answers of its contestants
-//! by itself, and has a row for each of them. Nothing is said of times.
+//! Each experiment with small numbers. It runs to its end, and compares the answers of its
+//! contestants by itself. It has a row for each of them. Nothing is said of times.
 
 #![allow(clippy::unwrap_used)]
 

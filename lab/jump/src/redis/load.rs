@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 const VALUE_BYTES: usize = 100;
 /// Operations between two looks at the clock.
 const LOOK: u64 = 64;
-/// One of so many operations is timed by itself: the clock costs as much as a read in memory.
+/// One of this number of operations is timed by itself: the clock costs as much as a read in
+/// memory.
 const TIMED: u64 = 16;
 
 /// A read or a write of [`Load::key`].

@@ -1,4 +1,5 @@
-//! The Redis experiment [SpaceJMP §10.4]: callers enter the store, beside callers that ask a server.
+//! The Redis experiment [SpaceJMP §10.4]: callers enter the store, beside callers that ask a
+//! server.
 //!
 //! - `space`: the store is a map in a span (RedisJMP as the paper has it).
 //! - `mapped`: callers read the memory of a Pluvio server, and write by RPC.

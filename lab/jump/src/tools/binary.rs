@@ -1,5 +1,5 @@
-//! Alignments in a binary file: each record's numbers and tail as they are in memory, and at the end
-//! where each record begins. It can be read whole, or mapped.
+//! Alignments in a binary file: each record's numbers and tail as they are in memory. At the end it
+//! says where each record begins. It can be read whole, or mapped.
 //!
 //! ```text
 //! records   numbers (32 bytes) and tail, one behind the other

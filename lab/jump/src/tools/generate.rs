@@ -1,7 +1,7 @@
 //! Alignments from a seed: pairs of reads at random places, with the kinds of records that
 //! sequencers and aligners make.
 
-use super::record::{Core, Loaded, REFERENCES, flag};
+use super::record::{Core, Loaded, REFERENCES, covered, flag};
 use pluvio_load::Random;
 
 /// Bases of a read.
@@ -136,5 +136,6 @@ fn read_of(random: &mut Random, name: &[u8], mut core: Core) -> Loaded {
         // Neighbours are alike, as those of sequencers are.
         tail.push(b"#,:FFFFF"[random.below(8) as usize]);
     }
+    core.covers = covered(&core, &tail);
     Loaded { core, tail }
 }

@@ -1,5 +1,5 @@
-//! The tools experiment [SpaceJMP §10.4]: programs that work on alignments of a genome one after the
-//! other. What one of them leaves, the next one takes, from a file or in memory.
+//! The tools experiment [SpaceJMP §10.4]: programs that work on alignments of a genome one after
+//! the other. Each of them takes the work of the one before it, from a file or in memory.
 //!
 //! - `record`, `generate`, `text`, `binary`: alignments, where they come from, their files.
 //! - `span`: alignments in a span. `steps`: counting, orders, index. `work`: one tool.

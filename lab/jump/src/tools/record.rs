@@ -1,7 +1,8 @@
 //! Alignments: where a read of a sequencer lies on a genome. The fields of the SAM format.
 //!
-//! A record is numbers (`Core`) and one block of bytes (the *tail*): its name, the operations of
-//! its CIGAR with four bytes each, its bases and their qualities. That is how samtools keeps one.
+//! A record is numbers (`Core`) and one block of bytes, the *tail*. That has its name, the
+//! operations of its CIGAR with four bytes each, its bases and their qualities. Samtools keeps one
+//! in this way, too.
 
 use pluvio_spacejmp::seg_struct;
 
@@ -56,8 +57,8 @@ seg_struct! {
         pub quality: u8,
         /// Bytes of the name.
         pub name: u8,
-        /// Not used.
-        pub padding: u16,
+        /// Bases of the sequence that it covers, at least one: see [`covered`].
+        pub covers: u16,
     }
 }
 
@@ -88,7 +89,8 @@ impl Core {
         into.extend(self.bases.to_le_bytes());
         into.extend(self.flags.to_le_bytes());
         into.extend(self.operations.to_le_bytes());
-        into.extend([self.quality, self.name, 0, 0]);
+        into.extend([self.quality, self.name]);
+        into.extend(self.covers.to_le_bytes());
     }
 
     /// From bytes of a file; `None` when there are too few.
@@ -107,23 +109,28 @@ impl Core {
             operations: u16::from_le_bytes(two(26)?),
             quality: *bytes.get(28)?,
             name: *bytes.get(29)?,
-            padding: 0,
+            covers: u16::from_le_bytes(two(30)?),
         })
     }
 
-    /// Bases of the sequence that it covers, at least one.
-    pub(crate) fn covered(&self, tail: &[u8]) -> i32 {
-        let covers = |operation: u32| match operation & 0xf {
-            // M, D, N, = and X.
-            0 | 2 | 3 | 7 | 8 => (operation >> 4) as i32,
-            _ => 0,
-        };
-        let sum: i32 = match self.has(flag::UNMAPPED) {
-            true => 0,
-            false => operations(self, tail).map(covers).sum(),
-        };
-        sum.max(1)
+    /// The base behind the last one that it covers.
+    pub(crate) fn end(&self) -> i32 {
+        self.position + i32::from(self.covers)
     }
+}
+
+/// Bases of the sequence that a record covers, at least one.
+pub(crate) fn covered(core: &Core, tail: &[u8]) -> u16 {
+    let covers = |operation: u32| match operation & 0xf {
+        // M, D, N, = and X.
+        0 | 2 | 3 | 7 | 8 => (operation >> 4) as u16,
+        _ => 0,
+    };
+    let sum: u16 = match core.has(flag::UNMAPPED) {
+        true => 0,
+        false => operations(core, tail).map(covers).sum(),
+    };
+    sum.max(1)
 }
 
 /// The name.

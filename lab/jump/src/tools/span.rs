@@ -3,7 +3,8 @@
 
 use super::record::{Core, Loaded, Records};
 use super::steps::{self, Index};
-use crate::error::{JumpError, Result};
+use super::work::{Results, digest_of};
+use crate::error::Result;
 use crate::place::attach;
 use pluvio_spacejmp::{Access, Registry, SegVec, Space, seg_struct};
 use std::path::Path;
@@ -145,27 +146,20 @@ pub(crate) fn index(folder: &Path) -> Result<()> {
     })?)
 }
 
-/// Numbers for both orders, and the index.
-pub(crate) fn results(
-    folder: &Path,
-    digest: fn(&dyn Fn(usize) -> (Core, Vec<u8>), &[u32]) -> u64,
-) -> Result<(u64, u64, Index)> {
+/// What the steps have left.
+pub(crate) fn results(folder: &Path) -> Result<Results> {
     let space = open(folder)?;
     let inside = space.enter_shared()?;
     let results = inside.read::<Library<'_>, _>(NAME, |library| {
-        let records = &library.records;
-        let record = |number: usize| {
-            let found: Option<&Alignment<'_>> = records.get(number);
-            found.map_or((Core::default(), Vec::new()), |one| {
-                (one.core, one.tail.to_vec())
-            })
-        };
-        let index = Index {
-            counts: library.counts.to_vec(),
-            first: library.first.to_vec(),
-        };
-        let by_name = digest(&record, &library.by_name);
-        (by_name, digest(&record, &library.by_position), index)
+        let records = &library.records[..];
+        Results {
+            by_name: digest_of(records, &library.by_name),
+            by_position: digest_of(records, &library.by_position),
+            index: Index {
+                counts: library.counts.to_vec(),
+                first: library.first.to_vec(),
+            },
+        }
     });
-    results.map_err(JumpError::from)
+    Ok(results?)
 }

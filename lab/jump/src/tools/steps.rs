@@ -44,22 +44,37 @@ pub(crate) fn flagstat(records: &(impl Records + ?Sized)) -> [[u64; 2]; COUNTS] 
     counts
 }
 
+/// The first bytes of a name, as a number with the same order. Most names differ in it, so that
+/// few have to be fetched again.
+fn beginning(name: &[u8]) -> u128 {
+    let mut bytes = [0; 16];
+    let count = name.len().min(bytes.len());
+    bytes[..count].copy_from_slice(&name[..count]);
+    u128::from_be_bytes(bytes)
+}
+
 /// The records by name; those of one name by their place in the pair, then secondary ones behind.
 pub(crate) fn by_name(records: &(impl Records + ?Sized)) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..records.count() as u32).collect();
-    let key = |number: u32| {
-        let core = records.core(number as usize);
-        let flags = u32::from(core.flags);
-        let rank = (flags & 0xc0) << 8 | (flags & 0x100) << 3 | (flags & 0x800) >> 3;
-        (core, rank)
+    let name_of = |number: u32| {
+        name(
+            &records.core(number as usize),
+            records.tail(number as usize),
+        )
     };
-    order.sort_unstable_by(|&one, &other| {
-        let ((core, rank), (core_2, rank_2)) = (key(one), key(other));
-        let names = name(&core, records.tail(one as usize))
-            .cmp(name(&core_2, records.tail(other as usize)));
-        names.then(rank.cmp(&rank_2)).then(one.cmp(&other))
+    let rank = |number: u32| {
+        let flags = u32::from(records.core(number as usize).flags);
+        (flags & 0xc0) << 8 | (flags & 0x100) << 3 | (flags & 0x800) >> 3
+    };
+    let all = 0..records.count() as u32;
+    let mut keys: Vec<(u128, u32)> = all
+        .map(|number| (beginning(name_of(number)), number))
+        .collect();
+    keys.sort_unstable_by(|&(begin, one), &(begin_2, other)| {
+        let beginnings = begin.cmp(&begin_2);
+        let names = beginnings.then_with(|| name_of(one).cmp(name_of(other)));
+        names.then_with(|| rank(one).cmp(&rank(other)).then(one.cmp(&other)))
     });
-    order
+    keys.into_iter().map(|(_, number)| number).collect()
 }
 
 /// The records by sequence, position and strand; those without a position at the end.
@@ -106,13 +121,13 @@ pub(crate) fn index(records: &(impl Records + ?Sized), order: &[u32]) -> Index {
             continue;
         };
         counts[2 * reference + usize::from(core.has(flag::UNMAPPED))] += 1;
-        let end = core.position + core.covered(records.tail(number as usize));
+        let end = core.end();
         let from = windows[reference] + (core.position >> WINDOW_SHIFT) as usize;
         let to = windows[reference] + ((end - 1) >> WINDOW_SHIFT) as usize;
         let to = to.min(windows[reference + 1] - 1);
-        for window in from..=to {
-            if first[window] == NONE {
-                first[window] = place as u32;
+        for window in first.iter_mut().take(to + 1).skip(from) {
+            if *window == NONE {
+                *window = place as u32;
             }
         }
     }
@@ -152,7 +167,7 @@ pub(crate) fn overlapping(
     });
     near.filter(|&number| {
         let core = records.core(number);
-        core.position + core.covered(records.tail(number)) > range.start
+        core.end() > range.start
     })
     .count()
 }

@@ -39,7 +39,7 @@ fn plain_results(records: &[Loaded]) -> Results {
     let placed: Vec<(&Core, i32)> = order
         .iter()
         .map(|&number| &records[number as usize])
-        .map(|one| (&one.core, one.core.position + one.core.covered(&one.tail)))
+        .map(|one| (&one.core, one.core.end()))
         .collect();
     let (mut counts, mut first) = (Vec::new(), Vec::new());
     for (reference, (_, length)) in REFERENCES.iter().enumerate() {

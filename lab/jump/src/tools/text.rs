@@ -1,6 +1,8 @@
 //! Alignments as text: the SAM format, a line a record.
 
-use super::record::{Core, Loaded, OPERATIONS, REFERENCES, Records, letters, name, operations};
+use super::record::{
+    Core, Loaded, OPERATIONS, REFERENCES, Records, covered, letters, name, operations,
+};
 use crate::error::{JumpError, Result};
 use std::io::Write;
 
@@ -144,5 +146,6 @@ fn record_of(line: &[u8]) -> Option<Loaded> {
     }
     tail.extend(bases);
     tail.extend(qualities);
+    core.covers = covered(&core, &tail);
     Some(Loaded { core, tail })
 }

@@ -2,7 +2,7 @@
 //! which begins with what the one before it has left.
 
 use super::binary::{self, File as Binary};
-use super::record::{Core, Loaded, Records};
+use super::record::{Loaded, Records};
 use super::steps::{self, Index};
 use super::{span, text};
 use crate::error::{JumpError, Result};
@@ -306,27 +306,20 @@ pub(crate) struct Results {
 }
 
 /// A number for records in an order: of their lines.
-pub(crate) fn digest(record: &dyn Fn(usize) -> (Core, Vec<u8>), order: &[u32]) -> u64 {
+pub(crate) fn digest_of(records: &(impl Records + ?Sized), order: &[u32]) -> u64 {
     let (mut digest, mut line) = (order.len() as u64, Vec::new());
-    for &number in order {
-        let (core, tail) = record(number as usize);
+    for number in order.iter().map(|&number| number as usize) {
         line.clear();
-        text::line_of(&core, &tail, &mut line);
+        text::line_of(&records.core(number), records.tail(number), &mut line);
         digest = KeyHash::of(digest, &line).0;
     }
     digest
 }
 
-/// The number for records as they lie.
-pub(crate) fn digest_of(records: &(impl Records + ?Sized), order: &[u32]) -> u64 {
-    let record = |number| (records.core(number), records.tail(number).to_vec());
-    digest(&record, order)
-}
-
 /// Reads what a way has left.
 pub(crate) fn results(way: Way, folder: &Path) -> Result<Results> {
     let (by_name, by_position, index) = match way {
-        Way::Space => span::results(folder, digest)?,
+        Way::Space => return span::results(folder),
         Way::Mapped => {
             let mapping = map(folder, "reads.bin")?;
             let records = Binary::new(bytes_of(&mapping))?;
