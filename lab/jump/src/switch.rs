@@ -1,6 +1,5 @@
-//! The cost of one switch [SpaceJMP §10.1, table 6]. Entering and leaving a space, by each way that
-//! crate `spacejmp` has, is measured beside a system call, a new mapping, and a hand-off to another
-//! process.
+//! The cost of one switch [SpaceJMP §10.1, table 6]. A space is entered and left by each way that
+//! crate `spacejmp` has. Beside it are a system call, a new mapping, and a hand-off to a process.
 
 use crate::children::{Echo, Program};
 use crate::error::{JumpError, Result};
@@ -8,7 +7,7 @@ use crate::place::{Place, SPAN_HEADER_BYTES, attach};
 use crate::raw::{Mapping, PAGE_BYTES, Pages, Turning};
 use crate::turns::{Contestant, Numbers, add_rows, now, ns_since, of, take_turns};
 use core::sync::atomic::Ordering::Relaxed;
-use pluvio_bench::experiment::{Experiment, Panel, Picture, Row, Shape};
+use pluvio_bench::experiment::{Axis, Experiment, Panel, Picture, Row, Shape};
 use pluvio_spacejmp::{Access, Lock, SegVec, Space};
 use pluvio_units::Size;
 use std::fs::File;
@@ -230,28 +229,47 @@ fn of_size(options: &Options, size: Size) -> Result<Vec<Numbers>> {
     take_turns(options.rounds, all)
 }
 
-/// A bar for each row, as logarithms: they lie five powers of ten apart.
+/// Short names of those that move nothing, in their order.
+const GROUPS: [&str; 6] = [
+    "call",
+    "resident",
+    "and a word",
+    "shared",
+    "exclusive",
+    "hand-off",
+];
+
+/// Bars of those that move nothing, as logarithms: they lie three powers of ten apart. And lines of
+/// the others by size.
 fn draw(experiment: &Experiment) -> Picture {
-    let mut groups = Vec::new();
-    let mut panel = Panel {
-        title: "One switch, log10 of nanoseconds".into(),
+    let mut bars = Panel {
+        title: "Nothing is moved, log10 of nanoseconds".into(),
         x: String::new(),
         y: "log10(ns)".into(),
-        shape: Shape::Bars { groups: Vec::new() },
+        shape: Shape::Bars {
+            groups: GROUPS.iter().map(|&name| name.to_owned()).collect(),
+        },
         series: Vec::new(),
     };
-    for row in &experiment.rows {
-        let name = match row.number("size_mib") {
-            Some(size) if size > 0.0 => format!("{}, {size} MiB", row.text("contestant")),
-            _ => row.text("contestant"),
-        };
-        let ns = row.number("ns").unwrap_or(0.0);
-        panel.point("median", groups.len() as f64, ns.max(1.0).log10());
-        groups.push(name);
+    let mut lines = Panel {
+        title: "Spans are moved or mapped".into(),
+        x: "MiB".into(),
+        y: "nanoseconds".into(),
+        shape: Shape::Lines {
+            x: Axis::Logarithmic,
+            y: Axis::Logarithmic,
+        },
+        series: Vec::new(),
+    };
+    for (number, row) in experiment.rows.iter().enumerate() {
+        let ns = row.number("ns").unwrap_or(f64::NAN);
+        match row.number("size_mib") {
+            Some(size) if size > 0.0 => lines.point(&row.text("contestant"), size, ns),
+            _ => bars.point("median", number as f64, ns.max(1.0).log10()),
+        }
     }
-    panel.shape = Shape::Bars { groups };
     Picture {
         title: "Switching between address spaces".into(),
-        panels: vec![panel],
+        panels: vec![bars, lines],
     }
 }

@@ -6,7 +6,7 @@
 //! - `window`: windows take turns at one range of addresses, by moving page tables.
 //! - `map`: a set for another window unmaps the one that is there, and maps its own (the paper's
 //!   MAP). The pages are in memory already.
-//! - `processes`: each window has a process, which gets the updates as messages and answers. This is
+//! - `processes`: each window has a process, which gets the updates as messages and answers. It is
 //!   the paper's MP, with pipes instead of OpenMPI.
 //! - `processes, busy`: the same by words in a span. Both sides look all the time, as OpenMPI does.
 //!
