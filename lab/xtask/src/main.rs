@@ -26,7 +26,7 @@ const TASKS: [(&str, &str); 16] = [
     (
         "setup",
         "fetch what optional tests need: redis-cli, redis-server, redis-py, libfabric, moto, public data sets, and try what this machine \
-         grants them; with --peers what experiments compare with: allocators, redis-server, valkey, memcached, etcd",
+         grants them; with --peers what experiments compare with: allocators, redis-server, valkey, memcached, etcd, samtools",
     ),
     (
         "measure-engine",

@@ -44,7 +44,7 @@ pub struct Need {
 }
 
 /// All of them.
-pub const NEEDS: [Need; 13] = [
+pub const NEEDS: [Need; 14] = [
     Need {
         what: "redis-cli",
         tests: "needs_redis_cli",
@@ -62,6 +62,12 @@ pub const NEEDS: [Need; 13] = [
         tests: "needs_memcached",
         packages: &["memcached"],
         there: |_| succeeds_quietly(Command::new("memcached").arg("--version")),
+    },
+    Need {
+        what: "samtools",
+        tests: "needs_samtools",
+        packages: &["samtools"],
+        there: |_| succeeds_quietly(Command::new("samtools").arg("--version")),
     },
     Need {
         what: "redis-py",

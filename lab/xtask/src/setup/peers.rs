@@ -22,7 +22,7 @@ enum Brings {
     Library(&'static str),
 }
 
-const PEERS: [Peer; 6] = [
+const PEERS: [Peer; 7] = [
     Peer {
         package: "libjemalloc2",
         brings: Brings::Library("libjemalloc.so.2"),
@@ -46,6 +46,10 @@ const PEERS: [Peer; 6] = [
     Peer {
         package: "etcd-server",
         brings: Brings::Program("etcd"),
+    },
+    Peer {
+        package: "samtools",
+        brings: Brings::Program("samtools"),
     },
 ];
 

@@ -14,7 +14,7 @@ const LINES_MAX: usize = 900;
 const LARGE_FILES: &str = "lab/xtask/tidy/large-files.txt";
 
 /// Crates that may reach the operating system themselves; the others go through `env` (rule A).
-const DOOR: [(&str, &str); 18] = [
+const DOOR: [(&str, &str); 19] = [
     ("env_os", "is the door"),
     ("env", "has the door of a library's threads in `host`"),
     ("net", "is the door to the network"),
@@ -44,6 +44,10 @@ const DOOR: [(&str, &str); 18] = [
     ("torture", "stops processes, cuts networks, fills disks"),
     ("pluvio-lab", "starts processes and writes results"),
     ("bench", "measures real time"),
+    (
+        "jump",
+        "measures real time, and starts processes that share memory",
+    ),
     ("xtask", "runs cargo and reads the tree"),
 ];
 
