@@ -316,7 +316,7 @@ impl Journal {
     }
 }
 
-/// The number of the table in which the keys lie that are in use at this place, one after the other.
+/// The number of the table of the keys that are in use at this place, one after the other.
 fn table_of_place(at: usize) -> usize {
     let other = at.checked_sub(KEYS);
     other.map_or(0, |other| 1 + other % (tables::NAMES.len() - 1))

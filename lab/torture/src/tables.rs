@@ -1,5 +1,5 @@
-//! The tables that clients work on: that of the Redis ports, which all clients know, and two of
-//! other durabilities, which those of the client library know beside it.
+//! The tables that clients work on. All clients know that of the Redis ports. Those of the client
+//! library know two of other durabilities beside it.
 //!
 //! - TORT-7: every table survives what the run does. Where bits flip, one replica of a segment may
 //!   be damaged, so each has two at least.
@@ -26,8 +26,8 @@ pub fn of_key(name: &str) -> usize {
     (1..NAMES.len()).find(ends).unwrap_or(0)
 }
 
-/// What the tables ask for, in a cluster of this many buffered replicas: what the settings say,
-/// less, and more.
+/// The durabilities that tables ask for, in a cluster of this many buffered replicas: that of the
+/// settings, less, and more.
 pub fn durabilities(replicas: u32, faults: &Faults) -> [DurabilityWish; 3] {
     let least = if faults.has(Fault::Flip) { 2 } else { 1 };
     let wish = |replicas, synced| DurabilityWish {

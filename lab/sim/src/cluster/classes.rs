@@ -1,7 +1,7 @@
 //! Durability classes of a run's tables (`docs/classes.md`).
 //!
-//! Faults stay within what the weakest class of a run survives: where one server may lose what it
-//! has, no class has a single replica, and where all may lose power, every class is synced. So
+//! Faults stay within those that the weakest class of a run survives. Where one server may lose
+//! what it has, no class has a single replica. Where all may lose power, every class is synced. So
 //! checkers judge all tables alike.
 
 use crate::cluster::faults::Fault;
@@ -99,16 +99,16 @@ impl Plan {
         1 + self.classes.len()
     }
 
-    /// What the table with this number asks for. As many tables as there are durabilities, one
-    /// behind the other, have all of them.
+    /// The durability that the table with this number asks for. As many tables as there are
+    /// durabilities, one behind the other, have all of them.
     pub(super) fn durability(&self, table: usize) -> DurabilityWish {
         let number = (table + self.first_class as usize) % self.durabilities_in_use();
         let class = number.checked_sub(1).map(|n| self.classes[n].wish());
         class.unwrap_or_default()
     }
 
-    /// What a table asks for that clients make meanwhile: mostly what others have, at times
-    /// anything that survives the run. That may be refused.
+    /// The durability of a table that clients make meanwhile: mostly one that others have, at times
+    /// any that survives the run. That may be refused.
     pub(super) fn some_durability(&self, draw: &mut Stream) -> DurabilityWish {
         if self.classes.is_empty() || draw.below(2) == 0 {
             return DurabilityWish::default();
