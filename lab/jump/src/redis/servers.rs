@@ -46,9 +46,10 @@ impl Ours {
                 .arg(folder.join(role));
             command
         };
+        let who = |role: &str| format!("the {role} ({})", pluvio.display());
         let mut first = command("coordinator", HERE);
         first.args(["--replicas", "0"]);
-        let (one, coordinator) = started("the coordinator", &mut first)?;
+        let (one, coordinator) = started(&who("coordinator"), &mut first)?;
         let door = folder.join("door");
         let listen = match rings {
             true => format!("{HERE}+shm:{}", folder.join("ring").display()),
@@ -62,7 +63,7 @@ impl Ours {
             &memory.bytes().to_string(),
         ]);
         second.arg("--mapped-reads").arg(&door);
-        let (two, _) = started("the server", &mut second)?;
+        let (two, _) = started(&who("server"), &mut second)?;
         Ok(Self {
             _coordinator: one,
             _server: two,
