@@ -142,38 +142,43 @@ fn text_and_binary_files_hold_what_was_written() {
     assert!(cut.load().is_err());
 }
 
-#[test]
-fn needs_samtools_it_gives_the_same_answers() {
-    let place = in_a_folder(&[Way::Text, Way::Space]);
-    let folder = place.path();
-    let printed = |step| samtools::work(Compression::Usual, step, folder).expect("worked");
-    printed(Step::Convert);
-    let all = records();
-    let counts = steps::flagstat(&all[..]);
-    let ours: String = counts
-        .iter()
-        .map(|[good, bad]| format!("{good} + {bad}\n"))
-        .collect();
-    assert_eq!(samtools::counts(&printed(Step::Flagstat)), ours);
-    for step in [Step::SortName, Step::SortPosition, Step::Index] {
-        printed(step);
-    }
-    for file in ["name", "position"] {
-        let theirs = samtools::lines(folder, file).expect("lines");
-        let ours = std::fs::read(folder.join(format!("{file}.sam"))).expect("a file");
-        let head = ours
-            .split(|&byte| byte == b'\n')
-            .take_while(|line| line.starts_with(b"@"));
-        let head: usize = head.map(|line| line.len() + 1).sum();
-        assert!(theirs == ours[head..], "order by {file}");
-    }
-    let order = steps::by_position(&all[..]);
-    let index = results(Way::Space, folder).expect("left").index;
-    for (reference, (sequence, length)) in REFERENCES.iter().enumerate() {
-        for begin in (0..*length as i32 - 5000).step_by(90_001) {
-            let ours = steps::overlapping(&all[..], &order, &index, reference, begin..begin + 5000);
-            let theirs = samtools::overlapping(folder, sequence, begin + 1, begin + 5000);
-            assert_eq!(ours, theirs.expect("counted"), "{sequence} from {begin}");
+mod needs_samtools {
+    use super::*;
+
+    #[test]
+    fn it_gives_the_same_answers() {
+        let place = in_a_folder(&[Way::Text, Way::Space]);
+        let folder = place.path();
+        let printed = |step| samtools::work(Compression::Usual, step, folder).expect("worked");
+        printed(Step::Convert);
+        let all = records();
+        let counts = steps::flagstat(&all[..]);
+        let ours: String = counts
+            .iter()
+            .map(|[good, bad]| format!("{good} + {bad}\n"))
+            .collect();
+        assert_eq!(samtools::counts(&printed(Step::Flagstat)), ours);
+        for step in [Step::SortName, Step::SortPosition, Step::Index] {
+            printed(step);
+        }
+        for file in ["name", "position"] {
+            let theirs = samtools::lines(folder, file).expect("lines");
+            let ours = std::fs::read(folder.join(format!("{file}.sam"))).expect("a file");
+            let head = ours
+                .split(|&byte| byte == b'\n')
+                .take_while(|line| line.starts_with(b"@"));
+            let head: usize = head.map(|line| line.len() + 1).sum();
+            assert!(theirs == ours[head..], "order by {file}");
+        }
+        let order = steps::by_position(&all[..]);
+        let index = results(Way::Space, folder).expect("left").index;
+        for (reference, (sequence, length)) in REFERENCES.iter().enumerate() {
+            for begin in (0..*length as i32 - 5000).step_by(90_001) {
+                let ours =
+                    steps::overlapping(&all[..], &order, &index, reference, begin..begin + 5000);
+                let theirs = samtools::overlapping(folder, sequence, begin + 1, begin + 5000);
+                assert_eq!(ours, theirs.expect("counted"), "{sequence} from {begin}");
+            }
         }
     }
 }
