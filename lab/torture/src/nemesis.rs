@@ -222,9 +222,18 @@ impl Nemesis {
         self.leaving.clear();
         self.servers.fill(Standing::Away);
         for which in self.cluster.all() {
-            self.cluster.launch(which)?;
+            self.launch(which)?;
         }
         Ok(())
+    }
+
+    /// Starts a process. A server has all of its data directories then: it would make those anew
+    /// that are away.
+    fn launch(&mut self, which: Which) -> Result<(), Failure> {
+        if let Which::Server(at) = which {
+            self.plug_in(at)?;
+        }
+        self.cluster.launch(which)
     }
 
     /// Waits until the cluster is healthy: every process there, every tablet served, nothing to
@@ -470,6 +479,21 @@ impl Nemesis {
         true
     }
 
+    /// Gives a server its second data directory again, if that is away; whether it was.
+    fn plug_in(&mut self, at: usize) -> Result<bool, Failure> {
+        let (second, away) = second_directory(&self.machine.folders[at]);
+        if !away.exists() {
+            return Ok(false);
+        }
+        std::fs::rename(away, &second)
+            .map_err(|error| Failure::new(format!("{}: {error}", second.display())))?;
+        self.note(format!(
+            "{} has its data directory again",
+            name(Which::Server(at))
+        ));
+        Ok(true)
+    }
+
     /// Asks a server to end in order. It is away from then on.
     fn leave(&mut self, at: usize, act: &Act) -> bool {
         let which = Which::Server(at);
@@ -579,7 +603,7 @@ impl Nemesis {
     fn do_due(&mut self, due: Due) -> Result<(), Failure> {
         match due {
             Due::Launch(which) if self.cluster.is_there(which) => Ok(()),
-            Due::Launch(which) => self.cluster.launch(which),
+            Due::Launch(which) => self.launch(which),
             Due::Continue(which) => {
                 self.cluster.signal(which, Signal::CONT);
                 match which {
@@ -611,10 +635,9 @@ impl Nemesis {
             }
             Due::PlugIn(at) => {
                 let which = Which::Server(at);
-                let (second, away) = second_directory(&self.machine.folders[at]);
-                std::fs::rename(away, &second)
-                    .map_err(|error| Failure::new(format!("{}: {error}", second.display())))?;
-                self.note(format!("{} has its data directory again", name(which)));
+                if !self.plug_in(at)? {
+                    return Ok(());
+                }
                 // One that is up, or on its way, may go on without it.
                 if self.cluster.signal(which, Signal::KILL) {
                     self.leaving.insert(at);
