@@ -59,6 +59,8 @@ impl Turns {
 #[derive(Debug)]
 pub struct OsDisk {
     root: Arc<Path>,
+    /// Which directory that name belonged to when it was opened (ENVOS-5).
+    identity: Identity,
     lock: Arc<DirectoryLock>,
     fallback: Handle,
     small_writes: Arc<SmallWrites>,
@@ -67,6 +69,40 @@ pub struct OsDisk {
     /// DIR-1: directories whose sync has failed. Locked during a sync, because of two at the same
     /// time only one might get an error that concerns both.
     failed_syncs: Arc<Mutex<BTreeSet<PathBuf>>>,
+}
+
+/// A directory, whatever its name is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    fn of(directory: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        let found = fs::metadata(directory)?;
+        Ok(Self {
+            device: found.dev(),
+            inode: found.ino(),
+        })
+    }
+
+    /// The name of the data directory still belongs to this one (ENVOS-5).
+    ///
+    /// # Errors
+    /// It does not, with what to do; retrying does not help before that is done.
+    fn check(self, root: &Path) -> Result<(), DiskError> {
+        match Self::of(root) {
+            Ok(found) if found == self => Ok(()),
+            Ok(_) | Err(_) => Err(DiskError::Other {
+                path: root.display().to_string(),
+                message: "the data directory is not there any more: was it moved, or its device \
+                          unmounted? Bring it back and start the process again"
+                    .to_owned(),
+            }),
+        }
+    }
 }
 
 /// Holds the lock as long as it lives; the kernel releases it when the process dies.
@@ -101,6 +137,7 @@ impl OsDisk {
             Err(error) => return Err(fail(error.into())),
         }
         Ok(Self {
+            identity: Identity::of(&root).map_err(fail)?,
             root: root.into(),
             lock: Arc::new(DirectoryLock { _file: file }),
             fallback,
@@ -173,8 +210,13 @@ impl Disk for OsDisk {
         let lock = Arc::clone(&self.lock);
         let small_writes = Arc::clone(&self.small_writes);
         let (fallback, turns) = (self.fallback.clone(), Arc::clone(&self.turns));
+        let identity = self.identity;
         self.run(path, move |root, path| {
             let full = resolve(root, path)?;
+            match mode {
+                OpenMode::Existing => {}
+                OpenMode::New | OpenMode::Create => identity.check(root)?,
+            }
             let file = open_file(root, &full, mode).map_err(|error| disk_error(path, &error))?;
             let file: Arc<dyn File> =
                 Arc::new(OsFile::new(file, path, lock, small_writes, turns, fallback));
@@ -195,11 +237,13 @@ impl Disk for OsDisk {
 
     fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>> {
         let to = to.to_owned();
+        let identity = self.identity;
         self.run(from, move |root, from| {
             let source = resolve(root, from)?;
             let target = resolve(root, &to)?;
             // Asked first, so that a missing source is not mistaken for a missing directory.
             fs::symlink_metadata(&source).map_err(|error| disk_error(from, &error))?;
+            identity.check(root)?;
             make_parents(root, &target).map_err(|error| disk_error(&to, &error))?;
             fs::rename(&source, &target).map_err(|error| disk_error(from, &error))
         })

@@ -14,6 +14,8 @@
 //!   long as the disk or a file of it lives.
 //! - ENVOS-4: after [`OsRuntime::shutdown`] tasks and background workers run no more. Work that was
 //!   given to the blocking threads may still run, up to the limit given.
+//! - ENVOS-5: files are made only in the directory that was opened. Where its name belongs to
+//!   another one later, or to none, nothing is written there: nobody would look for it.
 //!
 //! Limits: sockets are in `net`, memory regions in `memory`.
 

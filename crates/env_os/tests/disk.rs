@@ -110,6 +110,36 @@ fn names_are_listed_sorted_without_directories_and_lock() {
     });
 }
 
+// shows: ENVOS-5
+#[test]
+fn a_directory_that_is_gone_is_not_made_anew() {
+    with_disk(|disk, root| async move {
+        let file = disk.open("frames/a", OpenMode::New).await.unwrap();
+        let away = root.with_extension("away");
+        std::fs::rename(&root, &away).unwrap();
+        // With nothing in its place, and with another directory.
+        for is_there in [false, true] {
+            if is_there {
+                std::fs::create_dir(&root).unwrap();
+            }
+            for name in ["b", "frames/b"] {
+                for mode in [OpenMode::New, OpenMode::Create] {
+                    let refused = disk.open(name, mode).await;
+                    assert!(matches!(refused, Err(DiskError::Other { .. })), "{name}");
+                }
+            }
+            assert_eq!(root.exists(), is_there);
+        }
+        assert_eq!(std::fs::read_dir(&root).unwrap().count(), 0);
+        // Open files go on.
+        file.write_at(0, Bytes::from_static(b"x")).await.unwrap();
+        std::fs::remove_dir(&root).unwrap();
+        std::fs::rename(&away, &root).unwrap();
+        disk.open("frames/b", OpenMode::New).await.unwrap();
+        disk.rename("frames/b", "frames/c").await.unwrap();
+    });
+}
+
 #[test]
 fn no_name_leaves_the_directory_or_touches_the_lock() {
     with_disk(|disk, _| async move {
