@@ -60,7 +60,7 @@ const EXPECTED: [Expected; 11] = [
 ];
 
 /// Traces that a run may give beside those when disks may fail and rot.
-const EXPECTED_OF_DISKS: [Expected; 9] = [
+const EXPECTED_OF_DISKS: [Expected; 10] = [
     Expected {
         part: "a replica is lost: its disk failed",
         why: "a write or a sync gave an error",
@@ -92,6 +92,10 @@ const EXPECTED_OF_DISKS: [Expected; 9] = [
     Expected {
         part: "starts without a data directory",
         why: "a device that failed does so at a restart, and its loss is allowed",
+    },
+    Expected {
+        part: "a data directory cannot be read, and is left",
+        why: "its device fails while a server starts on it, and its loss is allowed",
     },
     Expected {
         part: "cannot remove a frame",
