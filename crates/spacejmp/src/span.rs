@@ -72,7 +72,7 @@ pub struct SpanInfo {
 
 /// The lock of a span, until drop.
 enum Held<'f> {
-    Kernel(#[allow(dead_code)] KernelLock<'f>), // its drop unlocks
+    Kernel(#[expect(dead_code, reason = "its drop unlocks")] KernelLock<'f>),
     Robust(RobustLock),
 }
 

@@ -227,8 +227,8 @@ impl Nemesis {
         Ok(())
     }
 
-    /// Starts a process. A server has all of its data directories then: it would make those anew
-    /// that are away.
+    /// Starts a process. A server has all of its data directories then: it would go on without
+    /// those that are away.
     fn launch(&mut self, which: Which) -> Result<(), Failure> {
         if let Which::Server(at) = which {
             self.plug_in(at)?;

@@ -1,4 +1,4 @@
-//! Locks of words in the header: who waits for whom, and who has died where.
+//! Locks that are words in the header. Processes wait for each other, and die at each step.
 
 use super::deaths::{changes, died, one_change};
 use super::{Board, ROW, attach, child_of, registry};
