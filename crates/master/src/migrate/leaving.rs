@@ -5,6 +5,7 @@ use super::ended::Ended;
 use crate::master::Master;
 use crate::tablets::{OldMaps, TabletMap, TabletPhase, until_gone};
 use bytes::Bytes;
+use pluvio_env::timeout;
 use pluvio_mutation::Outcome;
 use pluvio_store::{Engine, EngineTable, LeavingResults};
 use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, ObjectVersion, Rank, TableId};
@@ -26,6 +27,8 @@ const PART_CHANGES: usize = 8 << 10;
 const PART_RESULTS: usize = 16 << 10;
 /// When a client should try a change again whose note has no room.
 const NOTES_RETRY: Duration = Duration::from_millis(5);
+/// How long a request waits for this server's replicas before it is to come again.
+const REPLICAS_MAX: Duration = Duration::from_millis(100);
 /// When to ask again whether a migration has ended here.
 const ENDING_RETRY: Duration = Duration::from_millis(20);
 
@@ -272,6 +275,10 @@ impl Master {
     ) -> Result<GetTabletDataReply, Refusal> {
         let leaving = self.leaving.begin(self.tablets(), &request)?;
         if let TabletPart::LastChanges(_) = request.part {
+            if !self.is_frozen(&leaving) {
+                // Clients of a frozen tablet would wait for it.
+                self.all_durable(&leaving.table).await?;
+            }
             self.leaving.freeze(self.tablets(), &leaving)?;
         }
         until_gone(&*self.env.clock, || leaving.is_settled()).await;
@@ -338,6 +345,26 @@ impl Master {
         tablet.is_some_and(|tablet| tablet.phase == TabletPhase::Frozen)
     }
 
+    /// Waits until all is durable that was executed up to now and may concern this table (MOVE-6).
+    ///
+    /// # Errors
+    /// `Retry` when replicas take long.
+    async fn all_durable(&self, table: &EngineTable) -> Result<(), Refusal> {
+        let space = self.store().space();
+        let logs = self.store().logs_with(table);
+        let ends: Vec<_> = logs.map(|log| (log, space.end_position(log))).collect();
+        let durable = async {
+            for (log, end) in ends {
+                self.replication.synced(log, end).await;
+            }
+        };
+        let within = timeout(&*self.env.clock, REPLICAS_MAX, durable).await;
+        within.map_err(|_| {
+            pluvio_units::mark("migration-waits-for-its-owners-replicas");
+            Refusal::retry(Duration::ZERO, RetryReason::NotReady)
+        })
+    }
+
     async fn results_of(
         &self,
         leaving: Arc<Leaving>,
@@ -347,6 +374,7 @@ impl Master {
         if !self.is_frozen(&leaving) {
             return Err(Refusal::malformed("results are given of a frozen tablet"));
         }
+        self.all_durable(&leaving.table).await?;
         let (store, now) = (Arc::clone(self.store()), self.monotonic());
         let copy = move || {
             let all = leaving.results(&store, now);

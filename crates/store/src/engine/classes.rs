@@ -58,6 +58,13 @@ impl Engine {
         best.unwrap_or(of_core)
     }
 
+    /// The open logs that may have entries of this table (CLASS-1).
+    pub fn logs_with(&self, table: &EngineTable) -> impl Iterator<Item = LogId> + use<'_> {
+        let least = self.rank(self.log_of(LogId(0), table));
+        let logs = self.space.logs();
+        logs.filter(move |log| self.rank(*log) >= least)
+    }
+
     /// The most durable log: for what transactions of several owners must remember. None of their
     /// tables outlives it, whichever those are.
     pub(super) fn most_durable_log(&self, of_core: LogId) -> LogId {

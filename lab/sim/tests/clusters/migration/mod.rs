@@ -3,6 +3,7 @@
 
 mod cut;
 mod message;
+mod owners_log;
 
 use crate::load::{Loaded, loaded, loaded_in};
 use crate::struck::{self, At, Moment};
