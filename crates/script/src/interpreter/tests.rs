@@ -15,14 +15,11 @@ struct Server {
 }
 
 impl Commands for Server {
-    fn call(&mut self, arguments: Vec<Vec<u8>>) -> Result<Value, Interrupted> {
+    fn call(&mut self, command: Parts) -> Result<Value, Interrupted> {
         if self.interrupts {
             return Err(Interrupted);
         }
-        let words: Vec<_> = arguments
-            .iter()
-            .map(|a| String::from_utf8_lossy(a))
-            .collect();
+        let words: Vec<_> = command.iter().map(String::from_utf8_lossy).collect();
         let words: Vec<&str> = words.iter().map(|word| &**word).collect();
         Ok(match &words[..] {
             ["set", _, value] => {
@@ -30,23 +27,19 @@ impl Commands for Server {
                 Value::Status(b"OK".to_vec())
             }
             ["get", _] if self.value.is_empty() => Value::Nil,
-            ["get", _] => Value::Bulk(self.value.clone()),
-            ["list"] => Value::Array(vec![
-                Value::Integer(1),
-                Value::Nil,
-                Value::Bulk(b"x".to_vec()),
-            ]),
-            ["map"] => Value::Map(vec![(Value::Bulk(b"a".to_vec()), Value::Integer(1))]),
+            ["get", _] => Value::Bulk(self.value.clone().into()),
+            ["list"] => Value::Array(vec![Value::Integer(1), Value::Nil, bulk("x")]),
+            ["map"] => Value::Map(vec![(bulk("a"), Value::Integer(1))]),
             ["double"] => Value::Double(1.5),
             ["incr", _] => Value::Error(b"ERR value is not an integer or out of range".to_vec()),
             _ => Value::Error(b"ERR Unknown Redis command called from script".to_vec()),
         })
     }
 
-    fn may_call(&mut self, arguments: Vec<Vec<u8>>) -> Option<bool> {
-        match &arguments[0][..] {
-            b"get" => Some(true),
-            b"set" => Some(false),
+    fn may_call(&mut self, command: Parts) -> Option<bool> {
+        match command.iter().next() {
+            Some(b"get") => Some(true),
+            Some(b"set") => Some(false),
             _ => None,
         }
     }
@@ -80,7 +73,7 @@ fn run(source: &str) -> Ended {
 }
 
 fn bulk(text: &str) -> Value {
-    Value::Bulk(text.as_bytes().to_vec())
+    Value::Bulk(text.as_bytes().to_vec().into())
 }
 
 #[test]
@@ -598,5 +591,47 @@ fn libraries_register_functions() {
             String::from_utf8_lossy(&error.expect_err("it is wrong")),
             text
         );
+    }
+}
+
+// shows: SCRIPT-1
+#[test]
+fn nothing_is_put_into_tables_that_all_scripts_see() {
+    let interpreter = Interpreter::new();
+    for table in ["redis", "string", "cjson", "_G", "getmetatable('')"] {
+        let source = format!("table.insert({table}, 'left')");
+        let text = "ERR user_script:1: Attempt to modify a readonly table script: SHA, on \
+                    @user_script:1.";
+        let failed = Ended::Failed(text.into());
+        assert_eq!(run_on(&interpreter, &source, &[]), failed, "{table}");
+        let source = format!("table.insert({table}, 3, 'left')");
+        assert_eq!(run_on(&interpreter, &source, &[]), failed, "{table}");
+        let left = format!("return rawget({table}, 1) or rawget({table}, 3)");
+        let nothing = Ended::Value(Value::Nil);
+        assert_eq!(run_on(&interpreter, &left, &[]), nothing, "{table}");
+    }
+}
+
+// shows: SCRIPT-1
+#[test]
+fn each_script_has_its_own_keys_and_arguments() {
+    let interpreter = Interpreter::new();
+    let source = b"local all = {#KEYS, #ARGV} \
+                   for _, key in ipairs(KEYS) do all[#all + 1] = key end \
+                   for _, argument in ipairs(ARGV) do all[#all + 1] = argument end \
+                   KEYS[#KEYS + 1], ARGV[#ARGV + 1] = 'left', 'left' \
+                   all[#all + 1] = #KEYS + #ARGV \
+                   return all";
+    for (keys, arguments) in (0..4).flat_map(|keys| (0..6).map(move |more| (keys, more))) {
+        let named = |name: &str, count| (0..count).map(|n| format!("{name}{n}")).collect();
+        let (keys, arguments): (Vec<String>, Vec<String>) =
+            (named("k", keys), named("a", arguments));
+        let count = |count: usize| Value::Integer(i64::try_from(count).unwrap());
+        let mut all = vec![count(keys.len()), count(arguments.len())];
+        all.extend(keys.iter().chain(&arguments).map(|text| bulk(text)));
+        all.push(count(keys.len() + arguments.len() + 2));
+        let given = (&keys[..], &arguments[..]);
+        let ended = interpreter.run((&source[..], "SHA"), given, &server(), &budget());
+        assert_eq!(ended, Ended::Value(Value::Array(all)));
     }
 }
