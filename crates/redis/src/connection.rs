@@ -392,9 +392,8 @@ where
         });
         for step in &mut self.ahead {
             if let Step::Run(resolved) = step
-                && is_of_one_key(&SPECS[usize::from(resolved.spec)])
+                && let Some(key) = only_key(&SPECS[usize::from(resolved.spec)], &resolved.command)
             {
-                let key = resolved.command.get(1);
                 resolved.hash = self.core.databases.hash(database, key);
                 keys.extend(resolved.hash);
             }
@@ -725,7 +724,8 @@ where
         self.start_in_group(resolved.spec);
         let (core, database) = (self.core, self.session.database());
         let caller = || self.block.caller();
-        match run_script_at_once(core, caller, database, what, &resolved.command) {
+        let at = (database, resolved.hash);
+        match run_script_at_once(core, caller, at, what, &resolved.command) {
             ScriptAtOnce::Done(reply) => {
                 let answered = self.session.is_answered();
                 let failed = matches!(reply, Reply::Error(_));
@@ -832,6 +832,17 @@ fn is_put_into_blocks(run: Run) -> bool {
 /// Whether a command in this row is on one key, its first argument.
 fn is_of_one_key(row: &Spec) -> bool {
     row.keys.first == Keys::ONE.first && matches!(row.run, Run::Data(_))
+}
+
+/// The key of a command that is on one key, or of a script that names one.
+fn only_key<'c>(row: &Spec, command: &'c Command) -> Option<&'c [u8]> {
+    match row.run {
+        Run::Data(_) if is_of_one_key(row) => Some(command.get(1)),
+        Run::Data(_) if row.keys == Keys::COUNTED && command.get(2) == b"1" => {
+            Some(command.get(row.keys.first))
+        }
+        Run::Data(_) | Run::Container | Run::Now(_) | Run::Own(_) => None,
+    }
 }
 
 /// Why a command did not start.

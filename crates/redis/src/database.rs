@@ -109,7 +109,8 @@ pub(crate) struct KnownHash {
 }
 
 impl KnownHash {
-    fn of(self, table: &Table) -> Option<KeyHash> {
+    /// The hash, if it is that of a key in this table.
+    pub(crate) fn of(self, table: &Table) -> Option<KeyHash> {
         (self.table == table.id()).then_some(self.hash)
     }
 }

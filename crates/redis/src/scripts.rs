@@ -190,7 +190,7 @@ impl Scripts {
     }
 
     /// A script that was seen before, by its source.
-    pub(crate) fn known(&self, source: &[u8]) -> Option<Arc<Body>> {
+    pub(crate) fn of_source(&self, source: &[u8]) -> Option<Arc<Body>> {
         lock(&self.kept).known(source)
     }
 

@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::redis::{Request, Way};
 use crate::sandbox::Sandbox;
 use crate::shebang::{Flags, Shebang, is_name};
-use crate::{Commands, Interrupted, Parts, Value};
+use crate::{Commands, Interrupted, Value};
 use core::cell::{Cell, RefCell};
 use mlua::chunk::ChunkMode;
 use mlua::{

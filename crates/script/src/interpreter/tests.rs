@@ -1,7 +1,7 @@
 //! What scripts give, and what they cannot do. Texts and conversions are those of redis-server 7.
 
 use super::*;
-use crate::Stop;
+use crate::{Parts, Stop};
 use crate::redis::VERSION;
 use core::cell::Cell;
 
@@ -52,6 +52,9 @@ impl Commands for Server {
         self.protocol = version;
     }
 }
+
+/// No keys and no arguments.
+const NOTHING: (&[&[u8]], &[&[u8]]) = (&[], &[]);
 
 fn budget() -> Rc<Budget> {
     Rc::new(Budget::new(1_000_000, Stop::default()))
@@ -488,7 +491,7 @@ fn a_script_ends_when_its_time_is_over() {
     let budget = Rc::new(Budget::new(u64::MAX, Stop::default()).until(is_late));
     let source = "while true do pcall(string.rep, 'x', 100000) end";
     let script = (source.as_bytes(), "SHA");
-    let ended = Interpreter::new().run(script, (&[], &[]), &server(), &budget);
+    let ended = Interpreter::new().run(script, NOTHING, &server(), &budget);
     assert_eq!(ended, Ended::Interrupted);
     assert_eq!(looks.get(), 4);
     assert!(!budget.is_used());
@@ -501,7 +504,7 @@ fn a_script_has_the_memory_of_its_budget() {
     let run = |source: &str, bytes| {
         let budget = Rc::new(Budget::new(3_000_000, Stop::default()).memory(bytes));
         let script = (source.as_bytes(), "SHA");
-        interpreter.run(script, (&[], &[]), &server(), &budget)
+        interpreter.run(script, NOTHING, &server(), &budget)
     };
     let large = "return #string.rep('x', 1000000)";
     let caught = "local ok = pcall(string.rep, 'x', 1000000) return 7";
@@ -526,7 +529,7 @@ fn another_thread_stops_a_script() {
     #[expect(clippy::disallowed_methods, reason = "what is tested is a thread")]
     let stopper = std::thread::spawn(move || stop.stop());
     let script = ("while true do end".as_bytes(), "SHA");
-    let ended = Interpreter::new().run(script, (&[], &[]), &server(), &budget);
+    let ended = Interpreter::new().run(script, NOTHING, &server(), &budget);
     assert_eq!(ended, Ended::Interrupted);
     assert!(!budget.is_used());
     stopper.join().expect("it does not panic");
@@ -538,14 +541,14 @@ fn a_command_may_interrupt_and_a_script_may_log() {
     let server = server();
     server.borrow_mut().interrupts = true;
     let script = ("pcall(redis.call, 'get', 'k') return 1".as_bytes(), "SHA");
-    let ended = interpreter.run(script, (&[], &[]), &server, &budget());
+    let ended = interpreter.run(script, NOTHING, &server, &budget());
     assert_eq!(ended, Ended::Interrupted);
     let server = self::server();
     let script = (
         "redis.log(redis.LOG_WARNING, 'a', 1) redis.setresp(3)".as_bytes(),
         "SHA",
     );
-    interpreter.run(script, (&[], &[]), &server, &budget());
+    interpreter.run(script, NOTHING, &server, &budget());
     let server = server.borrow();
     assert_eq!(server.log, [(3, b"a 1".to_vec())]);
     assert_eq!(server.protocol, 3);

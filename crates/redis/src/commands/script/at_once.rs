@@ -12,14 +12,13 @@
 use super::super::overlay::{Object, Objects};
 use super::{Attempt, By, Call, INLINE, INLINE_TIME, Limits, arguments, attempt, job_of};
 use crate::commands::{Data, cluster};
-use crate::database::DatabaseId;
+use crate::database::{DatabaseId, KnownHash};
 use crate::parser::Command;
 use crate::reply::Reply;
 use crate::shared::Core;
 use crate::users::caller::Caller;
 use pluvio_client::{AtOnce, Held};
 use pluvio_mutation::Current;
-use pluvio_units::KeyHash;
 use std::sync::Arc;
 
 /// The part of the time and the instructions of the event loop that such a script may use. Else it
@@ -36,21 +35,22 @@ pub(crate) enum ScriptAtOnce {
     Later,
 }
 
-/// Runs a script without waiting, if that is possible.
+/// Runs a script without waiting, if that is possible: in a database, where the hash of its key may
+/// be known.
 pub(crate) fn at_once(
     core: &Core,
     caller: impl FnOnce() -> Option<Arc<Caller>>,
-    db: DatabaseId,
+    at: (DatabaseId, Option<KnownHash>),
     what: Data,
     command: &Command,
 ) -> ScriptAtOnce {
-    run(core, caller, db, what, command).unwrap_or(ScriptAtOnce::Later)
+    run(core, caller, at, what, command).unwrap_or(ScriptAtOnce::Later)
 }
 
 fn run(
     core: &Core,
     caller: impl FnOnce() -> Option<Arc<Caller>>,
-    db: DatabaseId,
+    (db, known): (DatabaseId, Option<KnownHash>),
     what: Data,
     command: &Command,
 ) -> Option<ScriptAtOnce> {
@@ -61,7 +61,7 @@ fn run(
     }
     let scripts = &core.shared.scripts;
     let body = match call.by {
-        By::Source => scripts.known(command.get(1))?,
+        By::Source => scripts.of_source(command.get(1))?,
         By::Hash => scripts.remembered(core::str::from_utf8(command.get(1)).ok()?)?,
         // Which libraries there are is asked for anew.
         By::Function => return None,
@@ -75,7 +75,8 @@ fn run(
     };
 
     let (client, table) = (core.databases.client(), core.databases.known(db)?);
-    let hash: KeyHash = table.hash(key);
+    let hash = known.and_then(|known| known.of(&table));
+    let hash = hash.unwrap_or_else(|| table.hash(key));
     let mut object = None;
     let mut take = |current: Option<Current<'_>>| object = Some(Object::read(table.id(), current));
     if !client.show_at_once(&table, hash, key, &mut take) {
