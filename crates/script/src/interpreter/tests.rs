@@ -1,8 +1,8 @@
 //! What scripts give, and what they cannot do. Texts and conversions are those of redis-server 7.
 
 use super::*;
-use crate::{Parts, Stop};
 use crate::redis::VERSION;
+use crate::{Parts, Stop};
 use core::cell::Cell;
 
 /// A server with one key.
