@@ -413,7 +413,7 @@ impl Objects {
         objects
     }
 
-    /// What is to become of the first object, if it was changed.
+    /// The change of the first object, if there is one.
     pub(super) fn change_of_first(&self) -> Option<Mutation<'_>> {
         let ((_, key), object) = self.places.0.first()?;
         object.is_changed.then(|| object.change(key))
