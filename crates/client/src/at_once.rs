@@ -15,6 +15,7 @@ use crate::local::LocalMaster;
 use crate::table::Table;
 use core::task::Waker;
 use pluvio_env::waiting_party;
+use pluvio_mutation::Current;
 use pluvio_units::{KeyHash, LogId, LogPosition, OperationId, ServerId, Waits};
 use pluvio_wire::{Get, Header, Mutation, Outcome, check_get, check_mutation};
 
@@ -48,6 +49,13 @@ impl Held {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.outcome.bulk_len()
+    }
+
+    /// Whether the operation changed nothing, as a condition did not hold or the value did not
+    /// allow it. Nobody is to be told before it is durable.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        self.outcome.is_failure()
     }
 }
 
@@ -115,14 +123,14 @@ impl Client {
         Some((master, Self::local_header(table.cluster(), owner, limit)))
     }
 
-    /// Lets `show` look at the value of an object where it lies, or at its absence, if that is
+    /// Lets `show` look at an object where it lies, or at its absence, if that is
     /// possible at once. False: `show` was not called.
     pub fn show_at_once(
         &self,
         table: &Table,
         hash: KeyHash,
         key: &[u8],
-        show: &mut dyn FnMut(Option<&[u8]>),
+        show: &mut dyn FnMut(Option<Current<'_>>),
     ) -> bool {
         let get = Get {
             hash: Some(hash),

@@ -2,6 +2,7 @@
 
 use crate::at_once::AtOnce;
 use core::task::Waker;
+use pluvio_mutation::Current;
 use pluvio_units::{CoreId, KeyHash, LogId, LogPosition, ServerId, TableId, Waits};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Get,
@@ -54,14 +55,14 @@ pub trait LocalMaster: Send + Sync {
         let _ = (core, header, mutations);
         None
     }
-    /// Lets `show` look at the value of an object where it lies, or at its absence. False: `show`
+    /// Lets `show` look at an object where it lies, or at its absence. False: `show`
     /// was not called; [`LocalMaster::get_at_once`] or [`LocalMaster::get`] reads the object.
     fn show_at_once(
         &self,
         core: CoreId,
         header: &Header,
         get: &Get<'_>,
-        show: &mut dyn FnMut(Option<&[u8]>),
+        show: &mut dyn FnMut(Option<Current<'_>>),
     ) -> bool {
         let _ = (core, header, get, show);
         false

@@ -35,8 +35,8 @@ mod waiting;
 
 use crate::block::{Block, Queued};
 use crate::commands::{
-    Commands, Data, OneKey, Own, Prepared, Ran, Scratch, is_there, logs_in, one_key, run_data,
-    run_now, run_own,
+    Commands, Data, OneKey, Own, Prepared, Ran, Scratch, ScriptAtOnce, is_there, logs_in, one_key,
+    run_data, run_now, run_own, run_script_at_once,
 };
 use crate::counters::add;
 use crate::database::{DatabaseId, KnownHash, PREFETCH_MAX};
@@ -47,7 +47,7 @@ use crate::give_way::give_way;
 use crate::memory::Share;
 use crate::output::Output;
 use crate::parser::{Command, Parsed, Parser, ProtocolError, TooLarge};
-use crate::queue::{HeldReply, Queue};
+use crate::queue::{Answer, HeldReply, Queue};
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
 use crate::shared::Core;
@@ -56,8 +56,9 @@ use bytes::BytesMut;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
 use noting::Group;
-use pluvio_client::{AtOnce, HeldWait, Operation};
+use pluvio_client::{AtOnce, Held, HeldWait, Operation};
 use pluvio_env::{ByteStream, Moment, StreamError};
+use pluvio_mutation::Current;
 use pluvio_trace::{Span, SpanKind, Value};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -391,9 +392,8 @@ where
         });
         for step in &mut self.ahead {
             if let Step::Run(resolved) = step
-                && is_of_one_key(&SPECS[usize::from(resolved.spec)])
+                && let Some(key) = only_key(&SPECS[usize::from(resolved.spec)], &resolved.command)
             {
-                let key = resolved.command.get(1);
                 resolved.hash = self.core.databases.hash(database, key);
                 keys.extend(resolved.hash);
             }
@@ -565,7 +565,9 @@ where
                 let is_done = match what {
                     Data::Exec => !self.close_block(&resolved),
                     // A sampled one takes the long way, on which its parts are seen.
-                    _ => !is_sampled && is_of_one_key(row) && self.execute(what, &resolved),
+                    _ if is_sampled => false,
+                    _ if is_of_one_key(row) => self.execute(what, &resolved),
+                    _ => row.keys == Keys::COUNTED && self.execute_script(what, &resolved),
                 };
                 let span = is_sampled.then(|| self.sampled(row.name));
                 if !is_done {
@@ -665,7 +667,8 @@ where
         if one.is_plain_get() && self.session.answers_all() && self.queue.is_empty() {
             let (protocol, output) = (self.session.protocol(), &mut self.output);
             let mut length = None;
-            let mut show = |value: Option<&[u8]>| {
+            let mut show = |current: Option<Current<'_>>| {
+                let value = current.map(|current| current.value);
                 length = value.map(<[u8]>::len);
                 output.value_or_nil(value, protocol);
             };
@@ -686,25 +689,53 @@ where
                 self.answer(reply, answered);
             }
             AtOnce::Held(held) => {
-                let answered = self.session.is_answered();
-                let limit = databases.client().timeout();
-                // Its arguments are let go of here.
-                core.note_request(self.session.entry(), resolved.spec, &resolved.command);
-                self.close_group();
-                let started = self.stamp();
-                self.stamp_uses += 1;
-                let until = *self.held_until.get_or_insert(started + limit);
-                let reply = HeldReply {
-                    spec: resolved.spec,
-                    started,
-                    held,
-                    shape: one.shape,
-                    is_change: matches!(one.request, Operation::Mutate(_)),
-                    until,
-                };
-                self.queue.hold(reply, answered);
+                let is_change = matches!(one.request, Operation::Mutate(_));
+                self.hold(resolved, held, (Answer::Shaped(one.shape), is_change));
             }
             AtOnce::Later => return false,
+        }
+        true
+    }
+
+    /// Holds the answer to a command that was executed until its outcome is durable.
+    fn hold(&mut self, resolved: &Resolved, held: Held, (answer, is_change): (Answer, bool)) {
+        let core = self.core;
+        let answered = self.session.is_answered();
+        let limit = core.databases.client().timeout();
+        // Its arguments are let go of here.
+        core.note_request(self.session.entry(), resolved.spec, &resolved.command);
+        self.close_group();
+        let started = self.stamp();
+        self.stamp_uses += 1;
+        let until = *self.held_until.get_or_insert(started + limit);
+        let reply = HeldReply {
+            spec: resolved.spec,
+            started,
+            held,
+            answer,
+            is_change,
+            until,
+        };
+        self.queue.hold(reply, answered);
+    }
+
+    /// Runs a script at once. False: nothing was done, and it has to take the long way.
+    fn execute_script(&mut self, what: Data, resolved: &Resolved) -> bool {
+        self.start_in_group(resolved.spec);
+        let (core, database) = (self.core, self.session.database());
+        let caller = || self.block.caller();
+        let at = (database, resolved.hash);
+        match run_script_at_once(core, caller, at, what, &resolved.command) {
+            ScriptAtOnce::Done(reply) => {
+                let answered = self.session.is_answered();
+                let failed = matches!(reply, Reply::Error(_));
+                self.did(resolved, (reply.size(), failed), None);
+                self.answer(reply, answered);
+            }
+            ScriptAtOnce::Held(held, reply) => {
+                self.hold(resolved, held, (Answer::Reply(reply), true));
+            }
+            ScriptAtOnce::Later => return false,
         }
         true
     }
@@ -801,6 +832,17 @@ fn is_put_into_blocks(run: Run) -> bool {
 /// Whether a command in this row is on one key, its first argument.
 fn is_of_one_key(row: &Spec) -> bool {
     row.keys.first == Keys::ONE.first && matches!(row.run, Run::Data(_))
+}
+
+/// The key of a command that is on one key, or of a script that names one.
+fn only_key<'c>(row: &Spec, command: &'c Command) -> Option<&'c [u8]> {
+    match row.run {
+        Run::Data(_) if is_of_one_key(row) => Some(command.get(1)),
+        Run::Data(_) if row.keys == Keys::COUNTED && command.get(2) == b"1" => {
+            Some(command.get(row.keys.first))
+        }
+        Run::Data(_) | Run::Container | Run::Now(_) | Run::Own(_) => None,
+    }
 }
 
 /// Why a command did not start.

@@ -26,7 +26,7 @@ use pluvio_client::{
     TransactionStep,
 };
 use pluvio_env::{Address, timeout};
-use pluvio_mutation::{Now, Verdict, judge, look};
+use pluvio_mutation::{Current, Now, Verdict, judge, look};
 use pluvio_units::{HashKind, HashRange, KeyHash, KeySlot, ObjectVersion, Rank, TableId};
 use smallvec::SmallVec;
 use std::collections::btree_map::Entry;
@@ -109,7 +109,8 @@ pub(crate) struct KnownHash {
 }
 
 impl KnownHash {
-    fn of(self, table: &Table) -> Option<KeyHash> {
+    /// The hash, if it is that of a key in this table.
+    pub(crate) fn of(self, table: &Table) -> Option<KeyHash> {
         (self.table == table.id()).then_some(self.hash)
     }
 }
@@ -269,13 +270,13 @@ impl Databases {
         }
     }
 
-    /// Lets `show` look at the value of a key, or at its absence, if that is possible at once.
+    /// Lets `show` look at the object of a key, or at its absence, if that is possible at once.
     pub(crate) fn show_at_once(
         &self,
         database: DatabaseId,
         key: &[u8],
         known: Option<KnownHash>,
-        show: &mut dyn FnMut(Option<&[u8]>),
+        show: &mut dyn FnMut(Option<Current<'_>>),
     ) -> bool {
         let table = self.lock(database);
         let Some(table) = &*table else {

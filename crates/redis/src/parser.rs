@@ -60,7 +60,7 @@ struct Span {
 }
 
 /// Most commands have few parts.
-type Spans = SmallVec<[Span; 4]>;
+type Spans = SmallVec<[Span; 6]>;
 
 /// A command: a name and arguments, all of them plain bytes. Never empty.
 #[derive(Clone, PartialEq, Eq)]
@@ -88,6 +88,20 @@ impl Command {
         Self {
             bytes: bytes.into(),
             spans,
+        }
+    }
+
+    /// A command from its parts, one behind the other, and where each ends.
+    pub(crate) fn from_joined(bytes: Vec<u8>, ends: &[usize]) -> Self {
+        let mut start = 0;
+        let spans = ends.iter().map(|end| {
+            let span = span(start, *end);
+            start = *end;
+            span
+        });
+        Self {
+            spans: spans.collect(),
+            bytes: bytes.into(),
         }
     }
 

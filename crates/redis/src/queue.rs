@@ -47,10 +47,28 @@ pub(crate) struct HeldReply {
     pub(crate) spec: u16,
     pub(crate) started: Moment,
     pub(crate) held: Held,
-    pub(crate) shape: Shape,
+    pub(crate) answer: Answer,
     pub(crate) is_change: bool,
     /// When it is given up.
     pub(crate) until: Moment,
+}
+
+/// What is answered when an outcome is durable.
+pub(crate) enum Answer {
+    /// The outcome in this shape.
+    Shaped(Shape),
+    /// This.
+    Reply(Reply),
+}
+
+impl HeldReply {
+    /// Bytes that wait.
+    fn bytes(&self) -> usize {
+        match &self.answer {
+            Answer::Shaped(_) => self.held.bytes(),
+            Answer::Reply(reply) => reply.size(),
+        }
+    }
 }
 
 /// A reply on its way out.
@@ -178,7 +196,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
 
     /// Takes an executed command whose outcome is not durable yet.
     pub(crate) fn hold(&mut self, reply: HeldReply, answered: bool) {
-        self.bytes_waiting += reply.held.bytes();
+        self.bytes_waiting += reply.bytes();
         let state = State::Held(reply);
         self.places.push_back(Place { answered, state });
     }
@@ -218,7 +236,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
             let given_up = (reply.spec, reply.started);
             self.in_doubt |= reply.is_change;
             let failure = Reply::Error(not_durable(limit, reply.is_change));
-            self.bytes_waiting -= reply.held.bytes();
+            self.bytes_waiting -= reply.bytes();
             self.bytes_waiting += failure.size();
             place.state = State::Done(failure);
             return Some(given_up);
@@ -273,22 +291,28 @@ impl<F: Future<Output = Ran>> Queue<F> {
                     found: None,
                 }
             }
-            State::Held(reply) => match client.open(reply.held) {
-                Ok(outcome) => {
-                    self.bytes_waiting -= outcome.output().bulk_len();
-                    Leaving {
-                        found: (!reply.is_change).then(|| is_there(&outcome)),
-                        reply: reply.shape.reply(outcome),
-                        answered,
-                        held: Some((reply.spec, reply.started)),
+            State::Held(reply) => {
+                let bytes = reply.bytes();
+                match client.open(reply.held) {
+                    Ok(outcome) => {
+                        self.bytes_waiting -= bytes;
+                        Leaving {
+                            found: (!reply.is_change).then(|| is_there(&outcome)),
+                            reply: match reply.answer {
+                                Answer::Shaped(shape) => shape.reply(outcome),
+                                Answer::Reply(reply) => reply,
+                            },
+                            answered,
+                            held: Some((reply.spec, reply.started)),
+                        }
+                    }
+                    Err(held) => {
+                        let state = State::Held(HeldReply { held, ..reply });
+                        self.places.push_front(Place { answered, state });
+                        return None;
                     }
                 }
-                Err(held) => {
-                    let state = State::Held(HeldReply { held, ..reply });
-                    self.places.push_front(Place { answered, state });
-                    return None;
-                }
-            },
+            }
             State::Running => unreachable!("looked at a moment ago"),
         };
         self.first += 1;

@@ -76,9 +76,16 @@ struct Libraries {
 
 #[derive(Default)]
 struct Kept {
-    scripts: BTreeMap<Arc<str>, Body>,
+    scripts: BTreeMap<Arc<str>, Arc<Body>>,
     by_source: BTreeMap<Bytes, Arc<str>>,
     bytes: usize,
+}
+
+impl Kept {
+    fn known(&self, source: &[u8]) -> Option<Arc<Body>> {
+        let name = self.by_source.get(source)?;
+        self.scripts.get(name).cloned()
+    }
 }
 
 /// See the module.
@@ -114,6 +121,11 @@ impl Drop for Running<'_> {
     }
 }
 
+/// The turn of a key. Several keys may share one.
+fn turn_of(key: &[u8]) -> usize {
+    pluvio_units::KeyHash::of(0, key).0 as usize % TURNS
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -135,14 +147,18 @@ impl Scripts {
         &self,
         keys: impl Iterator<Item = &'k [u8]>,
     ) -> Vec<tokio::sync::MutexGuard<'_, ()>> {
-        let place = |key| pluvio_units::KeyHash::of(0, key).0 as usize % TURNS;
         // In one order, so that two never wait for each other.
-        let places: BTreeSet<usize> = keys.map(place).collect();
+        let places: BTreeSet<usize> = keys.map(turn_of).collect();
         let mut turns = Vec::with_capacity(places.len());
         for place in places {
             turns.push(self.turns[place].lock().await);
         }
         turns
+    }
+
+    /// The turn of a script that names one key, if nobody has it.
+    pub(crate) fn turn_now(&self, key: &[u8]) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        self.turns[turn_of(key)].try_lock().ok()
     }
 
     /// A script runs outside the event loops.
@@ -173,15 +189,19 @@ impl Scripts {
         lock(&self.kept).by_source.contains_key(source)
     }
 
-    fn remember(&self, source: &Bytes) -> (Body, bool) {
+    /// A script that was seen before, by its source.
+    pub(crate) fn of_source(&self, source: &[u8]) -> Option<Arc<Body>> {
+        lock(&self.kept).known(source)
+    }
+
+    fn remember(&self, source: &Bytes) -> (Arc<Body>, bool) {
         let mut kept = lock(&self.kept);
-        let name = kept.by_source.get(source);
-        if let Some(known) = name.and_then(|name| kept.scripts.get(name)) {
-            return (known.clone(), false);
+        if let Some(known) = kept.known(source) {
+            return (known, false);
         }
         // It does not hold on to the command that brought it.
         let source = Bytes::copy_from_slice(source);
-        let body = Body {
+        let body = Arc::new(Body {
             name: sha1_hex(&source).into(),
             flags: Shebang::of_script(&source)
                 .ok()
@@ -190,24 +210,25 @@ impl Scripts {
                 .flags,
             source: source.clone(),
             is_library: false,
-        };
+        });
         if kept.bytes + source.len() > KEPT_MAX {
             *kept = Kept::default();
         }
         kept.bytes += source.len();
         kept.by_source.insert(source, Arc::clone(&body.name));
-        kept.scripts.insert(Arc::clone(&body.name), body.clone());
+        kept.scripts
+            .insert(Arc::clone(&body.name), Arc::clone(&body));
         (body, true)
     }
 
     /// A script that was seen before, by the hash as it is written.
-    fn remembered(&self, hash: &str) -> Option<Body> {
+    pub(crate) fn remembered(&self, hash: &str) -> Option<Arc<Body>> {
         lock(&self.kept).scripts.get(hash).cloned()
     }
 
     /// Keeps a script, here and in the cluster. When the cluster cannot keep it now, this server
     /// does.
-    pub(crate) async fn keep(&self, client: &Client, source: Bytes) -> Body {
+    pub(crate) async fn keep(&self, client: &Client, source: Bytes) -> Arc<Body> {
         let (body, is_new) = self.remember(&source);
         if is_new {
             let stored = self.store(client, body.name.as_bytes(), &source).await;
@@ -223,7 +244,7 @@ impl Scripts {
     ///
     /// # Errors
     /// There is none, or it cannot be looked for.
-    pub(crate) async fn by_hash(&self, client: &Client, hash: &[u8]) -> Result<Body, Failure> {
+    pub(crate) async fn by_hash(&self, client: &Client, hash: &[u8]) -> Result<Arc<Body>, Failure> {
         let name = String::from_utf8_lossy(hash);
         if let Some(known) = self.remembered(&name) {
             return Ok(known);
@@ -407,17 +428,21 @@ impl Scripts {
     }
 
     /// The function of this name.
-    pub(crate) async fn function(&self, client: &Client, name: &[u8]) -> Result<Body, Failure> {
+    pub(crate) async fn function(
+        &self,
+        client: &Client,
+        name: &[u8],
+    ) -> Result<Arc<Body>, Failure> {
         let libraries = self.known(client).await?;
         for (library, source) in libraries.values() {
             let mut functions = library.functions.iter();
             if let Some(function) = functions.find(|function| function.name.as_bytes() == name) {
-                return Ok(Body {
+                return Ok(Arc::new(Body {
                     source: source.clone(),
                     name: function.name.as_str().into(),
                     flags: function.flags,
                     is_library: true,
-                });
+                }));
             }
         }
         Err(NO_FUNCTION)

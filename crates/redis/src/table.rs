@@ -167,6 +167,26 @@ impl Spec {
     }
 }
 
+/// Flags that each command of a script is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Marks {
+    pub(crate) no_script: bool,
+    pub(crate) writes: bool,
+}
+
+/// Of the rows of the table: to look into the flags takes longer.
+static MARKS: LazyLock<Vec<Marks>> = LazyLock::new(|| {
+    let marks = SPECS.iter().map(|spec| Marks {
+        no_script: spec.has_flag("noscript"),
+        writes: spec.has_flag("write"),
+    });
+    marks.collect()
+});
+
+pub(crate) fn marks(spec: u16) -> Marks {
+    MARKS[usize::from(spec)]
+}
+
 /// Longest name in the table, with its subcommand.
 const NAME_MAX: usize = 32;
 

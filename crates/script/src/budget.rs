@@ -11,19 +11,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) const SLICE: u32 = 500;
 
 /// A flag that stops scripts from another thread.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
+#[derive(Clone, Debug)]
+pub struct Stop(Option<Arc<AtomicBool>>);
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self(Some(Arc::default()))
+    }
+}
 
 impl Stop {
+    /// One that stops nothing.
+    pub const NEVER: Self = Self(None);
+
     /// Stops them, for good.
     pub fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        if let Some(flag) = &self.0 {
+            flag.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether they are to stop.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        let flag = self.0.as_ref();
+        flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 }
 

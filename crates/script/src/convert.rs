@@ -4,6 +4,7 @@ use crate::Value;
 use crate::arguments::{of_c, to_integer};
 use crate::budget::Meter;
 use crate::interpreter::Shared;
+use bytes::Bytes;
 use mlua::{Lua, Table};
 
 /// Deepest nesting of tables in a reply: replies are written by recursion. The error is that of
@@ -51,7 +52,7 @@ impl Giving<'_> {
             mlua::Value::String(bytes) => {
                 let bytes = bytes.as_bytes();
                 self.add(bytes.len())?;
-                Value::Bulk(bytes.to_vec())
+                Value::Bulk(Bytes::copy_from_slice(&bytes))
             }
             mlua::Value::Table(_) if depth >= DEPTH_MAX => {
                 Value::Error(b"ERR reached lua stack limit".to_vec())

@@ -12,14 +12,23 @@ use crate::shebang::{Flags, Shebang, is_name};
 use crate::{Commands, Interrupted, Value};
 use core::cell::{Cell, RefCell};
 use mlua::chunk::ChunkMode;
-use mlua::{HookTriggers, Lua, LuaOptions, MultiValue, RegistryKey, StdLib, Table, VmState};
+use mlua::{
+    HookTriggers, Lua, LuaOptions, LuaString, MultiValue, RegistryKey, StdLib, Table, VmState,
+};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Most memory of a script, in bytes, what the libraries take included.
 pub const MEMORY_MAX: usize = 64 << 20;
+/// Most arguments of a script whose tables Lua makes.
+const SMALL_MAX: usize = 3;
+/// Bytes that Lua needs for a text, beside its own.
+const TEXT_OVERHEAD: usize = 64;
 /// Compiled scripts that an interpreter keeps.
 const COMPILED_MAX: usize = 512;
+
+/// Whether a function of Lua ended well, and what it gave.
+type Returned = (bool, mlua::Value);
 
 /// How a script ended.
 #[derive(Clone, PartialEq, Debug)]
@@ -47,6 +56,8 @@ pub(crate) struct State {
     pub(crate) protocol: Cell<u8>,
     /// Bytes that functions keep while they call others.
     kept: Cell<usize>,
+    /// Memory that Lua may have; 0 where it is not limited.
+    limit: Cell<usize>,
     pub(crate) random: Random,
     /// The settings of `cjson`.
     pub(crate) json: Rc<Settings>,
@@ -123,6 +134,22 @@ impl State {
         self.budget().is_some_and(|budget| budget.is_over())
     }
 
+    /// A text for the script. Where there is room for it for certain, memory is not limited
+    /// meanwhile: else it would be a step that may fail, which costs more.
+    fn text(&self, lua: &Lua, bytes: &[u8]) -> mlua::Result<mlua::Value> {
+        let limit = self.limit.get();
+        let used = lua.used_memory();
+        // The table of all texts may grow by a part of what they take.
+        let needed = used / 2 + bytes.len() + TEXT_OVERHEAD;
+        if used.saturating_add(needed) > limit {
+            return lua.create_string(bytes).map(mlua::Value::String);
+        }
+        lua.set_memory_limit(0)?;
+        let text = lua.create_string(bytes);
+        lua.set_memory_limit(limit)?;
+        text.map(mlua::Value::String)
+    }
+
     /// Has the server do something.
     pub(crate) fn ask(&self, lua: &Lua, request: Request) -> mlua::Result<mlua::Value> {
         let commands = self.commands.borrow().clone();
@@ -147,6 +174,7 @@ impl State {
                         text,
                         is_of_command: true,
                     })),
+                    Value::Bulk(bytes) => self.text(lua, &bytes),
                     value => to_lua(lua, &value, self.protocol.get()),
                 }
             }
@@ -301,6 +329,9 @@ impl Interpreter {
             compiled.clear();
             self.lua.expire_registry_values();
         }
+        // A library gets another one when it is loaded.
+        let environment = self.sandbox.script_environment.clone();
+        function.set_environment(environment).map_err(failed)?;
         let key = self.lua.create_registry_value(&function).map_err(failed)?;
         compiled.insert(source.to_vec(), key);
         Ok(function)
@@ -321,10 +352,10 @@ impl Interpreter {
     }
 
     /// Runs a script. `name` is its hash, for errors.
-    pub fn run(
+    pub fn run<P: AsRef<[u8]>>(
         &self,
         (source, name): (&[u8], &str),
-        (keys, arguments): (&[Vec<u8>], &[Vec<u8>]),
+        (keys, arguments): (&[P], &[P]),
         commands: &Rc<RefCell<impl Commands + 'static>>,
         budget: &Rc<Budget>,
     ) -> Ended {
@@ -333,14 +364,23 @@ impl Interpreter {
             Err(error) => return Ended::Failed(error),
         };
         self.shared.begin(budget);
-        let prepare = || Ok((function, self.list(keys)?, self.list(arguments)?));
-        self.run_in(
-            name,
-            Rc::clone(commands) as _,
-            budget,
-            &self.sandbox.run,
-            prepare,
-        )
+        let commands = Rc::clone(commands) as Rc<RefCell<dyn Commands>>;
+        let handler = &self.handler;
+        let ([key], 0..=SMALL_MAX) = (keys, arguments.len()) else {
+            let given = self
+                .list(keys)
+                .and_then(|keys| Ok((keys, self.list(arguments)?)));
+            return self.run_in(name, commands, budget, given, |(keys, arguments)| {
+                let run = &self.sandbox.run;
+                run.call::<Returned>((function, handler, keys, arguments))
+            });
+        };
+        let argument = |at| arguments.get(at).map(|part| self.text(part)).transpose();
+        let given = || Ok((self.text(key)?, argument(0)?, argument(1)?, argument(2)?));
+        self.run_in(name, commands, budget, given(), |(key, a, b, c)| {
+            let run = &self.sandbox.run_small;
+            run.call::<Returned>((function, handler, key, a, b, c))
+        })
     }
 
     /// Loads a library, to see what it registers.
@@ -365,10 +405,10 @@ impl Interpreter {
     }
 
     /// Runs a function of a library.
-    pub fn run_function(
+    pub fn run_function<P: AsRef<[u8]>>(
         &self,
         (source, name): (&[u8], &str),
-        (keys, arguments): (&[Vec<u8>], &[Vec<u8>]),
+        (keys, arguments): (&[P], &[P]),
         commands: &Rc<RefCell<impl Commands + 'static>>,
         budget: &Rc<Budget>,
     ) -> Ended {
@@ -386,15 +426,14 @@ impl Interpreter {
         let prepare = || {
             // From now on `redis` is what it is for scripts.
             self.sandbox.loaded.call::<()>(())?;
-            Ok((callback, self.list(keys)?, self.list(arguments)?))
+            Ok((self.list(keys)?, self.list(arguments)?))
         };
-        self.run_in(
-            name,
-            Rc::clone(commands) as _,
-            budget,
-            &self.sandbox.protected,
-            prepare,
-        )
+        let commands = Rc::clone(commands) as Rc<RefCell<dyn Commands>>;
+        let handler = &self.handler;
+        self.run_in(name, commands, budget, prepare(), |(keys, arguments)| {
+            let run = &self.sandbox.protected;
+            run.call::<Returned>((callback, handler, keys, arguments))
+        })
     }
 
     /// Runs the body of a library: the functions that it registers, and their code.
@@ -457,30 +496,30 @@ impl Interpreter {
         })
     }
 
-    fn list(&self, items: &[Vec<u8>]) -> mlua::Result<Table> {
+    fn list<P: AsRef<[u8]>>(&self, items: &[P]) -> mlua::Result<Table> {
         let table = self.lua.create_table_with_capacity(items.len(), 0)?;
         for (at, item) in items.iter().enumerate() {
-            table.raw_set(at + 1, self.lua.create_string(item)?)?;
+            table.raw_set(at + 1, self.text(item)?)?;
         }
         Ok(table)
     }
 
-    /// Has `run` call a function with two arguments, and gives what became of it.
-    fn run_in(
+    fn text(&self, item: impl AsRef<[u8]>) -> mlua::Result<LuaString> {
+        self.lua.create_string(item.as_ref())
+    }
+
+    /// Has `run` call a function with what it is given, and tells what became of it.
+    fn run_in<G>(
         &self,
         name: &str,
         commands: Rc<RefCell<dyn Commands>>,
         budget: &Rc<Budget>,
-        run: &mlua::Function,
-        prepare: impl FnOnce() -> mlua::Result<(mlua::Function, Table, Table)>,
+        given: mlua::Result<G>,
+        run: impl FnOnce(G) -> mlua::Result<Returned>,
     ) -> Ended {
         *self.shared.commands.borrow_mut() = Some(commands);
         let before = self.lua.used_memory();
-        let result = prepare().and_then(|(function, keys, arguments)| {
-            self.within_memory(before, budget, || {
-                run.call::<(bool, mlua::Value)>((function, &self.handler, keys, arguments))
-            })
-        });
+        let result = given.and_then(|given| self.within_memory(before, budget, || run(given)));
         let given = match &result {
             Ok((true, value)) if !budget.is_over() => to_value(value, &self.shared).ok(),
             _ => None,
@@ -500,7 +539,7 @@ impl Interpreter {
     }
 
     /// The end of a script that failed by itself.
-    fn failed(result: mlua::Result<(bool, mlua::Value)>, name: &str) -> Ended {
+    fn failed(result: mlua::Result<Returned>, name: &str) -> Ended {
         match result {
             Ok((_, mlua::Value::Table(error))) => Ended::Failed(uncaught(&error, name)),
             Ok((_, other)) => {
@@ -534,7 +573,9 @@ impl Interpreter {
         work: impl FnOnce() -> mlua::Result<T>,
     ) -> mlua::Result<T> {
         self.lua.set_memory_limit(most)?;
+        self.shared.limit.set(most);
         let result = work();
+        self.shared.limit.set(0);
         self.lua.set_memory_limit(0)?;
         result
     }

@@ -42,6 +42,9 @@ pub use interpreter::{Ended, Interpreter, MEMORY_MAX};
 pub use numbers::number_text;
 pub use shebang::{Flags, Shebang, ShebangError};
 
+use bytes::Bytes;
+use smallvec::SmallVec;
+
 /// A value of the Redis protocol, as scripts give and take it.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
@@ -54,7 +57,7 @@ pub enum Value {
     /// An error, with its code.
     Error(Vec<u8>),
     /// Bytes.
-    Bulk(Vec<u8>),
+    Bulk(Bytes),
     /// A list.
     Array(Vec<Self>),
     /// Pairs, of protocol version 3.
@@ -75,15 +78,52 @@ pub enum Value {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interrupted;
 
+/// The parts of a command, one behind the other. There is at least one.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Parts {
+    bytes: Vec<u8>,
+    ends: Ends,
+}
+
+/// Where the parts of a command end. Most commands have few.
+pub type Ends = SmallVec<[usize; 4]>;
+
+impl Parts {
+    fn with_capacity(bytes: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(bytes),
+            ends: Ends::new(),
+        }
+    }
+
+    fn push(&mut self, part: &[u8]) {
+        self.bytes.extend_from_slice(part);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = core::iter::once(0).chain(self.ends.iter().copied());
+        let spans = starts.zip(&self.ends);
+        spans.map(|(start, end)| &self.bytes[start..*end])
+    }
+
+    /// All bytes, and where each part ends.
+    #[must_use]
+    pub fn into_joined(self) -> (Vec<u8>, Ends) {
+        (self.bytes, self.ends)
+    }
+}
+
 /// The server, as a script sees it.
 pub trait Commands {
     /// Runs a command. An error of the command is a value.
     ///
     /// # Errors
     /// The script is to be interrupted.
-    fn call(&mut self, arguments: Vec<Vec<u8>>) -> Result<Value, Interrupted>;
+    fn call(&mut self, command: Parts) -> Result<Value, Interrupted>;
     /// Whether the user of the script may run a command; `None`: there is no such command.
-    fn may_call(&mut self, arguments: Vec<Vec<u8>>) -> Option<bool>;
+    fn may_call(&mut self, command: Parts) -> Option<bool>;
     /// Writes a line to the server's log; `level` is 0 (debug) to 3 (warning).
     fn log(&mut self, level: u8, text: &[u8]);
     /// The script wants replies in this version of the protocol: 2 or 3.

@@ -1,5 +1,6 @@
 //! The table `redis` of scripts: what it does by itself, and what it asks the server for.
 
+use crate::Parts;
 use crate::arguments::{Arguments, of_c, to_int, to_integer};
 use crate::convert::error_table;
 use crate::interpreter::{Raised, Shared};
@@ -14,14 +15,17 @@ const VERSION_NUMBER: u32 = 0x0007_0204;
 /// What a script asks the server for.
 pub(crate) enum Request {
     /// To run a command.
-    Command(Vec<Vec<u8>>, Way),
+    Command(Parts, Way),
     /// Whether it may run one.
-    MayCall(Vec<Vec<u8>>),
+    MayCall(Parts),
     /// To write a line to the log.
     Log(u8, Vec<u8>),
     /// To give replies of a version of the protocol.
     SetProtocol(u8),
 }
+
+/// Most bytes of a number as text.
+const NUMBER_BYTES: usize = 24;
 
 /// What becomes of an error of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,35 +36,29 @@ pub(crate) enum Way {
     PCall,
 }
 
-/// An argument of a command: text, or a number as text.
-fn argument(value: &Value) -> Option<Vec<u8>> {
-    match value {
-        Value::String(text) => Some(text.as_bytes().to_vec()),
-        Value::Integer(number) => Some(number.to_string().into_bytes()),
-        Value::Number(number) => Some(number_text(*number, 17).into_bytes()),
-        _ => None,
-    }
-}
-
-/// The parts of a command, or why they are none.
-fn parts(
-    shared: &Shared,
-    arguments: &MultiValue,
-) -> mlua::Result<Result<Vec<Vec<u8>>, &'static str>> {
+/// The parts of a command, each text or a number as text, or why they are none.
+fn parts(shared: &Shared, arguments: &MultiValue) -> mlua::Result<Result<Parts, &'static str>> {
     if arguments.is_empty() {
         let why = "ERR Please specify at least one argument for this redis lib call";
         return Ok(Err(why));
     }
-    let mut parts = Vec::with_capacity(arguments.len());
-    let mut bytes = 0;
+    let len = |value: &Value| match value {
+        Value::String(text) => text.as_bytes().len(),
+        _ => NUMBER_BYTES,
+    };
+    let bytes = arguments.iter().map(len).sum();
+    shared.room(bytes)?;
+    let mut parts = Parts::with_capacity(bytes);
     for value in arguments {
-        let Some(part) = argument(value) else {
-            let why = "ERR Lua redis lib command arguments must be strings or integers";
-            return Ok(Err(why));
-        };
-        bytes += part.len();
-        shared.room(bytes)?;
-        parts.push(part);
+        match value {
+            Value::String(text) => parts.push(&text.as_bytes()),
+            Value::Integer(number) => parts.push(number.to_string().as_bytes()),
+            Value::Number(number) => parts.push(number_text(*number, 17).as_bytes()),
+            _ => {
+                let why = "ERR Lua redis lib command arguments must be strings or integers";
+                return Ok(Err(why));
+            }
+        }
     }
     Ok(Ok(parts))
 }

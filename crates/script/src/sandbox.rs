@@ -1,9 +1,10 @@
 //! What a script finds: tables of libraries that it cannot change, and nothing else (SCRIPT-1,
 //! SCRIPT-4).
 //!
-//! Each run has an environment of its own. It is a *proxy*: an empty table, made anew, which shows
-//! what another one has, and refuses to be written. Tables of libraries are shown by proxies, too.
-//! The true tables are nowhere to be had.
+//! The environment is a *proxy*: an empty table, which shows what another one has, and refuses to
+//! be written. Tables of libraries are shown by proxies, too. The true tables are nowhere to be had.
+//! So all scripts have one environment, and only `KEYS` and `ARGV` are made anew. A library that is
+//! loaded has one of its own.
 //!
 //! The table `reals` has the true table of each proxy, for functions that do not ask metatables:
 //! `next`, `rawget`, and their like.
@@ -41,8 +42,12 @@ pub(crate) struct Sandbox {
     pub(crate) loaded: Function,
     /// Calls a function with two arguments; errors go through a handler.
     pub(crate) protected: Function,
-    /// Calls a function in a new environment with these `KEYS` and `ARGV`, as `protected` does.
+    /// Calls a script with these `KEYS` and `ARGV`, as `protected` does.
     pub(crate) run: Function,
+    /// The same with one key and up to three arguments.
+    pub(crate) run_small: Function,
+    /// The environment of scripts.
+    pub(crate) script_environment: Table,
 }
 
 impl Sandbox {
@@ -88,11 +93,15 @@ impl Sandbox {
             environment,
             loaded,
             protected,
-            run,
+            runs,
+            script_environment,
             complete,
             metatable_of,
             matches,
-        ) = prelude.call(all)?;
+        ) = prelude.call::<(_, _, _, _, Vec<Function>, _, _, _, _)>(all)?;
+        let [run, run_small] = runs
+            .try_into()
+            .map_err(|_| mlua::Error::runtime("the prelude gives two ways to run a script"))?;
         pattern::install_matches(lua, &string, matches)?;
         lua.set_named_registry_value(ENVIRONMENT, &environment)?;
         let proxies = Proxies {
@@ -102,11 +111,15 @@ impl Sandbox {
             environment,
         };
         proxies.install(lua, &base)?;
+        // All of it, so that each script sees it in the same order.
+        let _all = proxies.real(&script_environment)?;
         Ok(Self {
             loading_environment,
             loaded,
             protected,
             run,
+            run_small,
+            script_environment,
         })
     }
 }

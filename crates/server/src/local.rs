@@ -163,12 +163,11 @@ impl LocalMaster for Local {
         _core: CoreId,
         header: &Header,
         get: &Get<'_>,
-        show: &mut dyn FnMut(Option<&[u8]>),
+        show: &mut dyn FnMut(Option<Current<'_>>),
     ) -> bool {
-        self.0.get().is_some_and(|master| {
-            let show = |current: Option<Current<'_>>| show(current.map(|current| current.value));
-            matches!(master.show_at_once(header, get, show), Ok(Some(_)))
-        })
+        self.0
+            .get()
+            .is_some_and(|master| matches!(master.show_at_once(header, get, show), Ok(Some(_))))
     }
 
     fn get_at_once(&self, _core: CoreId, header: &Header, get: &Get<'_>) -> AtOnce {

@@ -3,6 +3,7 @@
 use super::{FakeCluster, State};
 use crate::{AtOnce, Held, LocalMaster};
 use core::task::Waker;
+use pluvio_mutation::Current;
 use pluvio_units::{CoreId, LogId, LogPosition, SegmentId, ServerId, Waits};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Get,
@@ -92,6 +93,16 @@ impl LocalMaster for FakeLocal {
     }
     fn release(&self, _: CoreId, h: &Header, r: &Release) -> Answer<()> {
         self.answer(|state, server| state.release(server, *h, r))
+    }
+    fn show_at_once(
+        &self,
+        _: CoreId,
+        h: &Header,
+        get: &Get<'_>,
+        show: &mut dyn FnMut(Option<Current<'_>>),
+    ) -> bool {
+        let state = self.cluster.state();
+        state.shows && state.show(self.server, *h, get, show)
     }
     fn get_at_once(&self, _: CoreId, h: &Header, get: &Get<'_>) -> AtOnce {
         self.at_once(|state, server| state.get(server, *h, core::iter::once(*get)))

@@ -256,6 +256,23 @@ impl State {
         Ok(results.collect())
     }
 
+    /// Lets `show` look at an object, if it is here.
+    pub(super) fn show(
+        &self,
+        server: ServerId,
+        h: Header,
+        get: &Get<'_>,
+        show: &mut dyn FnMut(Option<Current<'_>>),
+    ) -> bool {
+        let here = self.hash_here(server, h, (get.table, get.key), get.hash);
+        let (true, Ok(hash)) = (h.means(self.cluster, server), here) else {
+            return false;
+        };
+        let object = self.object(get.table, &(hash, get.key.to_vec()));
+        show(object.filter(|object| !object.is_gone(self.unix_ms())));
+        true
+    }
+
     /// Changes objects. As real servers: an `ordered` batch ends with the first refusal, and a
     /// single mutation may have its identity from the header.
     pub(super) fn mutate<'m>(

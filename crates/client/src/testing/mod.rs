@@ -99,6 +99,8 @@ struct State {
     /// Positions of outcomes that the local master holds: how many there were, and how many are
     /// durable. `None`: it executes nothing at once.
     held: Option<(u32, u32)>,
+    /// Whether the local master shows objects where they lie.
+    shows: bool,
     /// Those who wait for positions.
     held_wakers: Vec<core::task::Waker>,
     mapped: mapped::FakeDoors,
@@ -147,6 +149,7 @@ impl FakeCluster {
             reply_bytes_max: pluvio_wire::MULTI_BYTES_MAX,
             local_waits: None,
             held: None,
+            shows: false,
             held_wakers: Vec::new(),
             mapped: mapped::FakeDoors::default(),
             tasks: mapped::FakeTasks::default(),
@@ -220,6 +223,11 @@ impl FakeCluster {
     /// [`FakeCluster::make_durable`].
     pub fn hold_local(&self) {
         self.state().held.get_or_insert((0, 0));
+    }
+
+    /// From now on the local master shows objects where they lie, durable or not.
+    pub fn show_local(&self) {
+        self.state().shows = true;
     }
 
     /// The first `count` of the outcomes that the local master holds are durable.

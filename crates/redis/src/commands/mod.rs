@@ -35,7 +35,7 @@ mod transaction;
 pub use cluster::Query;
 pub(crate) use handshake::{logs_in, takes_time};
 pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
-pub(crate) use script::library;
+pub(crate) use script::{ScriptAtOnce, at_once as run_script_at_once, library};
 pub(crate) use transaction::Prepared;
 
 use crate::block::Block;

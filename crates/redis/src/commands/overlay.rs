@@ -43,7 +43,7 @@ use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
-use crate::table::{SPECS, resolve, wrong_arity};
+use crate::table::{SPECS, Spec, resolve, wrong_arity};
 use crate::users::caller::Caller;
 use bytes::Bytes;
 use pluvio_client::{
@@ -52,7 +52,8 @@ use pluvio_client::{
 };
 use pluvio_mutation::{Current, Draft, DraftChange, Now};
 use pluvio_units::{ObjectVersion, TableId, UnixMs};
-use std::collections::{BTreeMap, BTreeSet};
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Most bytes of the values that one command gives: the same large one may be asked for often.
@@ -65,7 +66,7 @@ type Held = (Bytes, Option<Deadline>);
 pub(crate) type ObjectAt = (DatabaseId, Bytes);
 
 #[derive(Clone)]
-struct Object {
+pub(super) struct Object {
     /// The version that was read; 0: there was no object.
     read: ObjectVersion,
     /// The table that it was read of; 0 where there was no object.
@@ -77,6 +78,21 @@ struct Object {
 }
 
 impl Object {
+    /// An object as it was read of a table; `None`: there was none.
+    pub(super) fn read(table: TableId, current: Option<Current<'_>>) -> Self {
+        let version = current.map_or(ObjectVersion(0), |current| current.version);
+        Self {
+            read: version,
+            table: match current {
+                Some(_) => table,
+                None => TableId(0),
+            },
+            version,
+            held: current.map(|c| (Bytes::copy_from_slice(c.value), c.deadline)),
+            is_changed: false,
+        }
+    }
+
     /// The version of what it becomes.
     fn next_version(&self) -> ObjectVersion {
         ObjectVersion(self.read.0.max(1) + 1)
@@ -98,7 +114,7 @@ impl Object {
     }
 
     /// Makes the object what it is here, if it is still as it was read.
-    fn change<'o>(&'o self, key: &'o [u8]) -> TransactionStep<'o> {
+    fn change<'o>(&'o self, key: &'o [u8]) -> Mutation<'o> {
         let rules = match self.read {
             ObjectVersion(0) => RejectRules::EXISTS,
             version => RejectRules::unless_version(version),
@@ -110,14 +126,47 @@ impl Object {
         if let Some((_, Some(deadline))) = self.held {
             mutation.lifetime = Lifetime::Until(deadline);
         }
-        TransactionStep::must_hold(Operation::Mutate(Mutation { rules, ..mutation }))
+        Mutation { rules, ..mutation }
+    }
+}
+
+/// Objects in the order of their places. Most commands have one.
+#[derive(Clone, Default)]
+struct Places(Vec<(ObjectAt, Object)>);
+
+impl Places {
+    fn find(&self, db: DatabaseId, key: &[u8]) -> Result<usize, usize> {
+        let place = (db, key);
+        self.0
+            .binary_search_by(|((db, key), _)| (*db, &key[..]).cmp(&place))
+    }
+
+    fn get(&self, db: DatabaseId, key: &[u8]) -> Option<&Object> {
+        let at = self.find(db, key).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    fn get_mut(&mut self, db: DatabaseId, key: &[u8]) -> Option<&mut Object> {
+        let at = self.find(db, key).ok()?;
+        Some(&mut self.0[at].1)
+    }
+
+    fn contains(&self, (db, key): &ObjectAt) -> bool {
+        self.find(*db, key).is_ok()
+    }
+
+    fn insert(&mut self, place: ObjectAt, object: Object) {
+        match self.find(place.0, &place.1) {
+            Ok(at) => self.0[at].1 = object,
+            Err(at) => self.0.insert(at, (place, object)),
+        }
     }
 }
 
 /// The objects that were read, as the next command sees them.
 #[derive(Clone)]
 pub(crate) struct Objects {
-    places: BTreeMap<ObjectAt, Object>,
+    places: Places,
     /// Bytes of the values of those that were changed.
     changed_bytes: usize,
     is_cluster: bool,
@@ -171,18 +220,11 @@ pub(crate) enum Committed {
 
 impl<'c> Overlay<'c> {
     pub(crate) fn new(core: &'c Core, (share, block): (&'c Share, &Block)) -> Self {
-        let now = core.databases.parts().clock.unix_time().as_millis();
-        let objects = Objects {
-            places: BTreeMap::new(),
-            changed_bytes: 0,
-            is_cluster: core.options().cluster.is_some(),
-            now: UnixMs(u64::try_from(now).unwrap_or(u64::MAX)).into(),
-        };
         Self {
             core,
             share,
             caller: block.caller(),
-            objects,
+            objects: Objects::new(core),
             moments: 0,
             told: Told::default(),
         }
@@ -229,8 +271,12 @@ impl<'c> Overlay<'c> {
         if let Some(call) = script::Call::of(what) {
             return Box::pin(script::run(self, db, call, command)).await;
         }
+        let row = match resolve(command, command.len()) {
+            Ok(found) => &SPECS[usize::from(found)],
+            Err(failure) => return Ok(Reply::Error(failure)),
+        };
         loop {
-            match self.objects.run(db, what, command) {
+            match self.objects.run(db, (what, row), command) {
                 Some(Ok(reply)) => return Ok(reply),
                 Some(Err(Missing(places))) => self.read(places).await?,
                 None => return Ok(Reply::Error(NOT_HERE)),
@@ -241,7 +287,7 @@ impl<'c> Overlay<'c> {
     /// Reads what has not been read yet, at one moment.
     pub(super) async fn read(&mut self, wanted: Vec<ObjectAt>) -> Result<(), NotTransacted> {
         let mut new = wanted;
-        new.retain(|place| !self.objects.places.contains_key(place));
+        new.retain(|place| !self.objects.places.contains(place));
         new.sort_unstable();
         new.dedup();
         if new.is_empty() {
@@ -316,12 +362,12 @@ impl<'c> Overlay<'c> {
             })
             .collect();
         let places = &self.objects.places;
-        let changes = places.values().any(|object| object.is_changed);
+        let changes = places.0.iter().any(|(_, object)| object.is_changed);
         // OVERLAY-1: what was read at one moment needs no comparing.
         let is_compared = changes || !watched.is_empty() || self.moments > 1;
-        for ((db, key), object) in places {
+        for ((db, key), object) in &places.0 {
             let step = match object.is_changed {
-                true => object.change(key),
+                true => TransactionStep::must_hold(Operation::Mutate(object.change(key))),
                 false if is_compared => TransactionStep::version_is(object.table, key, object.read),
                 false => continue,
             };
@@ -347,6 +393,32 @@ impl<'c> Overlay<'c> {
 }
 
 impl Objects {
+    fn new(core: &Core) -> Self {
+        let now = core.databases.parts().clock.unix_time().as_millis();
+        Self {
+            places: Places::default(),
+            changed_bytes: 0,
+            is_cluster: core.options().cluster.is_some(),
+            now: UnixMs(u64::try_from(now).unwrap_or(u64::MAX)).into(),
+        }
+    }
+
+    /// One object, and no other.
+    pub(super) fn of_one(core: &Core, place: ObjectAt, object: Object) -> Self {
+        let mut objects = Self::new(core);
+        if let Some((_, Some(deadline))) = object.held {
+            objects.is_there_until(deadline);
+        }
+        objects.places.0.push((place, object));
+        objects
+    }
+
+    /// The change of the first object, if there is one.
+    pub(super) fn change_of_first(&self) -> Option<Mutation<'_>> {
+        let ((_, key), object) = self.places.0.first()?;
+        object.is_changed.then(|| object.change(key))
+    }
+
     fn can_run(what: Data, command: &Command) -> bool {
         reads_first(what) || plan(what, command, &mut Scratch::default()).is_some()
     }
@@ -368,7 +440,7 @@ impl Objects {
 
     /// Takes over the changes of another state of the same objects, and keeps what was read since.
     pub(super) fn restore(&mut self, before: &Self) {
-        for (place, object) in &before.places {
+        for (place, object) in &before.places.0 {
             self.places.insert(place.clone(), object.clone());
         }
         self.changed_bytes = before.changed_bytes;
@@ -379,11 +451,11 @@ impl Objects {
         self.changed_bytes
     }
 
-    /// Runs a command. `None`: it is none of those that can be run here.
+    /// Runs a command, of this row of the table. `None`: it is none of those that can be run here.
     pub(super) fn run(
         &mut self,
         db: DatabaseId,
-        what: Data,
+        (what, row): (Data, &Spec),
         command: &Command,
     ) -> Option<Result<Reply, Missing>> {
         let mut scratch = Scratch::default();
@@ -391,37 +463,32 @@ impl Objects {
         if plan.is_none() && !reads_first(what) {
             return None;
         }
-        let row = match resolve(command, command.len()) {
-            Ok(found) => &SPECS[usize::from(found)],
-            Err(failure) => return Some(Ok(Reply::Error(failure))),
-        };
         if let Err(failure) = check(self.is_cluster, db, what, command) {
             return Some(Ok(Reply::Error(failure)));
         }
-        let keys = row.keys.of(command).map(|at| (db, command.share(at)));
-        let mut wanted: Vec<_> = keys.collect();
-        if let Some(other) = other_database(what, db, command)
-            && let Some((_, last)) = wanted.last().cloned()
-        {
-            wanted.push((other, last));
-        }
+        let keys = || row.keys.of(command);
         if matches!(what, Data::MGet) {
-            let bytes = wanted
-                .iter()
-                .map(|place| self.bytes_at(place))
-                .sum::<usize>();
+            let bytes: usize = keys().map(|at| self.bytes_at(db, command.get(at))).sum();
             if bytes > VALUES_BYTES_MAX {
                 return Some(Ok(Reply::Error(failure::reply_too_long(VALUES_BYTES_MAX))));
             }
         }
-        wanted.retain(|place| !self.places.contains_key(place));
+        let is_missing = |db, at: &usize| self.places.find(db, command.get(*at)).is_err();
+        let missing = keys().filter(|at| is_missing(db, at));
+        let mut wanted: Vec<_> = missing.map(|at| (db, command.share(at))).collect();
+        if let Some(other) = other_database(what, db, command)
+            && let Some(last) = keys().last().filter(|at| is_missing(other, at))
+        {
+            wanted.push((other, command.share(last)));
+        }
         if !wanted.is_empty() {
             return Some(Err(Missing(wanted)));
         }
         let reply = match (what, plan) {
             (_, Some(plan)) => plan.map(|plan| {
                 let each = plan.operations.iter();
-                let outcomes: Vec<_> = each.map(|one| self.apply(db, one)).collect();
+                let outcomes: SmallVec<[Outcome; 1]> =
+                    each.map(|one| self.apply(db, one)).collect();
                 plan.gather.reply(outcomes)
             }),
             (Data::BitOp, None) => self.bit_op(db, command),
@@ -439,8 +506,7 @@ impl Objects {
     /// Does an operation on an object that was read.
     fn apply(&mut self, db: DatabaseId, operation: &Operation<'_>) -> Outcome {
         let now = self.now;
-        let key = Bytes::copy_from_slice(operation.key());
-        let Some(object) = self.places.get_mut(&(db, key)) else {
+        let Some(object) = self.places.get_mut(db, operation.key()) else {
             unreachable!("the keys of a command are read before it")
         };
         let current = object.held.as_ref().map(|(value, deadline)| Current {
@@ -450,36 +516,34 @@ impl Objects {
         });
         let mut draft = Draft::new(current, now, object.next_version());
         let outcome = draft.apply(operation);
-        let is_changed = draft.is_changed();
+        if !draft.is_changed() {
+            return outcome;
+        }
         let held = match draft.change() {
             DraftChange::Put(value, deadline) => Some((Bytes::copy_from_slice(value), deadline)),
             DraftChange::Nothing | DraftChange::Delete => None,
         };
-        if is_changed {
-            self.changed_bytes = object.change_to(held, self.changed_bytes);
-        }
+        self.changed_bytes = object.change_to(held, self.changed_bytes);
         outcome
     }
 
     /// Bytes of the value of an object.
-    fn bytes_at(&self, place: &ObjectAt) -> usize {
-        let held = self
-            .places
-            .get(place)
-            .and_then(|object| object.held.as_ref());
+    fn bytes_at(&self, db: DatabaseId, key: &[u8]) -> usize {
+        let object = self.places.get(db, key);
+        let held = object.and_then(|object| object.held.as_ref());
         held.map_or(0, |(value, _)| value.len())
     }
 
     /// The object as the next command sees it.
     fn held(&self, db: DatabaseId, key: &Bytes) -> Option<Held> {
         let now = self.now.judged;
-        let (value, deadline) = self.places.get(&(db, key.clone()))?.held.clone()?;
+        let (value, deadline) = self.places.get(db, key)?.held.clone()?;
         let is_gone = deadline.is_some_and(|deadline: Deadline| deadline.is_past(now));
         (!is_gone).then_some((value, deadline))
     }
 
     fn set(&mut self, db: DatabaseId, key: &Bytes, held: Option<Held>) {
-        if let Some(object) = self.places.get_mut(&(db, key.clone())) {
+        if let Some(object) = self.places.get_mut(db, key) {
             self.changed_bytes = object.change_to(held, self.changed_bytes);
         }
     }
@@ -663,7 +727,7 @@ mod tests {
             is_changed: false,
         };
         let mut objects = Objects {
-            places: BTreeMap::from([(place.clone(), object)]),
+            places: Places(vec![(place.clone(), object)]),
             changed_bytes: 0,
             is_cluster: false,
             now: UnixMs(5000).into(),

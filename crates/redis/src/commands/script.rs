@@ -10,9 +10,16 @@
 //!    of it is done again. A script that fails changes nothing. One that changed nothing, and read
 //!    at one moment only, is done (OVERLAY-1).
 //!
+//! A script that names one key of this server goes through steps 1, 2 and 4 without waiting where
+//! that is possible ([`at_once`]).
+//!
 //! - EVAL-1: a script sees one state of its objects, and others see all that it does, or nothing.
 //! - EVAL-2: scripts of one process that name the same key, and may change it, take turns. So they
 //!   do not meet again and again in their commits.
+
+mod at_once;
+
+pub(crate) use at_once::{ScriptAtOnce, at_once};
 
 use super::overlay::{Missing, ObjectAt, Objects, Overlay};
 use super::{CommandResult, Data, run_now};
@@ -25,17 +32,18 @@ use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::scripts::{Body, RunningFunction};
 use crate::shared::Core;
-use crate::table::{Run, SPECS, resolve};
+use crate::table::{Run, SPECS, marks, resolve};
 use crate::users::caller::Caller;
 use crate::users::denials::Context;
 use bytes::Bytes;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use pluvio_env::{Clock, Moment, timeout};
 use pluvio_script::{
-    Budget, Commands, Ended, Interpreter, Interrupted, MEMORY_MAX, Shebang, Stop, Value,
+    Budget, Commands, Ended, Interpreter, Interrupted, MEMORY_MAX, Parts, Shebang, Stop, Value,
     number_text,
 };
+use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -54,7 +62,7 @@ const MOST: u64 = 4_000_000_000;
 const WANTS_MAX: usize = 1000;
 
 thread_local! {
-    static INTERPRETER: RefCell<Option<Interpreter>> = const { RefCell::new(None) };
+    static INTERPRETER: RefCell<Option<Box<Interpreter>>> = const { RefCell::new(None) };
 }
 
 fn with_interpreter<R>(f: impl FnOnce(&Interpreter) -> R) -> R {
@@ -129,14 +137,17 @@ impl Call {
     }
 }
 
-/// The number of keys, and where the arguments behind them begin.
+/// Where the keys of a command begin that runs a script.
+const FIRST_KEY: usize = 3;
+
+/// The number of keys.
 fn arguments(command: &Command) -> Result<usize, Failure> {
     let count = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
     if count < 0 {
         return Err(Failure::fixed("ERR Number of keys can't be negative"));
     }
     let keys = usize::try_from(count).unwrap_or(usize::MAX);
-    match keys <= command.len() - 3 {
+    match keys <= command.len() - FIRST_KEY {
         true => Ok(keys),
         false => Err(Failure::fixed(
             "ERR Number of keys can't be greater than number of args",
@@ -147,10 +158,10 @@ fn arguments(command: &Command) -> Result<usize, Failure> {
 /// What is to be run.
 #[derive(Clone)]
 struct Job {
-    body: Body,
+    body: Arc<Body>,
     db: DatabaseId,
-    keys: Vec<Vec<u8>>,
-    arguments: Vec<Vec<u8>>,
+    /// How many keys the command names.
+    keys: usize,
     is_read_only: bool,
     /// The command that runs it.
     command: Command,
@@ -158,6 +169,12 @@ struct Job {
     caller: Option<Arc<Caller>>,
     /// Whether MONITOR is told of its commands.
     is_told: bool,
+}
+
+impl Job {
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.command.from(FIRST_KEY).take(self.keys)
+    }
 }
 
 /// What a script wanted when it was interrupted.
@@ -192,10 +209,10 @@ pub(super) async fn run(
         },
         Err(failure) => return Ok(Reply::Error(failure)),
     };
-    let keys = job.keys.iter().map(|key| (db, Bytes::copy_from_slice(key)));
+    let keys = job.keys().map(|key| (db, Bytes::copy_from_slice(key)));
     overlay.read(keys.collect()).await?;
     let mut before = overlay.objects().clone();
-    let mut fetched = Arc::new(Vec::new());
+    let mut fetched = None;
     let mut fetched_bytes = 0_usize;
     let mut is_long = false;
     let clock = &core.databases.parts().clock;
@@ -241,7 +258,8 @@ pub(super) async fn run(
                 if fetched_bytes > MEMORY_MAX {
                     return Ok(Reply::Error(too_much_memory()));
                 }
-                Arc::make_mut(&mut fetched).push(reply);
+                let fetched: &mut Arc<Vec<Reply>> = fetched.get_or_insert_default();
+                Arc::make_mut(fetched).push(reply);
             }
         }
     }
@@ -271,6 +289,17 @@ async fn prepare(
         By::Hash => scripts.by_hash(client, command.get(1)).await?,
         By::Function => scripts.function(client, command.get(1)).await?,
     };
+    job_of(core, db, call, (command, count), body)
+}
+
+/// The job of a body that was found.
+fn job_of(
+    core: &Core,
+    db: DatabaseId,
+    call: Call,
+    (command, keys): (&Command, usize),
+    body: Arc<Body>,
+) -> Result<Job, Failure> {
     let flags = body.flags;
     if call.is_read_only && call.by == By::Function && !flags.no_writes {
         return Err(Failure::fixed(
@@ -282,12 +311,10 @@ async fn prepare(
             "ERR Can not run script on cluster, 'no-cluster' flag is set.",
         ));
     }
-    let part = |at| command.get(at).to_vec();
     Ok(Job {
         body,
         db,
-        keys: (3..3 + count).map(part).collect(),
-        arguments: (3 + count..command.len()).map(part).collect(),
+        keys,
         is_read_only: call.is_read_only || flags.no_writes,
         command: command.clone(),
         caller: None,
@@ -300,8 +327,16 @@ struct Limits {
     instructions: u64,
     stop: Stop,
     clock: Arc<dyn Clock>,
-    until: Moment,
+    end: End,
     memory: usize,
+}
+
+/// When an attempt ends.
+#[derive(Clone, Copy)]
+enum End {
+    /// This long after the first look at the clock, some hundred instructions after its beginning.
+    After(Duration),
+    At(Moment),
 }
 
 impl Limits {
@@ -309,22 +344,36 @@ impl Limits {
     fn inline(clock: &Arc<dyn Clock>, time: Duration) -> Self {
         Self {
             instructions: INLINE,
-            stop: Stop::default(),
-            until: clock.now() + time,
+            stop: Stop::NEVER,
+            end: End::After(time),
             clock: Arc::clone(clock),
             memory: INLINE_MEMORY,
         }
     }
 
     fn budget(self) -> Rc<Budget> {
-        let (clock, until) = (self.clock, self.until);
+        let clock = self.clock;
         let budget = Budget::new(self.instructions, self.stop).memory(self.memory);
-        Rc::new(budget.until(move || clock.now() >= until))
+        let begun = Cell::new(None);
+        Rc::new(budget.until(move || {
+            let now = clock.now();
+            match self.end {
+                End::At(end) => now >= end,
+                End::After(time) => {
+                    let first = begun.get().unwrap_or(now);
+                    begun.set(Some(first));
+                    now >= first + time
+                }
+            }
+        }))
     }
 }
 
+/// The replies of commands on no key, in the order in which a script wants them.
+type Fetched = Option<Arc<Vec<Reply>>>;
+
 /// Runs a script from its beginning.
-fn attempt(job: &Job, objects: &mut Objects, fetched: &Arc<Vec<Reply>>, limits: Limits) -> Attempt {
+fn attempt(job: &Job, objects: &mut Objects, fetched: &Fetched, limits: Limits) -> Attempt {
     let is_small = limits.memory < MEMORY_MAX;
     let budget = limits.budget();
     // The interpreter's functions share it, so it borrows nothing.
@@ -334,12 +383,13 @@ fn attempt(job: &Job, objects: &mut Objects, fetched: &Arc<Vec<Reply>>, limits: 
         is_read_only: job.is_read_only,
         caller: job.caller.clone(),
         protocol: 2,
-        fetched: Arc::clone(fetched),
+        fetched: fetched.clone(),
         used: 0,
         want: None,
         told: job.is_told.then(Told::default),
     }));
-    let given = (&job.keys[..], &job.arguments[..]);
+    let parts: SmallVec<[&[u8]; 6]> = job.command.from(FIRST_KEY).collect();
+    let given = parts.split_at(job.keys);
     let script = (&job.body.source[..], &job.body.name[..]);
     let ended = with_interpreter(|interpreter| match job.body.is_library {
         true => interpreter.run_function(script, given, &server, &budget),
@@ -369,7 +419,7 @@ async fn elsewhere(
     core: &Core,
     job: &Job,
     objects: &mut Objects,
-    fetched: &Arc<Vec<Reply>>,
+    fetched: &Fetched,
     until: Moment,
 ) -> Attempt {
     let clock = &core.databases.parts().clock;
@@ -378,7 +428,7 @@ async fn elsewhere(
         instructions: MOST,
         stop: stop.clone(),
         clock: Arc::clone(clock),
-        until,
+        end: End::At(until),
         memory: MEMORY_MAX,
     };
     let Some(run) = &core.options().elsewhere else {
@@ -391,7 +441,7 @@ async fn elsewhere(
     });
     let _running = core.shared.scripts.enter(&stop, function);
     let (done, result) = tokio::sync::oneshot::channel();
-    let (job, mut copy, fetched) = (job.clone(), objects.clone(), Arc::clone(fetched));
+    let (job, mut copy, fetched) = (job.clone(), objects.clone(), fetched.clone());
     let work = move || {
         let attempt = attempt(&job, &mut copy, &fetched, limits);
         drop(done.send((attempt, copy)));
@@ -437,8 +487,7 @@ struct Server {
     is_read_only: bool,
     caller: Option<Arc<Caller>>,
     protocol: u8,
-    /// The replies of commands on no key, in the order in which the script wants them.
-    fetched: Arc<Vec<Reply>>,
+    fetched: Fetched,
     used: usize,
     want: Option<Want>,
     /// Its commands, where MONITOR is told of them.
@@ -456,7 +505,8 @@ impl Server {
             };
         };
         let row = &SPECS[usize::from(found)];
-        if row.has_flag("noscript") {
+        let marks = marks(found);
+        if marks.no_script {
             return Ok(Reply::Error(NOT_ALLOWED));
         }
         if let Some(caller) = &self.caller
@@ -466,14 +516,14 @@ impl Server {
             let failure = failure::not_permitted_in_script(denied, name, row);
             return Ok(Reply::Error(failure));
         }
-        if self.is_read_only && row.has_flag("write") {
+        if self.is_read_only && marks.writes {
             return refuse("ERR Write commands are not allowed from read-only scripts.");
         }
-        if row.has_flag("write") && self.objects.changed_bytes() > MEMORY_MAX {
+        if marks.writes && self.objects.changed_bytes() > MEMORY_MAX {
             return Ok(Reply::Error(too_much_memory()));
         }
         match row.run {
-            Run::Data(what) => match self.objects.run(self.db, what, command) {
+            Run::Data(what) => match self.objects.run(self.db, (what, row), command) {
                 Some(Ok(reply)) => {
                     self.tell(command);
                     Ok(reply)
@@ -482,7 +532,7 @@ impl Server {
                     self.want = Some(Want::Objects(places));
                     Err(Interrupted)
                 }
-                None if row.has_flag("write") => Ok(Reply::Error(NOT_ALLOWED)),
+                None if marks.writes => Ok(Reply::Error(NOT_ALLOWED)),
                 None => self.outside(command),
             },
             Run::Now(_) => self.outside(command),
@@ -508,7 +558,8 @@ impl Server {
     }
 
     fn outside(&mut self, command: &Command) -> Result<Reply, Interrupted> {
-        match self.fetched.get(self.used) {
+        let fetched = self.fetched.as_ref();
+        match fetched.and_then(|fetched| fetched.get(self.used)) {
             Some(reply) => {
                 self.used += 1;
                 let reply = reply.clone();
@@ -524,13 +575,13 @@ impl Server {
 }
 
 impl Commands for Server {
-    fn call(&mut self, arguments: Vec<Vec<u8>>) -> Result<Value, Interrupted> {
-        let reply = self.run(&Command::from_parts(&arguments))?;
+    fn call(&mut self, command: Parts) -> Result<Value, Interrupted> {
+        let reply = self.run(&of_script(command))?;
         Ok(value_of(reply, self.protocol))
     }
 
-    fn may_call(&mut self, arguments: Vec<Vec<u8>>) -> Option<bool> {
-        let command = Command::from_parts(&arguments);
+    fn may_call(&mut self, command: Parts) -> Option<bool> {
+        let command = of_script(command);
         let sub = (command.len() > 1).then(|| command.get(1));
         let spec = crate::table::find_called(command.get(0), sub)?;
         let may = |caller: &Arc<Caller>| caller.user.check(spec, &command).is_ok();
@@ -551,6 +602,11 @@ impl Commands for Server {
     }
 }
 
+fn of_script(parts: Parts) -> Command {
+    let (bytes, ends) = parts.into_joined();
+    Command::from_joined(bytes, &ends)
+}
+
 /// A reply, as a script gets it.
 fn value_of(reply: Reply, protocol: u8) -> Value {
     let list = |items: Vec<Reply>| {
@@ -566,23 +622,25 @@ fn value_of(reply: Reply, protocol: u8) -> Value {
         Reply::Error(failure) => Value::Error(failure.text().to_vec()),
         Reply::Integer(number) => Value::Integer(number),
         Reply::Double(number) if protocol == 3 => Value::Double(number),
-        Reply::Double(number) => Value::Bulk(number_text(number, 17).into_bytes()),
+        Reply::Double(number) => Value::Bulk(number_text(number, 17).into()),
         Reply::Boolean(truth) if protocol == 3 => Value::Boolean(truth),
         Reply::Boolean(truth) => Value::Integer(truth.into()),
         Reply::BigNumber(digits) if protocol == 3 => Value::BigNumber(digits),
-        Reply::Bulk(bytes) => Value::Bulk(bytes.to_vec()),
-        Reply::Text(text) => Value::Bulk(text.into()),
+        Reply::Bulk(bytes) => Value::Bulk(bytes),
+        Reply::Text(text) => Value::Bulk(Bytes::from_static(text.as_bytes())),
         Reply::Verbatim(text) if protocol == 3 => {
             Value::Verbatim(b"txt".to_vec(), text.into_bytes())
         }
-        Reply::Verbatim(text) => Value::Bulk(text.into_bytes()),
+        Reply::Verbatim(text) => Value::Bulk(text.into()),
         Reply::Marked(format, text) if protocol == 3 => Value::Verbatim(format, text),
-        Reply::BigNumber(text) | Reply::Marked(_, text) => Value::Bulk(text),
+        Reply::BigNumber(text) | Reply::Marked(_, text) => Value::Bulk(text.into()),
         Reply::Nil | Reply::NoList => Value::Nil,
         Reply::Array(items) => Value::Array(list(items)),
         Reply::Set(items) if protocol == 3 => Value::Set(list(items)),
         Reply::Set(items) => Value::Array(list(items)),
-        Reply::Bulks(bulks) => Value::Array(bulks.items().map(Value::Bulk).collect()),
+        Reply::Bulks(bulks) => {
+            Value::Array(bulks.items().map(|item| Value::Bulk(item.into())).collect())
+        }
         Reply::Map(pairs) if protocol == 3 => {
             let pair = |(k, v)| (value_of(k, protocol), value_of(v, protocol));
             Value::Map(pairs.into_iter().map(pair).collect())
@@ -601,7 +659,7 @@ fn reply_of(value: Value) -> Reply {
         Value::Integer(number) => Reply::Integer(number),
         Value::Status(text) => Reply::Line(text),
         Value::Error(text) => Reply::Error(Failure::new(text)),
-        Value::Bulk(bytes) => Reply::Bulk(bytes.into()),
+        Value::Bulk(bytes) => Reply::Bulk(bytes),
         Value::BigNumber(digits) => Reply::BigNumber(digits),
         Value::Verbatim(format, text) => Reply::Marked(format, text),
         Value::Array(items) => Reply::Array(list(items)),
@@ -618,7 +676,7 @@ fn reply_of(value: Value) -> Reply {
 /// The keys that a script names, for turns (EVAL-2).
 pub(super) fn named_keys(command: &Command) -> impl Iterator<Item = &[u8]> {
     let count = arguments(command).unwrap_or(0);
-    (3..3 + count).map(|at| command.get(at))
+    command.from(FIRST_KEY).take(count)
 }
 
 // --- SCRIPT -------------------------------------------------------------------------------------

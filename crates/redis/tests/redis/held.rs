@@ -83,3 +83,76 @@ fn the_number_of_held_commands_is_bounded() {
     bench.cluster.make_durable(10_000);
     assert_eq!(c.replies(1000).len(), 1000);
 }
+
+/// Releases a lock if it is the caller's.
+const RELEASE: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end \
+                       return redis.call('del', KEYS[1])";
+
+fn push_script(c: &mut Connection, hash: &str, key: &str, token: &str) {
+    c.push(&encode(&["EVALSHA", hash, "1", key, token]));
+}
+
+/// A bench whose server holds outcomes and shows objects, and the hash of a script that it has.
+fn showing(script: &str) -> (Bench, Connection, String) {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    let hash = c.call(&["SCRIPT", "LOAD", script]);
+    let hash = String::from_utf8(hash[5..45].to_vec()).unwrap();
+    bench.cluster.show_local();
+    (bench, c, hash)
+}
+
+// shows: EVAL-1, QUEUE-1, QUEUE-4
+#[test]
+fn scripts_of_a_pipeline_run_at_once_and_are_told_when_their_changes_are_durable() {
+    let (bench, mut c, hash) = showing(RELEASE);
+    for command in ["SET a mine PX 10000", "SET b others", "SET c mine"] {
+        assert_eq!(c.say(command), "+OK\r\n");
+    }
+    bench.cluster.hold_local();
+    for key in ["a", "b", "c", "a"] {
+        push_script(&mut c, &hash, key, "mine");
+    }
+    push(&mut c, &["PING"]);
+    // Two of them change something.
+    assert_eq!(bench.cluster.executed_at_once(), 2);
+    assert_eq!(taken(&mut c), "", "the first one is not durable");
+    bench.cluster.make_durable(1);
+    assert_eq!(taken(&mut c), ":1\r\n:0\r\n");
+    bench.cluster.make_durable(2);
+    assert_eq!(taken(&mut c), ":1\r\n:0\r\n+PONG\r\n");
+    bench.cluster.make_durable(1000);
+    assert_eq!(c.say("EXISTS a b c"), ":1\r\n");
+}
+
+// shows: EVAL-1
+#[test]
+fn a_script_that_cannot_be_done_at_once_takes_the_long_way_from_its_beginning() {
+    let counts = "for n = 1, tonumber(ARGV[1]) do redis.call('incr', KEYS[1]) end \
+                  if ARGV[2] then redis.call('incr', ARGV[2]) end \
+                  if ARGV[3] then return redis.error_reply('NO') end \
+                  return redis.call('get', KEYS[1])";
+    let (mut bench, mut c, hash) = showing(counts);
+    bench.connect().say("SET warm up");
+    bench.cluster.hold_local();
+    bench.cluster.make_durable(1_000_000);
+    let mut run = |parts: &[&str]| {
+        let before = bench.cluster.executed_at_once();
+        let reply = c.call(&[&["EVALSHA", &hash], parts].concat());
+        let reply = String::from_utf8(reply).unwrap();
+        (reply, bench.cluster.executed_at_once() - before)
+    };
+    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    assert_eq!(run(&["1", "n", "3"]), (bulk("3"), 1));
+    // It uses a key that it has not named.
+    assert_eq!(run(&["1", "n", "3", "other"]), (bulk("6"), 0));
+    // It takes long.
+    assert_eq!(run(&["1", "n", "1000"]), (bulk("1006"), 0));
+    // It names two keys.
+    assert_eq!(run(&["2", "n", "m", "1"]), (bulk("1007"), 0));
+    // It fails, and changes nothing.
+    let failed = ("-ERR NO\r\n".to_owned(), 0);
+    assert_eq!(run(&["1", "n", "1", "n", "x"]), failed);
+    assert_eq!(run(&["1", "n", "0"]), (bulk("1007"), 0));
+    assert_eq!(run(&["1", "other", "0"]), (bulk("1"), 0));
+}

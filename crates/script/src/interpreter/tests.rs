@@ -1,8 +1,8 @@
 //! What scripts give, and what they cannot do. Texts and conversions are those of redis-server 7.
 
 use super::*;
-use crate::Stop;
 use crate::redis::VERSION;
+use crate::{Parts, Stop};
 use core::cell::Cell;
 
 /// A server with one key.
@@ -15,14 +15,11 @@ struct Server {
 }
 
 impl Commands for Server {
-    fn call(&mut self, arguments: Vec<Vec<u8>>) -> Result<Value, Interrupted> {
+    fn call(&mut self, command: Parts) -> Result<Value, Interrupted> {
         if self.interrupts {
             return Err(Interrupted);
         }
-        let words: Vec<_> = arguments
-            .iter()
-            .map(|a| String::from_utf8_lossy(a))
-            .collect();
+        let words: Vec<_> = command.iter().map(String::from_utf8_lossy).collect();
         let words: Vec<&str> = words.iter().map(|word| &**word).collect();
         Ok(match &words[..] {
             ["set", _, value] => {
@@ -30,23 +27,19 @@ impl Commands for Server {
                 Value::Status(b"OK".to_vec())
             }
             ["get", _] if self.value.is_empty() => Value::Nil,
-            ["get", _] => Value::Bulk(self.value.clone()),
-            ["list"] => Value::Array(vec![
-                Value::Integer(1),
-                Value::Nil,
-                Value::Bulk(b"x".to_vec()),
-            ]),
-            ["map"] => Value::Map(vec![(Value::Bulk(b"a".to_vec()), Value::Integer(1))]),
+            ["get", _] => Value::Bulk(self.value.clone().into()),
+            ["list"] => Value::Array(vec![Value::Integer(1), Value::Nil, bulk("x")]),
+            ["map"] => Value::Map(vec![(bulk("a"), Value::Integer(1))]),
             ["double"] => Value::Double(1.5),
             ["incr", _] => Value::Error(b"ERR value is not an integer or out of range".to_vec()),
             _ => Value::Error(b"ERR Unknown Redis command called from script".to_vec()),
         })
     }
 
-    fn may_call(&mut self, arguments: Vec<Vec<u8>>) -> Option<bool> {
-        match &arguments[0][..] {
-            b"get" => Some(true),
-            b"set" => Some(false),
+    fn may_call(&mut self, command: Parts) -> Option<bool> {
+        match command.iter().next() {
+            Some(b"get") => Some(true),
+            Some(b"set") => Some(false),
             _ => None,
         }
     }
@@ -59,6 +52,9 @@ impl Commands for Server {
         self.protocol = version;
     }
 }
+
+/// No keys and no arguments.
+const NOTHING: (&[&[u8]], &[&[u8]]) = (&[], &[]);
 
 fn budget() -> Rc<Budget> {
     Rc::new(Budget::new(1_000_000, Stop::default()))
@@ -80,7 +76,7 @@ fn run(source: &str) -> Ended {
 }
 
 fn bulk(text: &str) -> Value {
-    Value::Bulk(text.as_bytes().to_vec())
+    Value::Bulk(text.as_bytes().to_vec().into())
 }
 
 #[test]
@@ -495,7 +491,7 @@ fn a_script_ends_when_its_time_is_over() {
     let budget = Rc::new(Budget::new(u64::MAX, Stop::default()).until(is_late));
     let source = "while true do pcall(string.rep, 'x', 100000) end";
     let script = (source.as_bytes(), "SHA");
-    let ended = Interpreter::new().run(script, (&[], &[]), &server(), &budget);
+    let ended = Interpreter::new().run(script, NOTHING, &server(), &budget);
     assert_eq!(ended, Ended::Interrupted);
     assert_eq!(looks.get(), 4);
     assert!(!budget.is_used());
@@ -508,7 +504,7 @@ fn a_script_has_the_memory_of_its_budget() {
     let run = |source: &str, bytes| {
         let budget = Rc::new(Budget::new(3_000_000, Stop::default()).memory(bytes));
         let script = (source.as_bytes(), "SHA");
-        interpreter.run(script, (&[], &[]), &server(), &budget)
+        interpreter.run(script, NOTHING, &server(), &budget)
     };
     let large = "return #string.rep('x', 1000000)";
     let caught = "local ok = pcall(string.rep, 'x', 1000000) return 7";
@@ -533,7 +529,7 @@ fn another_thread_stops_a_script() {
     #[expect(clippy::disallowed_methods, reason = "what is tested is a thread")]
     let stopper = std::thread::spawn(move || stop.stop());
     let script = ("while true do end".as_bytes(), "SHA");
-    let ended = Interpreter::new().run(script, (&[], &[]), &server(), &budget);
+    let ended = Interpreter::new().run(script, NOTHING, &server(), &budget);
     assert_eq!(ended, Ended::Interrupted);
     assert!(!budget.is_used());
     stopper.join().expect("it does not panic");
@@ -545,14 +541,14 @@ fn a_command_may_interrupt_and_a_script_may_log() {
     let server = server();
     server.borrow_mut().interrupts = true;
     let script = ("pcall(redis.call, 'get', 'k') return 1".as_bytes(), "SHA");
-    let ended = interpreter.run(script, (&[], &[]), &server, &budget());
+    let ended = interpreter.run(script, NOTHING, &server, &budget());
     assert_eq!(ended, Ended::Interrupted);
     let server = self::server();
     let script = (
         "redis.log(redis.LOG_WARNING, 'a', 1) redis.setresp(3)".as_bytes(),
         "SHA",
     );
-    interpreter.run(script, (&[], &[]), &server, &budget());
+    interpreter.run(script, NOTHING, &server, &budget());
     let server = server.borrow();
     assert_eq!(server.log, [(3, b"a 1".to_vec())]);
     assert_eq!(server.protocol, 3);
@@ -598,5 +594,47 @@ fn libraries_register_functions() {
             String::from_utf8_lossy(&error.expect_err("it is wrong")),
             text
         );
+    }
+}
+
+// shows: SCRIPT-1
+#[test]
+fn nothing_is_put_into_tables_that_all_scripts_see() {
+    let interpreter = Interpreter::new();
+    for table in ["redis", "string", "cjson", "_G", "getmetatable('')"] {
+        let source = format!("table.insert({table}, 'left')");
+        let text = "ERR user_script:1: Attempt to modify a readonly table script: SHA, on \
+                    @user_script:1.";
+        let failed = Ended::Failed(text.into());
+        assert_eq!(run_on(&interpreter, &source, &[]), failed, "{table}");
+        let source = format!("table.insert({table}, 3, 'left')");
+        assert_eq!(run_on(&interpreter, &source, &[]), failed, "{table}");
+        let left = format!("return rawget({table}, 1) or rawget({table}, 3)");
+        let nothing = Ended::Value(Value::Nil);
+        assert_eq!(run_on(&interpreter, &left, &[]), nothing, "{table}");
+    }
+}
+
+// shows: SCRIPT-1
+#[test]
+fn each_script_has_its_own_keys_and_arguments() {
+    let interpreter = Interpreter::new();
+    let source = b"local all = {#KEYS, #ARGV} \
+                   for _, key in ipairs(KEYS) do all[#all + 1] = key end \
+                   for _, argument in ipairs(ARGV) do all[#all + 1] = argument end \
+                   KEYS[#KEYS + 1], ARGV[#ARGV + 1] = 'left', 'left' \
+                   all[#all + 1] = #KEYS + #ARGV \
+                   return all";
+    for (keys, arguments) in (0..4).flat_map(|keys| (0..6).map(move |more| (keys, more))) {
+        let named = |name: &str, count| (0..count).map(|n| format!("{name}{n}")).collect();
+        let (keys, arguments): (Vec<String>, Vec<String>) =
+            (named("k", keys), named("a", arguments));
+        let count = |count: usize| Value::Integer(i64::try_from(count).unwrap());
+        let mut all = vec![count(keys.len()), count(arguments.len())];
+        all.extend(keys.iter().chain(&arguments).map(|text| bulk(text)));
+        all.push(count(keys.len() + arguments.len() + 2));
+        let given = (&keys[..], &arguments[..]);
+        let ended = interpreter.run((&source[..], "SHA"), given, &server(), &budget());
+        assert_eq!(ended, Ended::Value(Value::Array(all)));
     }
 }
