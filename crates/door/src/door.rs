@@ -4,7 +4,7 @@ use crate::owner::Owner;
 use crate::session::{ReaderInfo, Session};
 use pluvio_env::Pace;
 use pluvio_env::host::{Host, ThisMachine, Worker};
-use pluvio_mapped::monotonic_ns;
+use pluvio_mapped::boottime_ns;
 use pluvio_mapped::messages::Message;
 use pluvio_mapped::socket::send;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -185,7 +185,7 @@ impl core::fmt::Debug for Door {
 
 /// The time of the clock that readers share.
 fn boottime() -> Duration {
-    Duration::from_nanos(monotonic_ns())
+    Duration::from_nanos(boottime_ns())
 }
 
 fn locked(stats: &Mutex<DoorStats>) -> MutexGuard<'_, DoorStats> {

@@ -2,7 +2,7 @@
 
 use crate::owner::Owner;
 use pluvio_index::Index;
-use pluvio_mapped::monotonic_ns;
+use pluvio_mapped::boottime_ns;
 use pluvio_mapped::messages::{
     IndexEntry, MAP_MAX, Message, PACKET_MAX, RANGES_MAX, TableEntry, Welcome,
 };
@@ -177,7 +177,7 @@ impl Session {
             gate: readable.gate.bytes(),
             log: readable.bytes.1,
             seglets: readable.table.1,
-            monotonic_ns: monotonic_ns(),
+            boottime_ns: boottime_ns(),
         };
         self.enqueue(&Message::Welcome(welcome), Files::Memory);
         true
