@@ -72,8 +72,8 @@ impl Catalogue {
         self.frames.insert(frame.key, frame);
     }
 
-    /// Of a replica found at start in two data directories, the frame that recovery can do more
-    /// with is kept. Gives the other one (BACKUP-14).
+    /// Puts in a frame found at start, if recovery can do more with it than with one of the same
+    /// replica from another data directory. Gives the frame that is not kept (BACKUP-14).
     pub(crate) fn insert_better(&mut self, frame: Arc<Frame>) -> Option<Arc<Frame>> {
         let Some(known) = self.frames.get(&frame.key) else {
             self.insert_found(frame);
@@ -148,7 +148,7 @@ impl Catalogue {
     /// For how long something is under way in a data directory.
     pub(crate) fn busy_for(&self, home: &Directory, now: Moment) -> Duration {
         let write = self.busiest(home, now).map(|(_, time)| time);
-        home.others_for(now).max(write.unwrap_or_default())
+        home.beside_writes_for(now).max(write.unwrap_or_default())
     }
 
     /// Whether another data directory works while `this` does not.
@@ -166,7 +166,7 @@ impl Catalogue {
     /// Something in this data directory has not ended for too long.
     pub(crate) fn hangs(&self, home: &Directory, now: Moment) -> bool {
         let write = self.busiest(home, now).map(|(_, time)| time);
-        write.is_some_and(|time| time >= WRITE_MAX) || home.others_for(now) >= READ_MAX
+        write.is_some_and(|time| time >= WRITE_MAX) || home.beside_writes_for(now) >= READ_MAX
     }
 
     /// A data directory is left: its frames are lost. Gives those that masters may count on

@@ -1,15 +1,14 @@
 //! The data directories that frames lie in: which of them work, and which one takes the next frame.
 
-use crate::options::FirstDirectory;
+use crate::options::{DataDirectory, FirstDirectory};
 use crate::stats::Counters;
 use crate::syncer::Syncer;
 use bytes::Bytes;
-use core::fmt;
 use core::future::pending;
 use core::pin::pin;
 use core::time::Duration;
 use futures_util::future::{Either, select};
-use pluvio_env::{Disk, DiskError, Env, Moment, OpenMode};
+use pluvio_env::{DiskError, Env, Moment, OpenMode};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -24,44 +23,32 @@ const TRIAL_BYTES: usize = 64 << 10;
 const TRIAL_PAUSE: Duration = Duration::from_secs(5);
 /// A trial that takes longer has failed, in seconds.
 const TRIAL_SECONDS_MAX: u64 = 10;
-/// The same after an error.
+/// A trial that judges an error and takes longer has failed, in seconds.
 const TRIAL_AFTER_ERROR_SECONDS_MAX: u64 = 5;
-/// This number of errors within [`ERRORS_TIME`] is too large, also if trials succeed.
+/// A data directory with this number of errors within [`ERRORS_TIME`] is left, even if trials of it
+/// succeed.
 const ERRORS_MAX: usize = 3;
+/// See [`ERRORS_MAX`].
 const ERRORS_TIME: Duration = Duration::from_secs(60);
 /// How long a full data directory gets no new frames, if others will do.
 const FULL_PAUSE: Duration = Duration::from_secs(5);
-/// The same after an error.
+/// How long a data directory whose disk has failed gets no new frames, if others will do.
 const ERROR_PAUSE: Duration = Duration::from_secs(10);
 /// A data directory where something takes longer gets no new frames, if others will do.
 pub(crate) const SLOW: Duration = Duration::from_secs(1);
 /// A data directory where a write takes longer is left, if others work. Masters have left its
 /// replicas behind since.
 pub(crate) const WRITE_MAX: Duration = Duration::from_secs(10);
-/// The same for reads and the like: four of segments at once take long on a slow disk.
+/// A data directory where a read or another request takes longer is left, if others work. Four
+/// reads of segments at once take long on a slow disk.
 pub(crate) const READ_MAX: Duration = Duration::from_secs(30);
-
-/// One more data directory for frames, on a device of its own.
-#[derive(Clone)]
-pub struct DataDirectory {
-    /// For people: its path.
-    pub name: String,
-    /// What is in it.
-    pub disk: Arc<dyn Disk>,
-}
-
-impl fmt::Debug for DataDirectory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("DataDirectory").field(&self.name).finish()
-    }
-}
 
 /// A data directory, as its backup sees it.
 pub(crate) struct Directory {
     pub(crate) name: String,
     /// Its number among those of the backup.
     pub(crate) index: usize,
-    /// That of the server, with this directory's disk.
+    /// The server's environment, with this directory's disk.
     pub(crate) env: Env,
     pub(crate) syncer: Arc<Syncer>,
     pub(crate) mb_per_s: AtomicU32,
@@ -70,7 +57,7 @@ pub(crate) struct Directory {
     left: OnceLock<String>,
     was_left: Notify,
     health: Mutex<Health>,
-    /// Of the frames in it. Changed behind the catalogue's lock.
+    /// Bytes and number of the frames in it. Changed behind the catalogue's lock.
     bytes: AtomicI64,
     frames: AtomicI64,
 }
@@ -251,8 +238,8 @@ impl Directory {
         }
     }
 
-    /// For how long the oldest of that is under way, or a trial.
-    pub(crate) fn others_for(&self, now: Moment) -> Duration {
+    /// For how long the oldest trial or request beside writes has been under way.
+    pub(crate) fn beside_writes_for(&self, now: Moment) -> Duration {
         let trial = Duration::from_secs(self.trial_seconds());
         let oldest = self.health().under_way.values().min().copied();
         oldest.map_or(trial, |since| now.since(since).max(trial))

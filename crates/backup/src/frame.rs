@@ -100,7 +100,7 @@ pub(crate) struct FrameState {
     pub(crate) certified: u32,
     /// Bytes written, at least `certified`.
     pub(crate) written: u32,
-    /// Of the newest header.
+    /// The sequence number of the newest header.
     pub(crate) sequence: u64,
     /// Something written was not synced.
     pub(crate) unsynced: bool,

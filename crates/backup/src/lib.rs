@@ -66,7 +66,6 @@ mod syncer;
 mod write;
 
 pub use backup::Backup;
-pub use directory::DataDirectory;
 pub use error::BackupError;
-pub use options::{BackupOptions, FirstDirectory};
+pub use options::{BackupOptions, DataDirectory, FirstDirectory};
 pub use stats::{BackupStats, DirectoryStats};

@@ -14,10 +14,11 @@ use std::sync::{Arc, Weak};
 
 /// Segments of one message: the limit of `ReplicasLost`.
 const BATCH_MAX: usize = 1024;
+/// How long one message to a master may take.
 const TELL_LIMIT: Duration = Duration::from_secs(2);
-/// Between two rounds to the masters that were not reached.
+/// Pause between two rounds to the masters that were not reached.
 const TELL_PAUSE: Duration = Duration::from_millis(500);
-/// Between two looks at data directories.
+/// Pause between two looks at data directories.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Replicas that masters have yet to be told of.

@@ -1,8 +1,10 @@
 //! What can be set.
 
-use crate::directory::DataDirectory;
+use core::fmt;
 use core::time::Duration;
+use pluvio_env::Disk;
 use pluvio_units::{ClusterId, SEGLET_BYTES, SEGMENT_BYTES};
+use std::sync::Arc;
 
 /// What people call the first data directory: its path.
 #[derive(Clone, Debug)]
@@ -11,6 +13,21 @@ pub struct FirstDirectory(pub String);
 impl Default for FirstDirectory {
     fn default() -> Self {
         Self("the data directory".to_owned())
+    }
+}
+
+/// One more data directory for frames, on a device of its own.
+#[derive(Clone)]
+pub struct DataDirectory {
+    /// For people: its path.
+    pub name: String,
+    /// What is in it.
+    pub disk: Arc<dyn Disk>,
+}
+
+impl fmt::Debug for DataDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DataDirectory").field(&self.name).finish()
     }
 }
 

@@ -210,7 +210,7 @@ fn write(state: &FrameState, request: &WriteReplica, data_len: u32, end: u32) ->
     let is_head = state.kind == SegmentKind::Head;
     let header = changed && (complete || request.close || state.sequence == 0);
     let in_line = is_head && !complete && state.sequence > 0 && (fresh > 0 || changed && !header);
-    let header_first = (in_line && !is_told(state)).then(|| told(state));
+    let header_first = (in_line && !header_says_all(state)).then(|| with_whole_header(state));
     if let Some(first) = &header_first {
         next.sequence = first.sequence;
         next.in_line_from = first.in_line_from;
@@ -241,13 +241,13 @@ fn write(state: &FrameState, request: &WriteReplica, data_len: u32, end: u32) ->
 }
 
 /// Whether the header of an open head says all that the readers of its certificates must know.
-fn is_told(state: &FrameState) -> bool {
+fn header_says_all(state: &FrameState) -> bool {
     state.in_line_from.is_some() && (state.tells_remains || !state.has_remains)
 }
 
 /// The same with a header that says so. A frame of an earlier program becomes one with certificates
 /// in line thereby.
-fn told(state: &FrameState) -> FrameState {
+fn with_whole_header(state: &FrameState) -> FrameState {
     FrameState {
         sequence: state.sequence + 1,
         in_line_from: state.in_line_from.or(Some(state.written)),

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct BackupStats {
     /// Replicas on the disk, those being rewritten included.
     pub frames: u64,
-    /// Of these, open for writing.
+    /// Replicas on the disk that are open for writing.
     pub frames_open: u64,
-    /// Of these, found at start and not claimed by their masters yet.
+    /// Replicas that were found at start and that their masters have not claimed yet.
     pub frames_found: u64,
     /// Bytes of all frames.
     pub frame_bytes: u64,

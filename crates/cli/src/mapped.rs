@@ -1,6 +1,6 @@
 //! The server's memory behind a door: joins crate `door` with the server.
 
-use pluvio_door::{Door, DoorError, DoorOptions, Engine, FRESH, Owner, ReadableMap};
+use pluvio_door::{Door, DoorError, DoorOptions, Engine, FRESH_FOR, Owner, ReadableMap};
 use pluvio_server::Master;
 use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{MappedReader, MappedReaders};
@@ -36,7 +36,7 @@ impl Owner for Memory {
 
     fn fresh_until(&self, now: Duration) -> Duration {
         // `now` was read first: the sum is no later than the end of the lease.
-        now + self.master.serves_for().min(FRESH)
+        now + self.master.serves_for().min(FRESH_FOR)
     }
 }
 
@@ -51,7 +51,7 @@ pub fn open(
 }
 
 /// The processes that read, for the status.
-pub fn told(door: &Door) -> MappedReaders {
+pub fn readers_of(door: &Door) -> MappedReaders {
     let stats = door.stats();
     let reader = |info: &pluvio_door::ReaderInfo| MappedReader {
         pid: info.pid,

@@ -260,7 +260,7 @@ fn open_door(
     let told = Arc::downgrade(&door);
     server.tell_readers(move || {
         told.upgrade()
-            .map(|door| mapped::told(&door))
+            .map(|door| mapped::readers_of(&door))
             .unwrap_or_default()
     });
     // Only with a name of the machine do clients know whether they are on it.

@@ -107,6 +107,25 @@ impl ClientError {
         matches!(self, Self::TimedOut { .. } | Self::MaybeExecuted(_))
     }
 
+    /// The same error, where it is known by now that nothing was done.
+    #[must_use]
+    pub fn into_not_executed(self) -> Self {
+        match self {
+            Self::TimedOut {
+                limit,
+                reason,
+                last,
+                maybe_executed: _,
+            } => Self::TimedOut {
+                limit,
+                reason,
+                last,
+                maybe_executed: false,
+            },
+            other => other,
+        }
+    }
+
     /// Whether the operation may have been executed although it failed.
     #[must_use]
     pub fn maybe_executed(&self) -> bool {

@@ -335,7 +335,7 @@ impl Client {
             match (error.fatal_kind(), error.retry_reason()) {
                 (Some(FatalKind::SeveralOwners), _) => moved = true,
                 (None, Some(RetryReason::Locked | RetryReason::NotReady)) => {}
-                _ => return Ok(Votes::Failed(certain(error))),
+                _ => return Ok(Votes::Failed(error.into_not_executed())),
             }
         }
         Ok(Votes::Again { moved })
@@ -607,24 +607,6 @@ fn is_yes(outcome: &Outcome) -> bool {
             ..
         }
     )
-}
-
-/// It is known by now that nothing was done.
-fn certain(error: ClientError) -> ClientError {
-    match error {
-        ClientError::TimedOut {
-            limit,
-            reason,
-            last,
-            ..
-        } => ClientError::TimedOut {
-            limit,
-            reason,
-            last,
-            maybe_executed: false,
-        },
-        other => other,
-    }
 }
 
 fn tables_of(under: &Under<'_>) -> BTreeMap<TableId, Table> {

@@ -44,7 +44,7 @@ pub enum CoordinatorError {
     UnknownVersion {
         /// The version that the cluster speaks.
         active: u16,
-        /// Those of this program.
+        /// The versions that this program speaks.
         own: Versions,
     },
     /// An option makes no sense. Nothing was changed.

@@ -4,8 +4,8 @@ use crate::owner::Owner;
 use crate::session::{ReaderInfo, Session};
 use pluvio_env::Pace;
 use pluvio_env::host::{Host, ThisMachine, Worker};
+use pluvio_mapped::boottime_ns;
 use pluvio_mapped::messages::Message;
-use pluvio_mapped::monotonic_ns;
 use pluvio_mapped::socket::send;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -24,6 +24,8 @@ const PACE: Duration = Duration::from_millis(5);
 const IDLE: Duration = Duration::from_millis(50);
 /// Processes that wait to be let in.
 const BACKLOG: i32 = 16;
+/// Most readers that a door can be opened for.
+const READERS_LIMIT: usize = 1024;
 
 /// The users that may read, beside the one that the owner runs as.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -70,7 +72,7 @@ pub enum DoorError {
     #[error("{0} is in use, or is no socket")]
     InUse(PathBuf),
     /// The number of readers is out of range. Not retryable.
-    #[error("option readers_max: {0}; 1 to 1024 are possible")]
+    #[error("option readers_max: {0}; 1 to {most} are possible", most = READERS_LIMIT)]
     ReadersMax(usize),
     /// The system's answer.
     #[error("cannot {what} {path}: {source}")]
@@ -119,7 +121,7 @@ impl Door {
         if !owner.engine().is_read() {
             return Err(DoorError::NotShared);
         }
-        if !(1..=1024).contains(&options.readers_max) {
+        if !(1..=READERS_LIMIT).contains(&options.readers_max) {
             return Err(DoorError::ReadersMax(options.readers_max));
         }
         let (socket, inode) = listen(path, &options.allowed)?;
@@ -179,6 +181,11 @@ impl core::fmt::Debug for Door {
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
+}
+
+/// The time of the clock that readers share.
+fn boottime() -> Duration {
+    Duration::from_nanos(boottime_ns())
 }
 
 fn locked(stats: &Mutex<DoorStats>) -> MutexGuard<'_, DoorStats> {
@@ -254,9 +261,8 @@ struct Keeper {
 
 impl Keeper {
     fn step(&mut self) {
-        let now = Duration::from_nanos(monotonic_ns());
-        let mut ready = self.wait(now);
-        let now = Duration::from_nanos(monotonic_ns());
+        let mut ready = self.wait(boottime());
+        let now = boottime();
         let knocked = ready.pop().is_some_and(|listening| !listening.is_empty());
         let mut ready = ready.into_iter();
         let owner = &*self.owner;
@@ -269,10 +275,8 @@ impl Keeper {
         let attached = self.sessions.iter().any(Session::is_attached);
         self.owner.engine().space().foreign_readers(attached);
         if !self.sessions.is_empty() {
-            let now = Duration::from_nanos(monotonic_ns());
-            self.owner
-                .engine()
-                .tend_readers(self.owner.fresh_until(now));
+            let until = self.owner.fresh_until(boottime());
+            self.owner.engine().tend_readers(until);
         }
         let readers = self.sessions.iter().filter(|s| s.is_attached());
         let readers = readers.map(|session| session.info(now)).collect();

@@ -34,6 +34,6 @@ mod owner;
 mod session;
 
 pub use door::{Allowed, Door, DoorError, DoorOptions, DoorStats};
-pub use owner::{FRESH, Owner};
+pub use owner::{FRESH_FOR, Owner};
 pub use pluvio_store::{Engine, ReadableMap, ReadableTable};
 pub use session::ReaderInfo;

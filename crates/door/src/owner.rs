@@ -6,7 +6,7 @@ use pluvio_units::{ClusterId, ServerId};
 
 /// How long the page stays fresh without the door's thread: a reader of an owner that is stopped
 /// or gone notices by then. As long as a server's lease at most.
-pub const FRESH: Duration = Duration::from_millis(500);
+pub const FRESH_FOR: Duration = Duration::from_millis(500);
 
 /// The owner of the memory.
 pub trait Owner: Send + Sync {
@@ -26,7 +26,7 @@ pub trait Owner: Send + Sync {
     fn map(&self) -> ReadableMap;
 
     /// Until when what is in memory is the truth at least, of `CLOCK_BOOTTIME`, whose time was
-    /// `now` before this call. No later than [`FRESH`] after it.
+    /// `now` before this call. No later than [`FRESH_FOR`] after it.
     fn fresh_until(&self, now: Duration) -> Duration;
 }
 
@@ -52,6 +52,6 @@ impl Owner for Store {
     }
 
     fn fresh_until(&self, now: Duration) -> Duration {
-        now + FRESH
+        now + FRESH_FOR
     }
 }

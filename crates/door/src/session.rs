@@ -2,10 +2,10 @@
 
 use crate::owner::Owner;
 use pluvio_index::Index;
+use pluvio_mapped::boottime_ns;
 use pluvio_mapped::messages::{
     IndexEntry, MAP_MAX, Message, PACKET_MAX, RANGES_MAX, TableEntry, Welcome,
 };
-use pluvio_mapped::monotonic_ns;
 use pluvio_mapped::socket::{receive, send};
 use pluvio_store::ReadableMap;
 use rustix::event::PollFlags;
@@ -48,9 +48,9 @@ struct Waiting {
 
 enum Files {
     None,
-    /// Those of gate, log and seglets.
+    /// The files of gate, log and seglets.
     Memory,
-    /// That of an index.
+    /// The file of an index.
     Index(Arc<Index>),
 }
 
@@ -149,7 +149,7 @@ impl Session {
             }
             Ok(Message::GetMap) if self.is_known => {
                 self.info.maps += 1;
-                self.tell(owner.map());
+                self.enqueue_map(owner.map());
                 true
             }
             Ok(
@@ -177,13 +177,15 @@ impl Session {
             gate: readable.gate.bytes(),
             log: readable.bytes.1,
             seglets: readable.table.1,
-            monotonic_ns: monotonic_ns(),
+            boottime_ns: boottime_ns(),
         };
         self.enqueue(&Message::Welcome(welcome), Files::Memory);
         true
     }
 
-    fn tell(&mut self, map: ReadableMap) {
+    /// Queues a map, a packet for each of its parts. An index comes with its file only if the last
+    /// map did not have it.
+    fn enqueue_map(&mut self, map: ReadableMap) {
         self.enqueue(&Message::Map(map.version), Files::None);
         let before = core::mem::take(&mut self.indexes);
         let tables = map.tables.into_iter().filter(|t| t.name.len() <= NAME_MAX);
@@ -205,8 +207,7 @@ impl Session {
                     continue;
                 };
                 room -= 1;
-                let is_new = !before.contains(&layout.id) && self.indexes.insert(layout.id);
-                self.indexes.insert(layout.id);
+                let is_new = self.indexes.insert(layout.id) && !before.contains(&layout.id);
                 let entry = IndexEntry {
                     table: table.id,
                     range,

@@ -7,7 +7,6 @@
 //! - DIR-1: once a sync of a directory has failed, every later sync of it fails, or of a directory
 //!   below it. FILE-1 says the same for files. Each sync opens a new handle, and the kernel reports
 //!   an error only once.
-//!
 //! - DIR-3: of the blocking threads of an event loop a data directory takes three quarters at most.
 //!   So a device that hangs does not stop the work in other directories.
 //!
@@ -58,9 +57,7 @@ impl Turns {
 /// A directory of the file system that this process holds alone.
 #[derive(Debug)]
 pub struct OsDisk {
-    root: Arc<Path>,
-    /// Which directory that name belonged to when it was opened (ENVOS-5).
-    identity: Identity,
+    root: Arc<Root>,
     lock: Arc<DirectoryLock>,
     fallback: Handle,
     small_writes: Arc<SmallWrites>,
@@ -69,6 +66,14 @@ pub struct OsDisk {
     /// DIR-1: directories whose sync has failed. Locked during a sync, because of two at the same
     /// time only one might get an error that concerns both.
     failed_syncs: Arc<Mutex<BTreeSet<PathBuf>>>,
+}
+
+/// The directory that was opened.
+#[derive(Debug)]
+struct Root {
+    path: PathBuf,
+    /// Which directory the path led to then (ENVOS-5).
+    identity: Identity,
 }
 
 /// A directory, whatever its name is.
@@ -87,20 +92,30 @@ impl Identity {
             inode: found.ino(),
         })
     }
+}
 
-    /// The name of the data directory still belongs to this one (ENVOS-5).
+impl Root {
+    /// Makes the directories above a file. Everything that makes or names a file calls this first,
+    /// so nothing is made in another directory than the one that was opened (ENVOS-5). `shown` is
+    /// the file's name in errors.
     ///
     /// # Errors
-    /// It does not, with what to do; retrying does not help before that is done.
-    fn check(self, root: &Path) -> Result<(), DiskError> {
-        match Self::of(root) {
-            Ok(found) if found == self => Ok(()),
-            Ok(_) | Err(_) => Err(DiskError::Other {
-                path: root.display().to_string(),
+    /// The path leads to another directory by now, or to none. The message says what to do; a retry
+    /// does not help before that is done. Or the file system refuses.
+    fn make_parents(&self, full: &Path, shown: &str) -> Result<(), DiskError> {
+        if Identity::of(&self.path).ok() != Some(self.identity) {
+            return Err(DiskError::Other {
+                path: self.path.display().to_string(),
                 message: "the data directory is not there any more: was it moved, or its device \
                           unmounted? Bring it back and start the process again"
                     .to_owned(),
-            }),
+            });
+        }
+        match full.parent() {
+            Some(parent) if parent != self.path => {
+                fs::create_dir_all(parent).map_err(|error| disk_error(shown, &error))
+            }
+            Some(_) | None => Ok(()),
         }
     }
 }
@@ -137,8 +152,10 @@ impl OsDisk {
             Err(error) => return Err(fail(error.into())),
         }
         Ok(Self {
-            identity: Identity::of(&root).map_err(fail)?,
-            root: root.into(),
+            root: Arc::new(Root {
+                identity: Identity::of(&root).map_err(fail)?,
+                path: root,
+            }),
             lock: Arc::new(DirectoryLock { _file: file }),
             fallback,
             small_writes: Arc::new(SmallWrites::new()),
@@ -151,14 +168,14 @@ impl OsDisk {
     /// Where the directory is.
     #[must_use]
     pub fn root(&self) -> &Path {
-        &self.root
+        &self.root.path
     }
 
     /// Runs `work` on the file `path` on a blocking thread.
     fn run<T: Send + 'static>(
         &self,
         path: &str,
-        work: impl FnOnce(&Path, &str) -> Result<T, DiskError> + Send + 'static,
+        work: impl FnOnce(&Root, &str) -> Result<T, DiskError> + Send + 'static,
     ) -> BoxFuture<'_, Result<T, DiskError>> {
         let path = path.to_owned();
         let root = Arc::clone(&self.root);
@@ -210,14 +227,8 @@ impl Disk for OsDisk {
         let lock = Arc::clone(&self.lock);
         let small_writes = Arc::clone(&self.small_writes);
         let (fallback, turns) = (self.fallback.clone(), Arc::clone(&self.turns));
-        let identity = self.identity;
         self.run(path, move |root, path| {
-            let full = resolve(root, path)?;
-            match mode {
-                OpenMode::Existing => {}
-                OpenMode::New | OpenMode::Create => identity.check(root)?,
-            }
-            let file = open_file(root, &full, mode).map_err(|error| disk_error(path, &error))?;
+            let file = open_file(root, path, mode)?;
             let file: Arc<dyn File> =
                 Arc::new(OsFile::new(file, path, lock, small_writes, turns, fallback));
             Ok(file)
@@ -237,14 +248,12 @@ impl Disk for OsDisk {
 
     fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>> {
         let to = to.to_owned();
-        let identity = self.identity;
         self.run(from, move |root, from| {
             let source = resolve(root, from)?;
             let target = resolve(root, &to)?;
             // Asked first, so that a missing source is not mistaken for a missing directory.
             fs::symlink_metadata(&source).map_err(|error| disk_error(from, &error))?;
-            identity.check(root)?;
-            make_parents(root, &target).map_err(|error| disk_error(&to, &error))?;
+            root.make_parents(&target, &to)?;
             fs::rename(&source, &target).map_err(|error| disk_error(from, &error))
         })
     }
@@ -261,13 +270,14 @@ impl Disk for OsDisk {
         self.run(directory, move |root, directory| {
             let full = resolve_directory(root, directory)?;
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-            sync_up_to(root, &full, &mut failed).map_err(|error| disk_error(directory, &error))
+            sync_up_to(&root.path, &full, &mut failed)
+                .map_err(|error| disk_error(directory, &error))
         })
     }
 
     fn room(&self) -> BoxFuture<'_, Option<u64>> {
         let room = self.run("", |root, path| {
-            let system = rustix::fs::statvfs(root);
+            let system = rustix::fs::statvfs(&root.path);
             let system = system.map_err(|error| disk_error(path, &error.into()))?;
             Ok(system.f_bavail.saturating_mul(system.f_frsize))
         });
@@ -357,7 +367,7 @@ pub(crate) fn disk_error(path: &str, error: &io::Error) -> DiskError {
 }
 
 /// The full path of a file, if `path` is a plain name below the directory.
-fn resolve(root: &Path, path: &str) -> Result<PathBuf, DiskError> {
+fn resolve(root: &Root, path: &str) -> Result<PathBuf, DiskError> {
     let refuse = |message: &str| {
         Err(DiskError::Other {
             path: path.to_owned(),
@@ -376,40 +386,34 @@ fn resolve(root: &Path, path: &str) -> Result<PathBuf, DiskError> {
             _ => {}
         }
     }
-    Ok(root.join(path))
+    Ok(root.path.join(path))
 }
 
 /// As [`resolve`], with the empty name for the data directory itself.
-fn resolve_directory(root: &Path, directory: &str) -> Result<PathBuf, DiskError> {
+fn resolve_directory(root: &Root, directory: &str) -> Result<PathBuf, DiskError> {
     if directory.is_empty() {
-        Ok(root.to_owned())
+        Ok(root.path.clone())
     } else {
         resolve(root, directory)
     }
 }
 
-fn make_parents(root: &Path, full: &Path) -> io::Result<()> {
-    match full.parent() {
-        Some(parent) if parent != root => fs::create_dir_all(parent),
-        Some(_) | None => Ok(()),
-    }
-}
-
-fn open_file(root: &Path, full: &Path, mode: OpenMode) -> io::Result<fs::File> {
+fn open_file(root: &Root, path: &str, mode: OpenMode) -> Result<fs::File, DiskError> {
+    let full = resolve(root, path)?;
     let mut options = fs::OpenOptions::new();
     options.read(true).write(true);
     match mode {
         OpenMode::Existing => {}
         OpenMode::New => {
-            make_parents(root, full)?;
+            root.make_parents(&full, path)?;
             options.create_new(true);
         }
         OpenMode::Create => {
-            make_parents(root, full)?;
+            root.make_parents(&full, path)?;
             options.create(true).truncate(false);
         }
     }
-    options.open(full)
+    options.open(full).map_err(|error| disk_error(path, &error))
 }
 
 fn list_files(directory: &Path) -> io::Result<Vec<String>> {

@@ -47,7 +47,7 @@ struct Inner {
     sync_failed: Mutex<bool>,
     /// ENVOS-3.
     _lock: Arc<DirectoryLock>,
-    /// Of the whole data directory.
+    /// Small writes and turns of the whole data directory.
     small_writes: Arc<SmallWrites>,
     turns: Arc<Turns>,
 }

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// everywhere. The exact clock: a coarse one stands still where the hypervisor takes its processor.
 #[must_use]
 #[inline]
-pub fn monotonic_ns() -> u64 {
+pub fn boottime_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let (s, ns) = (now.tv_sec.cast_unsigned(), now.tv_nsec.cast_unsigned());
     s.saturating_mul(1_000_000_000).saturating_add(ns)

@@ -30,7 +30,7 @@ mod session;
 pub mod socket;
 mod store;
 
-pub use clock::monotonic_ns;
+pub use clock::boottime_ns;
 pub use reader::{Answer, Reader, Why};
 pub use session::{OnlyOwner, OpenError};
 pub use store::{ReadError, Store, Table};

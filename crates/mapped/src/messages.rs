@@ -64,7 +64,7 @@ pub struct Welcome {
     /// Bytes of the file of its table of seglets.
     pub seglets: u64,
     /// The owner's `CLOCK_BOOTTIME` when it sent this, in nanoseconds.
-    pub monotonic_ns: u64,
+    pub boottime_ns: u64,
 }
 
 /// A table of a map, or more ranges of one.
@@ -140,10 +140,10 @@ impl Message {
                     gate,
                     log,
                     seglets,
-                    monotonic_ns,
+                    boottime_ns,
                 } = *welcome;
                 put(&mut out, &[cluster.0, server.0, gate, log, seglets]);
-                put(&mut out, &[monotonic_ns]);
+                put(&mut out, &[boottime_ns]);
             }
             Self::Refused(why) => {
                 out.push(REFUSED);
@@ -205,7 +205,7 @@ impl Message {
                 gate: take_word(&mut rest)?,
                 log: take_word(&mut rest)?,
                 seglets: take_word(&mut rest)?,
-                monotonic_ns: take_word(&mut rest)?,
+                boottime_ns: take_word(&mut rest)?,
             }),
             REFUSED => {
                 let why = String::from_utf8_lossy(rest).into_owned();
@@ -341,7 +341,7 @@ mod tests {
             gate: 2,
             log: 3,
             seglets: 4,
-            monotonic_ns: 5,
+            boottime_ns: 5,
         };
         let table = TableEntry {
             id: TableId(7),

@@ -14,7 +14,7 @@
 //!
 //! A read makes no system call, where the system maps its clock.
 
-use crate::clock::monotonic_ns;
+use crate::clock::boottime_ns;
 use crate::map::Map;
 use crate::session::{CLOCK_SLACK, Memory, OnlyOwner, OpenError, Session};
 use arc_swap::ArcSwap;
@@ -315,14 +315,14 @@ impl Reader {
 /// The right to talk to the owner. The wait for it ends: a thread of the process that this one was
 /// forked from may have it, and never gives it back here.
 fn talk<T>(session: &Mutex<T>) -> Result<MutexGuard<'_, T>, OpenError> {
-    let begin = monotonic_ns();
+    let begin = boottime_ns();
     loop {
         match session.try_lock() {
             Ok(held) => return Ok(held),
             Err(TryLockError::Poisoned(held)) => return Ok(held.into_inner()),
             Err(TryLockError::WouldBlock) => {}
         }
-        if monotonic_ns() - begin > TALK_NS_MAX {
+        if boottime_ns() - begin > TALK_NS_MAX {
             return Err(OpenError::Broken(io::ErrorKind::WouldBlock.into()));
         }
         std::thread::yield_now();
@@ -370,7 +370,7 @@ impl Memory {
         fence(Ordering::Acquire);
         // The clock keeps its place behind these loads: it reads the processor's counter behind
         // all loads before it.
-        monotonic_ns().saturating_add(SLACK_NS) < until
+        boottime_ns().saturating_add(SLACK_NS) < until
     }
 
     /// What a result means that counts.

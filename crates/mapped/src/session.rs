@@ -1,6 +1,6 @@
 //! The reader's end of a session: it asks for what it may map, and for new maps.
 
-use crate::clock::monotonic_ns;
+use crate::clock::boottime_ns;
 use crate::map::Map;
 use crate::messages::{Message, Welcome};
 use crate::socket::{receive, send};
@@ -139,7 +139,7 @@ impl Session {
     }
 
     fn greet(&self, only: Option<OnlyOwner>) -> Result<Memory, OpenError> {
-        let before = monotonic_ns();
+        let before = boottime_ns();
         // An owner that refuses says so, and closes, before it hears anything: then the greeting
         // may fail, and the end is reported before its reason.
         let greeted = self.send(&Message::Hello);
@@ -149,7 +149,7 @@ impl Session {
             (Err(error), Err(_)) => Err(error),
         };
         let (message, files) = answer?;
-        let after = monotonic_ns();
+        let after = boottime_ns();
         let welcome = match message {
             Message::Welcome(welcome) => welcome,
             Message::Refused(why) => return Err(OpenError::Refused(why)),
@@ -161,7 +161,7 @@ impl Session {
         }
         // The owner's clock was read between these two.
         let slack = u64::try_from(CLOCK_SLACK.as_nanos()).unwrap_or(0);
-        if !(before..=after).contains(&welcome.monotonic_ns) || after - before > slack {
+        if !(before..=after).contains(&welcome.boottime_ns) || after - before > slack {
             return Err(OpenError::Clocks);
         }
         let Ok([gate, log, seglets]) = <[OwnedFd; 3]>::try_from(files) else {

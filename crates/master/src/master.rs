@@ -204,7 +204,7 @@ impl Master {
 
     /// Separates the outcome of a mutation, which is told once it is durable, from its slot, which
     /// is settled here (STORE-2).
-    pub(crate) fn told(
+    pub(crate) fn outcome_of(
         &self,
         table: &Arc<EngineTable>,
         applied: Awaited<Applied>,

@@ -106,11 +106,11 @@ impl GatePage {
 
     /// Reads up to that time of `CLOCK_BOOTTIME`, in nanoseconds, count. An earlier time than
     /// before is taken as well.
-    pub fn fresh_until(&self, monotonic_ns: u64) {
+    pub fn fresh_until(&self, boottime_ns: u64) {
         // Release: the state that counts until then is visible.
         self.0
             .word(FRESH_UNTIL_AT)
-            .store(monotonic_ns, Ordering::Release);
+            .store(boottime_ns, Ordering::Release);
     }
 
     /// Nothing counts any more (GATE-2).

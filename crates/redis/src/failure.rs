@@ -327,21 +327,7 @@ pub(crate) fn not_durable(limit: Duration, is_change: bool) -> Failure {
 /// [`of_client`] for finding or creating a table: whatever became of that, nobody was asked for the
 /// command itself.
 pub(crate) fn of_table(error: ClientError) -> Failure {
-    let certain = match error {
-        ClientError::TimedOut {
-            limit,
-            reason,
-            last,
-            ..
-        } => ClientError::TimedOut {
-            limit,
-            reason,
-            last,
-            maybe_executed: false,
-        },
-        other => other,
-    };
-    of_client(&certain)
+    of_client(&error.into_not_executed())
 }
 
 const IN_DOUBT: &str = "ERR it is not known whether the command was executed: ";

@@ -235,7 +235,6 @@ impl Placement {
 mod tests {
     use super::*;
     use pluvio_units::ServerListVersion;
-    use pluvio_wire::ServerState;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     struct Counter(AtomicU64);
@@ -249,19 +248,9 @@ mod tests {
 
     fn view(racks: &[Option<&str>], speed: impl Fn(u64) -> u32) -> View {
         let server = |(id, rack): (u64, &Option<&str>)| ServerInfo {
-            id: ServerId(id),
-            address: format!("server-{id}"),
-            redis: None,
-            redis_cluster: None,
-            admin: None,
             rack: rack.map(str::to_owned),
-            pid: 0,
-            cores: 1,
-            volatile: false,
-            draining: false,
             disk_mb_per_s: speed(id),
-            versions: pluvio_wire::Versions::OWN,
-            state: ServerState::Up,
+            ..ServerInfo::plain(ServerId(id), format!("server-{id}"))
         };
         let servers = (1..).zip(racks).map(server).collect();
         let list = ServerList {

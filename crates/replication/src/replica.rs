@@ -70,7 +70,7 @@ pub(crate) struct Replica {
     pub(crate) sent: bool,
     /// Bytes it has.
     pub(crate) acked: u32,
-    /// Of these, certified.
+    /// How many of the acknowledged bytes are certified.
     pub(crate) certified: u32,
     /// The epoch it has.
     pub(crate) epoch: ReplicationEpoch,

@@ -235,15 +235,15 @@ impl ReplicatedSegment {
         self.replicas.iter().filter(|r| !r.stalled).count()
     }
 
-    /// Whether it will have fewer replicas than are wanted because of places that were given up
-    /// (REP-8). Another segment can have replicas there.
-    pub(crate) fn has_given_up_wanted(&self, view: &View) -> bool {
+    /// Whether the next head can have more replicas than this segment, which will have fewer than
+    /// are wanted: on backups that have given up one of this segment (REP-8).
+    pub(crate) fn next_can_have_more(&self, view: &View) -> bool {
         let usable = || view.usable().map(|s| s.id);
         let unused = usable().filter(|id| !self.has_used(*id)).count();
-        let is_spoilt = |id: &ServerId| {
-            self.given_up.contains(id) && !self.replicas.iter().any(|r| r.server == *id)
+        let is_for_others = |id: ServerId| {
+            self.given_up.contains(&id) && !self.replicas.iter().any(|r| r.server == id)
         };
-        self.hopeful() + unused < view.wanted() && usable().any(|id| is_spoilt(&id))
+        self.hopeful() + unused < view.wanted() && usable().any(is_for_others)
     }
 
     /// Whether every current replica that is open has the newest epoch.

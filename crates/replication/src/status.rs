@@ -13,7 +13,7 @@ pub type Places = BTreeMap<(ServerId, SegmentId), bool>;
 pub struct ReplicationStatus {
     /// Segments that are or are to be replicated.
     pub segments: u64,
-    /// Of these, with fewer complete replicas than wanted.
+    /// Segments with fewer complete replicas than wanted.
     pub segments_under_replicated: u64,
     /// Replicas wanted of each segment at this moment: 1 while the only server is its own backup.
     pub replicas_wanted: u32,
@@ -25,7 +25,7 @@ pub struct ReplicationStatus {
     pub replicas_needed: u32,
     /// Backups that can be used.
     pub backups_up: u32,
-    /// Of these, left in peace because they had no space.
+    /// Usable backups that get no new replicas for a while, because they had no space.
     pub backups_full: u32,
     /// Replicas that are to be freed and are not yet.
     pub frees_pending: u64,

@@ -88,7 +88,7 @@ pub(crate) struct LogTask {
     answers: Arc<Answers>,
     /// Answers that are being looked at; empty between turns, kept for its memory.
     came: Vec<(u64, Result<Frame, CallError>)>,
-    /// Of backups, by the list of this version.
+    /// The addresses of backups, from the server list of this version.
     addresses: (ServerListVersion, BTreeMap<ServerId, Address>),
     /// The last copy made: all replicas of a segment are mostly sent the same bytes.
     copied: Option<(SegmentId, Range<u32>, Bytes)>,

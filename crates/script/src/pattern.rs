@@ -14,7 +14,7 @@ use std::rc::Rc;
 const CAPTURES_MAX: usize = 32;
 /// Deepest recursion of a match. It is by pieces of the pattern, not by bytes of the subject.
 const DEPTH_MAX: u32 = 200;
-/// Steps that count as many instructions of Lua as a slice of the budget.
+/// Steps between two looks at the budget. Each counts as an instruction of Lua.
 const STEPS: u32 = 1000;
 
 /// Why a match ended without a result.

@@ -151,7 +151,7 @@ impl Shebang {
 
 /// A first line, in words.
 struct Line {
-    /// Of it only the length is known.
+    /// Only its length is known yet.
     shebang: Shebang,
     /// The language.
     engine: String,

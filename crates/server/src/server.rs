@@ -711,19 +711,9 @@ mod tests {
     #[test]
     fn who_has_the_address_of_a_server_is_named_unless_it_is_its_former_life() {
         let server = |id, address: &str, state| ServerInfo {
-            id: ServerId(id),
-            address: address.into(),
-            redis: None,
-            redis_cluster: None,
-            admin: None,
-            rack: None,
-            pid: 0,
-            cores: 1,
-            volatile: false,
-            draining: false,
             disk_mb_per_s: 100,
-            versions: pluvio_wire::Versions::OWN,
             state,
+            ..ServerInfo::plain(ServerId(id), address)
         };
         let list = ServerList {
             version: pluvio_units::ServerListVersion(1),

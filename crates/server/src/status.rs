@@ -60,7 +60,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn told(directory: DirectoryStats) -> DataDirectoryStatus {
+fn directory_status(directory: DirectoryStats) -> DataDirectoryStatus {
     DataDirectoryStatus {
         name: directory.name,
         left: directory.left,
@@ -93,7 +93,12 @@ impl StatusSource {
             frames: backup.frames,
             frame_bytes: backup.frame_bytes,
             frames_damaged: backup.frames_damaged,
-            data: self.backup.directories().into_iter().map(told).collect(),
+            data: self
+                .backup
+                .directories()
+                .into_iter()
+                .map(directory_status)
+                .collect(),
             ..ServerStatus::default()
         };
         let Some(master) = self.local.0.get() else {

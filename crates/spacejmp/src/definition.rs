@@ -282,10 +282,7 @@ impl Registry {
         access: Access,
     ) -> Result<()> {
         if definition.members.iter().any(|member| member.name == span) {
-            return Err(SpaceError::Exists {
-                what: "span",
-                name: span.to_owned(),
-            });
+            return Err(What::Span.name_taken(span));
         }
         if definition.members.len() == MEMBERS_MAX {
             return Err(SpaceError::BadRange(format!(
@@ -297,7 +294,7 @@ impl Registry {
             let Ok(other) = self.find_span(&member.name) else {
                 continue;
             };
-            if new.base < other.base + other.reach && other.base < new.base + new.reach {
+            if new.range().overlaps(other.range()) {
                 return Err(SpaceError::RangeTaken {
                     name: span.to_owned(),
                     other: other.name,

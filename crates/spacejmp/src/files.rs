@@ -44,9 +44,9 @@ pub(crate) fn reserve(file: impl AsFd, path: &Path, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Cuts the file behind its first `len` bytes.
-pub(crate) fn cut(file: impl AsFd, path: &Path, len: u64) -> Result<()> {
-    rustix::fs::ftruncate(file, len).map_err(|errno| SpaceError::of("cut", path, errno))?;
+/// Leaves the first `len` bytes of the file.
+pub(crate) fn truncate(file: impl AsFd, path: &Path, len: u64) -> Result<()> {
+    rustix::fs::ftruncate(file, len).map_err(|errno| SpaceError::of("truncate", path, errno))?;
     step();
     Ok(())
 }

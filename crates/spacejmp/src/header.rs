@@ -14,7 +14,6 @@
 
 use crate::error::{Result, SpaceError};
 use crate::files;
-use crate::journal;
 use crate::names::SpanId;
 use pluvio_units::crc32c;
 use rustix::fd::AsFd;
@@ -28,6 +27,12 @@ pub const GRANULE_BYTES: u64 = 64 << 10;
 pub const FORMAT: u32 = 1;
 /// The first address that no process can have, on processors with 47 bits for programs.
 const ADDRESS_END: u64 = 1 << 47;
+
+/// Bytes in front of the robust lock: what is read and checked as a whole.
+const HEAD_BYTES: usize = 4096;
+
+/// The first word of a journal (`journal`), which may stand behind the data.
+pub(crate) const JOURNAL_MAGIC: u64 = u64::from_le_bytes(*b"PLUVJRNL");
 
 const MAGIC: [u8; 8] = *b"PLUVSPAN";
 const SLOT_BYTES: usize = 512;
@@ -88,6 +93,23 @@ impl Lock {
     }
 }
 
+/// The addresses that belong to a span.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AddressRange {
+    /// The first one.
+    pub(crate) base: u64,
+    /// Bytes.
+    pub(crate) reach: u64,
+}
+
+impl AddressRange {
+    /// Whether an address belongs to both.
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        self.base < other.base.saturating_add(other.reach)
+            && other.base < self.base.saturating_add(self.reach)
+    }
+}
+
 /// The description of a span.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
@@ -108,6 +130,12 @@ impl Header {
     /// Bytes that are mapped.
     pub(crate) fn mapped(&self) -> u64 {
         HEADER_BYTES + self.size
+    }
+
+    /// The addresses that belong to the span.
+    pub(crate) fn range(&self) -> AddressRange {
+        let (base, reach) = (self.base, self.reach);
+        AddressRange { base, reach }
     }
 
     fn encode(&self) -> [u8; SLOT_BYTES] {
@@ -222,13 +250,22 @@ pub(crate) fn write_next(file: impl AsFd, path: &Path, header: &Header) -> Resul
     files::write(file, path, &header.encode(), slot)
 }
 
+/// Whether the bytes from `at` on can be a journal, or are none yet. A writer may truncate them at
+/// the same time.
+fn has_journal(file: impl AsFd, path: &Path, at: u64) -> Result<bool> {
+    let mut magic = [0_u8; 8];
+    let whole = files::read(file, path, &mut magic, at)?;
+    let magic = u64::from_le_bytes(magic);
+    Ok(!whole || magic == JOURNAL_MAGIC || magic == 0)
+}
+
 /// Reads and checks the header, and that the file is as long as it says.
 ///
 /// # Errors
-/// [`SpaceError::Damaged`] (no span, cut, grown or scribbled on), [`SpaceError::WrongVersion`], or
-/// the system's.
+/// [`SpaceError::Damaged`] (no span, truncated, grown or scribbled on),
+/// [`SpaceError::WrongVersion`], or the system's.
 pub(crate) fn read(file: impl AsFd, path: &Path) -> Result<Found> {
-    let mut bytes = [0_u8; 4096];
+    let mut bytes = [0_u8; HEAD_BYTES];
     if !files::read(&file, path, &mut bytes, 0)? {
         return Err(SpaceError::damaged(path, "it is too short for a header"));
     }
@@ -269,7 +306,7 @@ pub(crate) fn read(file: impl AsFd, path: &Path) -> Result<Found> {
             format!("it was cut: {length} bytes instead of {wanted}"),
         ));
     }
-    if length > wanted && !journal::may_follow(&file, path, wanted)? {
+    if length > wanted && !has_journal(&file, path, wanted)? {
         return Err(SpaceError::damaged(
             path,
             format!("it has grown: {length} bytes instead of {wanted}"),

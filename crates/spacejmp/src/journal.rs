@@ -22,23 +22,27 @@
 
 use crate::error::{Result, SpaceError};
 use crate::files;
-use crate::header::{DECIDED_AT, HEADER_BYTES, WRITTEN_AT};
+use crate::header::{self, DECIDED_AT, HEADER_BYTES, JOURNAL_MAGIC, WRITTEN_AT};
 use pluvio_units::crc32c;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 use std::path::Path;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"PLUVJRNL");
 const HEAD_BYTES: usize = 64;
 /// A longer journal is cut off when its change is written; a shorter one stays for the next.
 const KEPT_BYTES: u64 = 1 << 20;
 
-/// Whether the bytes from `at` on can be a journal, or are none yet. A writer may cut it off at the
-/// same time.
-pub(crate) fn may_follow(file: impl AsFd, path: &Path, at: u64) -> Result<bool> {
-    let mut magic = [0_u8; 8];
-    let whole = files::read(file, path, &mut magic, at)?;
-    let magic = u64::from_le_bytes(magic);
-    Ok(!whole || magic == MAGIC || magic == 0)
+/// Finishes the change that a dead process has decided, if there is one. The caller has the
+/// exclusive lock.
+///
+/// # Errors
+/// Those of [`header::read`] and [`Journal::repeat`].
+pub(crate) fn finish(file: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    let found = header::read(file, path)?;
+    let at = found.header.mapped();
+    match found.decided == found.written {
+        true => Ok(()),
+        false => Journal { file, path, at }.repeat(found.decided),
+    }
 }
 
 /// A file whose journal is written or read. The caller has the exclusive lock.
@@ -63,7 +67,7 @@ impl Journal<'_> {
         let decided = kept.and_then(|()| self.set(DECIDED_AT, number));
         if let Err(error) = decided {
             // Room that is needed elsewhere; of no consequence if it stays.
-            let _stays = files::cut(self.file, self.path, self.at);
+            let _stays = files::truncate(self.file, self.path, self.at);
             return Err(error);
         }
         let done = runs
@@ -88,7 +92,13 @@ impl Journal<'_> {
         parts.extend(runs.iter().map(|(_, bytes)| *bytes));
         let crc = crc32c(&parts);
         let mut head = Vec::with_capacity(HEAD_BYTES + offsets.len());
-        for word in [MAGIC, number, page as u64, count as u64, u64::from(crc)] {
+        for word in [
+            JOURNAL_MAGIC,
+            number,
+            page as u64,
+            count as u64,
+            u64::from(crc),
+        ] {
             head.extend(word.to_le_bytes());
         }
         head.resize(HEAD_BYTES, 0);
@@ -107,7 +117,7 @@ impl Journal<'_> {
     /// # Errors
     /// [`SpaceError::Damaged`]: the journal does not hold that change. Or the system's; the change
     /// still counts.
-    pub(crate) fn repeat(&self, number: u64) -> Result<()> {
+    fn repeat(&self, number: u64) -> Result<()> {
         let wrong = || SpaceError::damaged(self.path, "the journal of its last change is damaged");
         let mut head = [0_u8; HEAD_BYTES];
         if !files::read(self.file, self.path, &mut head, self.at)? {
@@ -117,7 +127,7 @@ impl Journal<'_> {
             u64::from_le_bytes(head[8 * index..8 * index + 8].try_into().expect("8 bytes"))
         };
         let [page, count, crc] = [2, 3, 4].map(word);
-        let fits = word(0) == MAGIC
+        let fits = word(0) == JOURNAL_MAGIC
             && word(1) == number
             && page.is_power_of_two()
             && (4096..=HEADER_BYTES).contains(&page)
@@ -155,7 +165,7 @@ impl Journal<'_> {
     fn trim(&self) {
         let long = |length| length > self.at + KEPT_BYTES;
         if files::length(self.file, self.path).is_ok_and(long) {
-            let _stays_long = files::cut(self.file, self.path, self.at);
+            let _stays_long = files::truncate(self.file, self.path, self.at);
         }
     }
 }

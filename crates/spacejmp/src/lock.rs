@@ -9,7 +9,7 @@
 //! Limits: readers that follow each other without a gap keep writers waiting. A holder that is
 //! stopped keeps all others waiting; they can give a time.
 
-use crate::error::{Result, SpaceError};
+use crate::error::SpaceError;
 use core::time::Duration;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -38,6 +38,30 @@ impl Patience {
     }
 }
 
+/// Why a lock was not taken, or a window not entered. It does not know the span.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotEntered {
+    /// Another thread or process is inside, and the caller does not wait.
+    WouldBlock,
+    /// Another one was inside for all the time given.
+    TimedOut,
+    /// The system refused to do this: "lock" or "map".
+    System(&'static str, Errno),
+}
+
+impl NotEntered {
+    /// The error of the span with this name.
+    pub(crate) fn of(self, span: &str) -> SpaceError {
+        match self {
+            Self::WouldBlock => SpaceError::WouldBlock(span.to_owned()),
+            Self::TimedOut => SpaceError::TimedOut(span.to_owned()),
+            Self::System(doing, errno) => SpaceError::of(doing, Path::new(span), errno),
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, NotEntered>;
+
 pub(crate) fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(
@@ -49,20 +73,19 @@ pub(crate) fn now() -> Duration {
 /// Waits until `changed` is told, or for as long as `patience` allows.
 ///
 /// # Errors
-/// [`SpaceError::WouldBlock`], [`SpaceError::TimedOut`].
+/// [`NotEntered::WouldBlock`], [`NotEntered::TimedOut`].
 pub(crate) fn wait_for<'a, T>(
     changed: &Condvar,
     state: MutexGuard<'a, T>,
     patience: Patience,
-    name: &str,
 ) -> Result<MutexGuard<'a, T>> {
     let state = match patience {
-        Patience::None => return Err(SpaceError::WouldBlock(name.to_owned())),
+        Patience::None => return Err(NotEntered::WouldBlock),
         Patience::ForEver => changed.wait(state),
         Patience::Until(end) => {
             let left = end.saturating_sub(now());
             if left.is_zero() {
-                return Err(SpaceError::TimedOut(name.to_owned()));
+                return Err(NotEntered::TimedOut);
             }
             let waited = changed.wait_timeout(state, left);
             return Ok(waited.unwrap_or_else(PoisonError::into_inner).0);
@@ -148,12 +171,12 @@ impl<'a> KernelLock<'a> {
     /// Takes the lock if it is free.
     ///
     /// # Errors
-    /// [`SpaceError::WouldBlock`].
-    pub(crate) fn at_once(file: BorrowedFd<'a>, exclusive: bool, name: &str) -> Result<Self> {
+    /// [`NotEntered::WouldBlock`], or the system's.
+    pub(crate) fn at_once(file: BorrowedFd<'a>, exclusive: bool) -> Result<Self> {
         match set(file, kind(exclusive), Wait::No) {
             Ok(()) => Ok(Self(file)),
-            Err(Errno::AGAIN | Errno::ACCESS) => Err(SpaceError::WouldBlock(name.to_owned())),
-            Err(errno) => Err(SpaceError::of("lock", Path::new(name), errno)),
+            Err(Errno::AGAIN | Errno::ACCESS) => Err(NotEntered::WouldBlock),
+            Err(errno) => Err(NotEntered::System("lock", errno)),
         }
     }
 }
@@ -204,16 +227,15 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Takes the lock of the span `name`, whose file is `file`.
+    /// Takes the lock of the span whose file is `file`.
     ///
     /// # Errors
-    /// [`SpaceError::WouldBlock`], [`SpaceError::TimedOut`], or the system's.
+    /// [`NotEntered::WouldBlock`], [`NotEntered::TimedOut`], or the system's.
     pub(crate) fn enter(
         &self,
         file: BorrowedFd<'_>,
         exclusive: bool,
         patience: Patience,
-        name: &str,
     ) -> Result<()> {
         let mut inside = self.state();
         loop {
@@ -224,13 +246,13 @@ impl Gate {
                     return Ok(());
                 }
                 Inside::Readers(_) | Inside::Writer | Inside::Changing => {
-                    inside = wait_for(&self.changed, inside, patience, name)?;
+                    inside = wait_for(&self.changed, inside, patience)?;
                 }
             }
         }
         *inside = Inside::Changing;
         drop(inside);
-        let taken = self.take(file, exclusive, patience, name);
+        let taken = self.take(file, exclusive, patience);
         self.put(match (&taken, exclusive) {
             (Err(_), _) => Inside::Nobody,
             (Ok(()), true) => Inside::Writer,
@@ -240,14 +262,8 @@ impl Gate {
     }
 
     /// Takes the kernel's lock, as the one thread that may.
-    fn take(
-        &self,
-        file: BorrowedFd<'_>,
-        exclusive: bool,
-        patience: Patience,
-        name: &str,
-    ) -> Result<()> {
-        let failed = |errno| SpaceError::of("lock", Path::new(name), errno);
+    fn take(&self, file: BorrowedFd<'_>, exclusive: bool, patience: Patience) -> Result<()> {
+        let failed = |errno| NotEntered::System("lock", errno);
         let kind = kind(exclusive);
         let end = match patience {
             Patience::ForEver => return set(file, kind, Wait::Yes).map_err(failed),
@@ -262,11 +278,11 @@ impl Gate {
                 Err(errno) => return Err(failed(errno)),
             }
             if matches!(patience, Patience::None) {
-                return Err(SpaceError::WouldBlock(name.to_owned()));
+                return Err(NotEntered::WouldBlock);
             }
             let left = end.saturating_sub(now());
             if left.is_zero() {
-                return Err(SpaceError::TimedOut(name.to_owned()));
+                return Err(NotEntered::TimedOut);
             }
             // The kernel tells nobody that a lock is free; only threads of this process are heard.
             let waited = self.changed.wait_timeout(self.state(), pause.min(left));

@@ -15,9 +15,9 @@
 use crate::copies::PageMap;
 use crate::definition::Access;
 use crate::error::{Result, SpaceError};
-use crate::header::HEADER_BYTES;
-use crate::header::{self, DECIDED_AT, Header, Kind, Lock, NUMBER_AT, SLOTS_AT, WRITTEN_AT};
-use crate::journal::Journal;
+use crate::header::{AddressRange, Header, Kind, Lock};
+use crate::header::{DECIDED_AT, HEADER_BYTES, NUMBER_AT, SLOTS_AT, WRITTEN_AT};
+use crate::journal::{self, Journal};
 use crate::lock::{Gate, Patience};
 use crate::registry::{Registry, What};
 use crate::robust::RobustLock;
@@ -45,11 +45,10 @@ fn mapped() -> MutexGuard<'static, Vec<(Arc<Mapping>, usize)>> {
 }
 
 /// Whether a span that this process has attached has one of these addresses.
-pub(crate) fn is_taken(base: u64, reach: u64) -> bool {
-    mapped().iter().any(|(mapping, _)| {
-        let other = &mapping.header;
-        other.base < base + reach && base < other.base + other.reach
-    })
+pub(crate) fn is_taken(range: AddressRange) -> bool {
+    let all = mapped();
+    let mut ranges = all.iter().map(|(mapping, _)| mapping.header.range());
+    ranges.any(|other| other.overlaps(range))
 }
 
 /// A span at its address.
@@ -110,81 +109,120 @@ impl Attached {
     /// The file is not there, may not be opened, is damaged or of another format. Its addresses are
     /// taken. This process has it attached in another way.
     pub(crate) fn new(registry: &Registry, name: &str, access: Access) -> Result<Self> {
-        let path = registry.path(What::Span, name)?;
         let (file, found) = registry.open_span(name, access == Access::Write)?;
-        let header = found.header;
-        let conflict = |why| SpaceError::Conflict {
-            name: name.to_owned(),
-            base: header.base,
-            why,
+        let wanted = Wanted {
+            name,
+            path: registry.path(What::Span, name)?,
+            header: found.header,
+            access,
         };
         let mut all = mapped();
         let there = all
             .iter_mut()
-            .find(|(mapping, _)| mapping.header.id == header.id);
+            .find(|(mapping, _)| mapping.header.id == wanted.header.id);
         if let Some((mapping, count)) = there {
-            if mapping.access < access {
-                return Err(conflict(
-                    "this process has it attached for reading; detach that first",
-                ));
-            }
-            if mapping.header.size != header.size {
-                return Err(conflict(
-                    "this process has it attached with its size of before it grew; detach that first",
-                ));
-            }
+            wanted.check_same(mapping)?;
             *count += 1;
             let mapping = Arc::clone(mapping);
             return Ok(Self { mapping });
         }
+        let window = |wanted: &Wanted<'_>| wanted.window(all.iter().map(|(other, _)| other));
+        let mapping = Arc::new(wanted.into_mapping(registry, file, window)?);
+        all.push((Arc::clone(&mapping), 1));
+        Ok(Self { mapping })
+    }
+}
+
+/// A span that is to be mapped.
+struct Wanted<'n> {
+    name: &'n str,
+    path: PathBuf,
+    header: Header,
+    access: Access,
+}
+
+impl Wanted<'_> {
+    fn conflict(&self, why: &'static str) -> SpaceError {
+        SpaceError::Conflict {
+            name: self.name.to_owned(),
+            base: self.header.base,
+            why,
+        }
+    }
+
+    /// Whether the mapping that this process has of the span will do.
+    fn check_same(&self, mapping: &Mapping) -> Result<()> {
+        if mapping.access < self.access {
+            let why = "this process has it attached for reading; detach that first";
+            return Err(self.conflict(why));
+        }
+        if mapping.header.size != self.header.size {
+            let why =
+                "this process has it attached with the size before it grew; detach that first";
+            return Err(self.conflict(why));
+        }
+        Ok(())
+    }
+
+    /// Its window: that of a heap with the same addresses, or a new one.
+    fn window<'m>(
+        &self,
+        mut others: impl Iterator<Item = &'m Arc<Mapping>>,
+    ) -> Result<Arc<Window>> {
+        let (base, reach) = (self.header.base, self.header.reach);
+        let is_heap = |header: &Header| header.kind == Kind::Heap;
+        let shared = others.find(|other| {
+            is_heap(&self.header) && is_heap(&other.header) && other.window.is_at(base, reach)
+        });
+        if let Some(other) = shared {
+            return Ok(Arc::clone(&other.window));
+        }
+        let reserved = Window::reserve(base, reach).map_err(|errno| match errno {
+            Errno::EXIST => self.conflict("another mapping of this process lies there"),
+            errno => SpaceError::of("reserve the addresses of", &self.path, errno),
+        });
+        reserved.map(Arc::new)
+    }
+
+    /// Maps it, in the window that `window` gives.
+    fn into_mapping(
+        self,
+        registry: &Registry,
+        file: OwnedFd,
+        window: impl FnOnce(&Self) -> Result<Arc<Window>>,
+    ) -> Result<Mapping> {
+        let header = &self.header;
         let robust = match header.lock {
-            Lock::Robust => Some(registry.open_robust(name, header.id, header.kind)?),
+            Lock::Robust => Some(registry.open_robust(self.name, header.id, header.kind)?),
             Lock::None | Lock::Kernel => None,
         };
-        let copies = header.kind == Kind::Heap && access == Access::Write;
-        let pagemap = match copies {
-            true => Some(PageMap::open()?),
-            false => None,
-        };
-        let place =
-            rustix::fs::fstatfs(&file).map_err(|errno| SpaceError::of("look at", &path, errno))?;
-        if u64::try_from(place.f_type) == Ok(HUGETLBFS_MAGIC) {
-            return Err(conflict("it lies in a file system of huge pages"));
+        let has_copies = header.kind == Kind::Heap && self.access == Access::Write;
+        let pagemap = has_copies.then(PageMap::open).transpose()?;
+        let file_system = rustix::fs::fstatfs(&file)
+            .map_err(|errno| SpaceError::of("look at", &self.path, errno))?;
+        if u64::try_from(file_system.f_type) == Ok(HUGETLBFS_MAGIC) {
+            return Err(self.conflict("it lies in a file system of huge pages"));
         }
-        let shared = all
-            .iter()
-            .map(|(other, _)| other)
-            .filter(|other| other.header.kind == Kind::Heap && header.kind == Kind::Heap)
-            .find(|other| other.window.is_at(header.base, header.reach));
-        let window = match shared {
-            Some(other) => Arc::clone(&other.window),
-            None => {
-                let reserved = Window::reserve(header.base, header.reach);
-                Arc::new(reserved.map_err(|errno| match errno {
-                    Errno::EXIST => conflict("another mapping of this process lies there"),
-                    errno => SpaceError::of("reserve the addresses of", &path, errno),
-                })?)
-            }
-        };
-        let added = window.add(header.id, header.mapped(), &|| map(&file, &header, access));
+        let window = window(&self)?;
+        let added = window.add(header.id, header.mapped(), &|| {
+            map(&file, header, self.access)
+        });
         if let Err(errno) = added {
             window.abandon();
-            return Err(SpaceError::of("map", &path, errno));
+            return Err(SpaceError::of("map", &self.path, errno));
         }
-        let mapping = Arc::new(Mapping {
-            window,
-            name: name.to_owned(),
-            path,
-            header,
-            access,
+        Ok(Mapping {
+            name: self.name.to_owned(),
+            path: self.path,
+            header: self.header,
+            access: self.access,
             file,
             pagemap,
             gate: Gate::new(),
             robust,
+            window,
             layouts: Mutex::new(Vec::new()),
-        });
-        all.push((Arc::clone(&mapping), 1));
-        Ok(Self { mapping })
+        })
     }
 }
 
@@ -289,7 +327,7 @@ impl Mapping {
                 break;
             }
             self.lock(true, patience)?;
-            let finished = self.finish();
+            let finished = journal::finish(self.file.as_fd(), &self.path);
             self.leave();
             finished?;
         }
@@ -303,7 +341,8 @@ impl Mapping {
             Some(robust) => robust.enter_shared(patience)?,
             None => {
                 let file = self.file.as_fd();
-                self.gate.enter(file, exclusive, patience, &self.name)?;
+                let taken = self.gate.enter(file, exclusive, patience);
+                taken.map_err(|why| why.of(&self.name))?;
             }
         }
         self.bring(patience)
@@ -312,13 +351,11 @@ impl Mapping {
     /// Brings the span to its addresses; the caller has the lock, and has it no more if that fails.
     fn bring(&self, patience: Patience) -> Result<()> {
         let map_file = || map(&self.file, &self.header, self.access);
-        let entered = self
-            .window
-            .enter(self.header.id, patience, &map_file, &self.name);
-        if entered.is_err() {
+        if let Err(why) = self.window.enter(self.header.id, patience, &map_file) {
             self.unlock();
+            return Err(why.of(&self.name));
         }
-        entered
+        Ok(())
     }
 
     fn unlock(&self) {
@@ -381,16 +418,6 @@ impl Mapping {
         self.word(DECIDED_AT) == self.word(WRITTEN_AT)
     }
 
-    /// Finishes the change that a dead process has decided. The caller has the exclusive lock.
-    fn finish(&self) -> Result<()> {
-        // The words are read from the file again, with all checks.
-        let found = header::read(&self.file, &self.path)?;
-        match found.decided == found.written {
-            true => Ok(()),
-            false => self.journal().repeat(found.decided),
-        }
-    }
-
     /// Looks that no decided change is unfinished, and finishes it if `writable`: a change of this
     /// guard may have failed so.
     ///
@@ -400,7 +427,7 @@ impl Mapping {
     pub(crate) fn make_whole(&self, writable: bool) -> Result<()> {
         match (self.is_whole(), writable) {
             (true, _) => Ok(()),
-            (false, true) => self.finish(),
+            (false, true) => journal::finish(self.file.as_fd(), &self.path),
             (false, false) => Err(SpaceError::Unfinished(self.name.clone())),
         }
     }

@@ -17,13 +17,12 @@
 
 use crate::error::{Result, SpaceError};
 use crate::files::{self, RegistryLock};
-use crate::header::{self, Found, Kind};
+use crate::header::{self, AddressRange, Found, Kind};
 use crate::names::{self, SpanId};
 use crate::robust::RobustLock;
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The beginning of the name of a file that is being made. No other name begins with a point.
@@ -54,6 +53,14 @@ impl What {
         match self {
             Self::Span => "spans",
             Self::Space => "spaces",
+        }
+    }
+
+    /// The error for a name that is taken.
+    pub(crate) fn name_taken(self, name: &str) -> SpaceError {
+        SpaceError::Exists {
+            what: self.word(),
+            name: name.to_owned(),
         }
     }
 }
@@ -186,15 +193,16 @@ impl Registry {
         RobustLock::open(file, name, kind == Kind::Heap)
     }
 
-    /// The address ranges of all spans that this user may read: begin, then end and name.
-    pub(crate) fn ranges(&self) -> Result<BTreeMap<u64, (u64, String)>> {
-        let mut ranges = BTreeMap::new();
+    /// The addresses of all spans that this user may read, in ascending order, with their names.
+    /// A span and its copies have the same.
+    pub(crate) fn ranges(&self) -> Result<Vec<(AddressRange, String)>> {
+        let mut ranges = Vec::new();
         for name in self.names(What::Span)? {
             if let Ok((_, found)) = self.open_span(&name, false) {
-                let header = found.header;
-                ranges.insert(header.base, (header.base + header.reach, name));
+                ranges.push((found.header.range(), name));
             }
         }
+        ranges.sort_by_key(|(range, _)| range.base);
         Ok(ranges)
     }
 
@@ -203,10 +211,7 @@ impl Registry {
         let path = self.path(what, name)?;
         match files::name_new(&self.new_path(what, name), &path)? {
             true => Ok(()),
-            false => Err(SpaceError::Exists {
-                what: what.word(),
-                name: name.to_owned(),
-            }),
+            false => Err(what.name_taken(name)),
         }
     }
 
@@ -215,10 +220,7 @@ impl Registry {
         let path = self.path(what, name)?;
         match rustix::fs::lstat(&path) {
             Err(Errno::NOENT) => Ok(()),
-            Ok(_) => Err(SpaceError::Exists {
-                what: what.word(),
-                name: name.to_owned(),
-            }),
+            Ok(_) => Err(what.name_taken(name)),
             Err(errno) => Err(SpaceError::of("look at", &path, errno)),
         }
     }

@@ -71,7 +71,7 @@ use crate::layout::SegSafe;
 use crate::lock::Patience;
 use crate::map::{Attached, Mapping};
 use crate::part::Part;
-use crate::registry::Registry;
+use crate::registry::{Registry, What};
 use crate::span::SpanInfo;
 use crate::typed::Heap;
 use core::cell::Cell;
@@ -145,9 +145,9 @@ impl SpaceDefinition {
     ///
     /// # Safety
     /// The following holds as long as a space of the registry is attached. Those who may write the
-    /// files of spans do so by this crate alone, and do not cut them. The values in a heap were put
-    /// there by types whose [`SegSafe`] is right. Spans of words are accessed by atomics alone.
-    /// After `fork`, the child does not use what the parent has attached.
+    /// files of spans do so by this crate alone, and do not truncate them. The values in a heap
+    /// were put there by types whose [`SegSafe`] is right. Spans of words are accessed by atomics
+    /// alone. After `fork`, the child does not use what the parent has attached.
     #[allow(unsafe_code)] // a promise that the file system cannot keep
     pub unsafe fn attach(&self) -> Result<Space> {
         self.attach_trusted()
@@ -224,6 +224,13 @@ impl Space {
         self.locks = self.members.iter().any(locked);
     }
 
+    fn member(&self, span: &str) -> Result<&Member> {
+        let mut members = self.members.iter();
+        members
+            .find(|member| member.attached.name == span)
+            .ok_or_else(|| SpaceError::NotAttached(span.to_owned()))
+    }
+
     /// The definition as it was attached.
     #[must_use]
     pub fn definition(&self) -> &SpaceDefinition {
@@ -269,17 +276,12 @@ impl Space {
         let attached = Attached::new(&self.registry, span, access)?;
         let id = attached.header.id;
         if self.members.iter().any(|old| old.attached.header.id == id) {
-            return Err(SpaceError::Exists {
-                what: "span",
-                name: span.to_owned(),
-            });
+            return Err(What::Span.name_taken(span));
         }
-        let header = &attached.header;
-        let meets = self.members.iter().find(|old| {
-            let old = &old.attached.header;
-            old.base < header.base + header.reach && header.base < old.base + old.reach
-        });
-        if let Some(other) = meets {
+        let range = attached.header.range();
+        let mut members = self.members.iter();
+        let meets = |old: &&Member| old.attached.header.range().overlaps(range);
+        if let Some(other) = members.find(meets) {
             return Err(SpaceError::RangeTaken {
                 name: span.to_owned(),
                 other: other.attached.name.clone(),
@@ -367,10 +369,7 @@ impl Space {
     /// [`SpaceError::WrongKind`] of a heap, which needs no recovery; [`SpaceError::NotWritable`],
     /// [`SpaceError::NotAttached`], and as of [`Self::enter`].
     pub fn recover<R>(&self, span: &str, fix: impl FnOnce(&[AtomicU64]) -> R) -> Result<R> {
-        let mut members = self.members.iter();
-        let member = members
-            .find(|member| member.attached.name == span)
-            .ok_or_else(|| SpaceError::NotAttached(span.to_owned()))?;
+        let member = self.member(span)?;
         if member.attached.header.kind == Kind::Heap {
             return Err(SpaceError::WrongKind {
                 name: span.to_owned(),
@@ -442,20 +441,12 @@ impl Entered<'_> {
         Part::new(&member.attached, writable)
     }
 
-    fn member(&self, span: &str) -> Result<&Member> {
-        self.space
-            .members
-            .iter()
-            .find(|member| member.attached.name == span)
-            .ok_or_else(|| SpaceError::NotAttached(span.to_owned()))
-    }
-
     /// One span, to be read and changed.
     ///
     /// # Errors
     /// [`SpaceError::NotAttached`].
     pub fn part(&mut self, span: &str) -> Result<Part<'_>> {
-        Ok(self.part_of(self.member(span)?))
+        Ok(self.part_of(self.space.member(span)?))
     }
 
     /// All spans, in the order of their addresses, so that one can be changed while another one is
@@ -474,7 +465,7 @@ impl Entered<'_> {
         span: &str,
         look: impl for<'id> FnOnce(&T::In<'id>) -> R,
     ) -> Result<R> {
-        self.part_of(self.member(span)?).read::<T, R>(look)
+        self.part_of(self.space.member(span)?).read::<T, R>(look)
     }
 
     /// [`Part::write`] of a span.

@@ -7,8 +7,9 @@
 
 use crate::error::{Result, SpaceError};
 use crate::files;
-use crate::header::{self, GRANULE_BYTES, HEADER_BYTES, Header, Kind, Lock};
+use crate::header::{self, AddressRange, GRANULE_BYTES, HEADER_BYTES, Header, Kind, Lock};
 use crate::heap;
+use crate::journal;
 use crate::lock::{KernelLock, Patience};
 use crate::map;
 use crate::names::SpanId;
@@ -68,6 +69,14 @@ pub struct SpanInfo {
     pub mode: u32,
     /// How many changes its heap has seen.
     pub changes: u64,
+}
+
+impl SpanInfo {
+    /// The addresses that belong to it.
+    pub(crate) fn range(&self) -> AddressRange {
+        let (base, reach) = (self.base, self.reach);
+        AddressRange { base, reach }
+    }
 }
 
 /// The lock of a span, until drop.
@@ -169,10 +178,7 @@ impl Registry {
         self.check_unlisted(name)?;
         match files::name_new(&from, &target)? {
             true => Ok(()),
-            false => Err(SpaceError::Exists {
-                what: What::Span.word(),
-                name: to.to_owned(),
-            }),
+            false => Err(What::Span.name_taken(to)),
         }
     }
 
@@ -198,7 +204,7 @@ impl Registry {
         let _held = self.lock()?;
         let (file, found) = self.open_span(name, true)?;
         let _inside = self.hold(&file, &found.header, true, name)?;
-        finish_change(file.as_fd(), &path)?;
+        journal::finish(file.as_fd(), &path)?;
         let mut header = found.header;
         header::check_range(header.base, size, header.reach)?;
         if size < header.size {
@@ -208,7 +214,7 @@ impl Registry {
             )));
         }
         // The journal lies where the new data will.
-        files::cut(&file, &path, header.mapped())?;
+        files::truncate(&file, &path, header.mapped())?;
         header.size = size;
         header.number += 1;
         files::reserve(&file, &path, header.mapped())?;
@@ -259,7 +265,8 @@ impl Registry {
     ) -> Result<Held<'f>> {
         match header.lock {
             Lock::None | Lock::Kernel => {
-                KernelLock::at_once(file.as_fd(), exclusive, name).map(Held::Kernel)
+                let lock = KernelLock::at_once(file.as_fd(), exclusive);
+                lock.map(Held::Kernel).map_err(|why| why.of(name))
             }
             Lock::Robust => {
                 let lock = self.open_robust(name, header.id, header.kind)?;
@@ -309,8 +316,11 @@ impl Registry {
         let first = id.seed() % steps;
         (0..steps)
             .map(|step| AUTO.start + (first + step) % steps * AUTO_STEP)
-            .filter(|base| base + reach <= AUTO.end && overlap(&ranges, *base, reach).is_none())
-            .find(|&base| !map::is_taken(base, reach))
+            .filter(|base| base + reach <= AUTO.end)
+            .find(|&base| {
+                let range = AddressRange { base, reach };
+                owner_of(&ranges, range).is_none() && !map::is_taken(range)
+            })
             .ok_or_else(|| {
                 SpaceError::BadRange(format!("no free addresses for a reach of {reach:#x} bytes"))
             })
@@ -385,8 +395,9 @@ impl SpanBuilder<'_> {
             Base::At(base) => base,
         };
         header::check_range(base, size, reach)?;
-        if let Some(other) = overlap(&registry.ranges()?, base, reach) {
-            let name = self.name;
+        let range = AddressRange { base, reach };
+        if let Some(other) = owner_of(&registry.ranges()?, range) {
+            let (name, other) = (self.name, other.to_owned());
             return Err(SpaceError::RangeTaken { name, other });
         }
         let header = Header {
@@ -417,20 +428,6 @@ fn fill(file: &OwnedFd, path: &Path, header: &Header, mode: u32) -> Result<()> {
     files::set_mode(file, path, mode & 0o777)
 }
 
-/// Finishes the change that a dead process has decided. The caller has the exclusive lock.
-pub(crate) fn finish_change(file: rustix::fd::BorrowedFd<'_>, path: &Path) -> Result<()> {
-    let found = header::read(file, path)?;
-    if found.decided == found.written {
-        return Ok(());
-    }
-    crate::journal::Journal {
-        file,
-        path,
-        at: found.header.mapped(),
-    }
-    .repeat(found.decided)
-}
-
 /// Copies the data of one file to another.
 fn copy_data(from: &OwnedFd, to: &OwnedFd, path: &Path, end: u64) -> Result<()> {
     let (mut read_at, mut write_at) = (HEADER_BYTES, HEADER_BYTES);
@@ -458,13 +455,7 @@ fn too_many(bytes: u64) -> SpaceError {
 }
 
 /// The name of a span that has one of these addresses.
-fn overlap(
-    ranges: &std::collections::BTreeMap<u64, (u64, String)>,
-    base: u64,
-    reach: u64,
-) -> Option<String> {
-    // Clones share a begin, so ranges may lie inside each other's; spans are few.
-    let end = base.saturating_add(reach);
-    let meets = |range: &(&u64, &(u64, String))| *range.0 < end && base < range.1.0;
-    ranges.iter().find(meets).map(|(_, (_, name))| name.clone())
+fn owner_of(ranges: &[(AddressRange, String)], wanted: AddressRange) -> Option<&str> {
+    let owner = ranges.iter().find(|(range, _)| range.overlaps(wanted))?;
+    Some(&owner.1)
 }

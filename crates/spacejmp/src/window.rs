@@ -13,13 +13,11 @@
 //! - JUMP-4: a range belongs to one window, and lies where nothing else of the process lay.
 //! - JUMP-6: the span in the window changes only while no thread is inside.
 
-use crate::error::{Result, SpaceError};
-use crate::lock::{Patience, wait_for};
+use crate::lock::{NotEntered, Patience, wait_for};
 use crate::names::SpanId;
 use core::ffi::c_void;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
-use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Parking places lie like their windows in units of this, so that page tables of whole units move
@@ -204,23 +202,22 @@ impl Window {
     /// Brings the span into the window, and keeps it there until [`Self::leave`].
     ///
     /// # Errors
-    /// Threads are inside another span of the window: [`SpaceError::WouldBlock`] or
-    /// [`SpaceError::TimedOut`]. Or the system's.
+    /// Threads are inside another span of the window: [`NotEntered::WouldBlock`] or
+    /// [`NotEntered::TimedOut`]. Or the system's.
     pub(crate) fn enter(
         &self,
         id: SpanId,
         patience: Patience,
         map_file: MapFile<'_>,
-        name: &str,
-    ) -> Result<()> {
+    ) -> std::result::Result<(), NotEntered> {
         let mut state = self.state();
         while state.here != Some(id) {
             if state.threads == 0 {
                 self.bring(&mut state, id, map_file)
-                    .map_err(|errno| SpaceError::of("map", Path::new(name), errno))?;
+                    .map_err(|errno| NotEntered::System("map", errno))?;
                 break;
             }
-            state = wait_for(&self.left, state, patience, name)?;
+            state = wait_for(&self.left, state, patience)?;
         }
         state.threads += 1;
         Ok(())

@@ -46,7 +46,7 @@ impl ReadableTable {
         Some(Self {
             id: table.id(),
             name: name.into(),
-            hash: table.hasher().told()?,
+            hash: table.hasher().shared_hash()?,
             indexes: indexes.collect(),
             served,
         })

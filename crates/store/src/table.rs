@@ -27,7 +27,7 @@ impl KeyHasher {
     }
 
     /// How others hash the same keys, if they can.
-    pub(crate) fn told(&self) -> Option<TableHash> {
+    pub(crate) fn shared_hash(&self) -> Option<TableHash> {
         match self {
             Self::Fixed(hash) => Some(*hash),
             Self::Keyed(_) => None,

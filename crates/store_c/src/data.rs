@@ -97,7 +97,7 @@ fn lifetime_of(ttl_ms: u64, deadline_ms: u64) -> Result<Lifetime, Failure> {
 }
 
 /// The version that a condition found goes to its place.
-fn told(why: StoreError, version: &Wanted<u64>) -> Failure {
+fn with_found_version(why: StoreError, version: &Wanted<u64>) -> Failure {
     if let StoreError::Condition { found } = &why {
         version.write(found.map_or(0, |found| found.0));
     }
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn pluvio_put(
             // SAFETY: by the contract of the header.
             false => table.put_with(key, bytes, unsafe { options_of(conditions) }?),
         };
-        version.write(stored.map_err(|why| told(why, &version))?.0);
+        version.write(stored.map_err(|why| with_found_version(why, &version))?.0);
         Ok(())
     })
 }
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn pluvio_delete(
             true => table.delete(key),
             false => table.delete_if(key, options.rules),
         };
-        match deleted.map_err(|why| told(why, &version))? {
+        match deleted.map_err(|why| with_found_version(why, &version))? {
             true => Ok(()),
             false => Err(Failure::silent(Code::PluvioNotFound)),
         }

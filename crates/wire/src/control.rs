@@ -66,6 +66,27 @@ pub struct ServerInfo {
 }
 
 impl ServerInfo {
+    /// A server that is up, has one event loop and a disk, and says nothing more of itself. Tests
+    /// begin with it. A server that enlists says every field.
+    #[must_use]
+    pub fn plain(id: ServerId, address: impl Into<String>) -> Self {
+        Self {
+            id,
+            address: address.into(),
+            redis: None,
+            redis_cluster: None,
+            admin: None,
+            rack: None,
+            pid: 0,
+            cores: 1,
+            volatile: false,
+            draining: false,
+            disk_mb_per_s: 0,
+            versions: Versions::OWN,
+            state: ServerState::Up,
+        }
+    }
+
     /// Whether this server has the same address as a process at `address`. Both may have further
     /// endpoints.
     #[must_use]

@@ -71,23 +71,11 @@ impl ServerList {
 mod tests {
     use super::*;
     use crate::control::ServerState;
-    use crate::settings::Versions;
 
     fn list(version: u64, servers: &[(u64, ServerState)]) -> ServerList {
         let info = |&(id, state): &(u64, ServerState)| ServerInfo {
-            id: ServerId(id),
-            address: format!("s{id}"),
-            redis: None,
-            redis_cluster: None,
-            admin: None,
-            rack: None,
-            pid: 0,
-            cores: 1,
-            volatile: false,
-            draining: false,
-            disk_mb_per_s: 0,
-            versions: Versions::OWN,
             state,
+            ..ServerInfo::plain(ServerId(id), format!("s{id}"))
         };
         ServerList {
             version: ServerListVersion(version),

@@ -1,28 +1,29 @@
 //! The cost of getting a region of memory into the address space, by its size [SpaceJMP fig. 6 and
 //! 37]. New mappings pay for each page. Entering what is attached pays for none.
 
-use crate::error::{JumpError, Result};
+use crate::error::Result;
 use crate::place::{Place, SPAN_HEADER_BYTES, attach};
 use crate::raw::{Mapping, PAGE_BYTES, Pages, Turning};
+use crate::setting::Setting;
 use crate::turns::{Contestant, Numbers, add_rows, now, ns_since, of, take_turns};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pluvio_bench::experiment::{Axis, Experiment, Panel, Picture, Row, Shape};
 use pluvio_spacejmp::Lock;
 use pluvio_units::Size;
 use std::cell::Cell;
-use std::fs::File;
 use std::hint::black_box;
-use std::path::PathBuf;
 
 /// What to measure.
-#[derive(Clone, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Rounds, of which the median counts.
-    pub rounds: u32,
-    /// Sizes of the region.
+    /// Sizes of the region
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_delimiter = ',',
+        default_value = "1MiB,4MiB,16MiB,64MiB,256MiB,1GiB"
+    )]
     pub sizes: Vec<Size>,
-    /// Where the spans lie; in memory when `None`.
-    pub folder: Option<PathBuf>,
 }
 
 /// Times that cheap ways are repeated in a turn.
@@ -35,8 +36,8 @@ const POPULATED: &str = "mmap, all pages at once";
 ///
 /// # Errors
 /// A mapping failed.
-pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
-    let mut experiment = Experiment::new("attach", Row::new().with("rounds", options.rounds));
+pub fn run(setting: &Setting, options: &Options) -> Result<(Experiment, Picture)> {
+    let mut experiment = Experiment::new("attach", Row::new().with("rounds", setting.rounds));
     let mut panel = Panel {
         title: "Getting at a region of memory".into(),
         x: "MiB".into(),
@@ -48,7 +49,7 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
         series: Vec::new(),
     };
     for size in &options.sizes {
-        let numbers = of_size(options, *size)?;
+        let numbers = of_size(setting, *size)?;
         let mib = size.bytes() as f64 / f64::from(1 << 20);
         let from = experiment.rows.len();
         add_rows(
@@ -90,18 +91,14 @@ fn each(count: u32, mut call: impl FnMut(u32) -> Result<()>) -> Result<f64> {
     Ok(ns_since(begin) / 1e3 / f64::from(count))
 }
 
-fn of_size(options: &Options, size: Size) -> Result<Vec<Numbers>> {
-    let place = Place::new(options.folder.as_deref())?;
+fn of_size(setting: &Setting, size: Size) -> Result<Vec<Numbers>> {
+    let place = Place::new(setting.folder.as_deref())?;
     let bytes = size.bytes() as usize;
     let attached = place.words("here", 1 << 16, Lock::None)?;
     let mut files = Vec::new();
     for name in ["a", "b"] {
         drop(place.words(name, size.bytes(), Lock::None)?);
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .open(place.file_of(name));
-        files.push(file.map_err(|error| JumpError::system("open a span", error))?);
+        files.push(place.open_file(name)?);
     }
     let mut turning = Turning::new(&files, SPAN_HEADER_BYTES, bytes)?;
     let file = &files[0];
@@ -143,5 +140,5 @@ fn of_size(options: &Options, size: Size) -> Result<Vec<Numbers>> {
             })
         }),
     ];
-    take_turns(options.rounds, all)
+    take_turns(setting.rounds, all)
 }

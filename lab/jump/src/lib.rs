@@ -4,12 +4,13 @@
 //! - `switch`, `attach`, `walk`, `gups`: what switching costs, and what mapping does.
 //! - `redis`: a store that its clients enter, beside servers that they ask.
 //! - `tools`: programs that leave their data in memory for the next one, beside files.
-//! - `turns`: contestants take turns. `children`: processes of an experiment. `place`: where spans
-//!   lie. `raw`: mappings without crate `spacejmp`.
+//! - `setting`: what all of them need to know. `turns`: contestants take turns. `children`:
+//!   processes of an experiment. `place`: where spans lie. `raw`: mappings without crate
+//!   `spacejmp`.
 //!
 //! Each experiment gives rows, ratios and a picture (`bench::experiment`).
 //!
-//! Not here: command lines (`main`), and judging results.
+//! Each one's `Options` are those of its command, which `main` runs. Not here: judging results.
 
 pub mod attach;
 mod children;
@@ -19,6 +20,7 @@ mod place;
 mod raw;
 pub mod redis;
 pub mod role;
+mod setting;
 pub mod switch;
 pub mod tools;
 mod turns;
@@ -26,3 +28,4 @@ pub mod walk;
 
 pub use children::{Program, is_installed};
 pub use error::{JumpError, Result};
+pub use setting::Setting;

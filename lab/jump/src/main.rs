@@ -4,12 +4,10 @@
 use clap::{Args, Parser, Subcommand};
 use pluvio_bench::experiment::{Experiment, Picture};
 use pluvio_jump::role::{Role, play};
-use pluvio_jump::{JumpError, Program, Result, attach, gups, redis, switch, tools, walk};
-use pluvio_units::Size;
+use pluvio_jump::{JumpError, Program, Result, Setting, attach, gups, redis, switch, tools, walk};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// The experiments of the SpaceJMP paper on stock Linux.
 #[derive(Parser, Debug)]
@@ -39,129 +37,45 @@ struct Common {
     plot: Option<PathBuf>,
 }
 
+/// An experiment's own options behind the common ones.
+#[derive(Args, Clone, Debug)]
+struct Run<O: Args> {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    options: O,
+}
+
+impl<O: Args> Run<O> {
+    /// Runs the experiment, and tells what it gives.
+    fn tell(
+        self,
+        experiment: impl FnOnce(&Setting, &O) -> Result<(Experiment, Picture)>,
+    ) -> Result<()> {
+        let setting = Setting {
+            rounds: self.common.rounds,
+            folder: self.common.folder.clone(),
+            program: Program::own()?,
+        };
+        let (experiment, picture) = experiment(&setting, &self.options)?;
+        tell(&self.common, &experiment, &picture)
+    }
+}
+
 #[derive(Subcommand, Debug)]
 enum Command {
     /// One switch, by each way there is
-    Switch {
-        #[command(flatten)]
-        common: Common,
-        /// Cheap switches of a turn
-        #[arg(long, value_name = "N", default_value_t = 200_000)]
-        switches: u32,
-        /// Sizes of spans that have to be moved or mapped
-        #[arg(
-            long,
-            value_name = "SIZE",
-            value_delimiter = ',',
-            default_value = "1MiB,64MiB,512MiB"
-        )]
-        sizes: Vec<Size>,
-    },
+    Switch(Run<switch::Options>),
     /// Getting a region into the address space, by its size
-    Attach {
-        #[command(flatten)]
-        common: Common,
-        /// Sizes of the region
-        #[arg(
-            long,
-            value_name = "SIZE",
-            value_delimiter = ',',
-            default_value = "1MiB,4MiB,16MiB,64MiB,256MiB,1GiB"
-        )]
-        sizes: Vec<Size>,
-    },
+    Attach(Run<attach::Options>),
     /// Loads of random pages behind a switch, by the number of pages
-    Walk {
-        #[command(flatten)]
-        common: Common,
-        /// Loads of a turn
-        #[arg(long, value_name = "N", default_value_t = 10_000)]
-        loads: u32,
-        /// Numbers of pages
-        #[arg(
-            long,
-            value_name = "N",
-            value_delimiter = ',',
-            default_value = "1,4,16,64,256,512,1024,2048,4096,16384,65536"
-        )]
-        pages: Vec<u32>,
-    },
+    Walk(Run<walk::Options>),
     /// Random updates of a table in several windows
-    Gups {
-        #[command(flatten)]
-        common: Common,
-        /// How long a turn takes, in milliseconds
-        #[arg(long, value_name = "MS", default_value_t = 200)]
-        turn: u64,
-        /// Numbers of windows
-        #[arg(
-            long,
-            value_name = "N",
-            value_delimiter = ',',
-            default_value = "1,2,4,8,16"
-        )]
-        windows: Vec<u32>,
-        /// Updates of a set
-        #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16,64")]
-        sets: Vec<u32>,
-        /// Size of a window
-        #[arg(long, value_name = "SIZE", default_value = "64MiB")]
-        window: Size,
-        /// Most windows with a process each
-        #[arg(long, value_name = "N", default_value_t = 8)]
-        processes_max: u32,
-    },
+    Gups(Run<gups::Options>),
     /// A store that callers enter, beside servers that they ask
-    Redis {
-        #[command(flatten)]
-        common: Common,
-        /// How long a turn takes, in milliseconds
-        #[arg(long, value_name = "MS", default_value_t = 500)]
-        turn: u64,
-        /// Keys, each with 100 bytes
-        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
-        keys: u64,
-        /// Numbers of callers
-        #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,4")]
-        callers: Vec<u32>,
-        /// Of a hundred operations, how many write
-        #[arg(
-            long,
-            value_name = "N",
-            value_delimiter = ',',
-            default_value = "0,5,50"
-        )]
-        set_percent: Vec<u64>,
-        /// Redis servers of the contestant that has several
-        #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=64))]
-        servers: u32,
-        /// Log memory of our server
-        #[arg(long, value_name = "SIZE", default_value = "256MiB")]
-        memory: Size,
-        /// Let callers ask our server by rings in shared memory instead of TCP
-        #[arg(long)]
-        rings: bool,
-        /// The program `pluvio` [default: the one beside this program]
-        #[arg(long, value_name = "FILE")]
-        pluvio: Option<PathBuf>,
-        /// Leave our server out
-        #[arg(long, conflicts_with = "pluvio")]
-        no_pluvio: bool,
-    },
+    Redis(Run<redis::Options>),
     /// Programs over alignments, one after the other: in a span, and with files
-    Tools {
-        #[command(flatten)]
-        common: Common,
-        /// Alignments
-        #[arg(long, value_name = "N", default_value_t = 500_000)]
-        records: u32,
-        /// Of their random numbers
-        #[arg(long, value_name = "N", default_value_t = 1)]
-        seed: u64,
-        /// Leave samtools out
-        #[arg(long)]
-        no_samtools: bool,
-    },
+    Tools(Run<tools::Options>),
     /// What a process of an experiment does
     #[command(hide = true)]
     Child {
@@ -184,120 +98,23 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<()> {
-    let program = Program::own()?;
-    let (common, (experiment, picture)) = match command {
-        Command::Switch {
-            common,
-            switches,
-            sizes,
-        } => {
-            let options = switch::Options {
-                rounds: common.rounds,
-                switches,
-                sizes,
-                folder: common.folder.clone(),
-                program,
-            };
-            (common, switch::run(&options)?)
-        }
-        Command::Attach { common, sizes } => {
-            let options = attach::Options {
-                rounds: common.rounds,
-                sizes,
-                folder: common.folder.clone(),
-            };
-            (common, attach::run(&options)?)
-        }
-        Command::Walk {
-            common,
-            loads,
-            pages,
-        } => {
-            let options = walk::Options {
-                rounds: common.rounds,
-                loads,
-                pages,
-                program,
-            };
-            (common, walk::run(&options)?)
-        }
-        Command::Gups {
-            common,
-            turn,
-            windows,
-            sets,
-            window,
-            processes_max,
-        } => {
-            let options = gups::Options {
-                rounds: common.rounds,
-                turn: gups::Turn::For(Duration::from_millis(turn)),
-                windows,
-                sets,
-                window,
-                processes_max,
-                folder: common.folder.clone(),
-                program,
-            };
-            (common, gups::run(&options)?)
-        }
-        Command::Redis {
-            common,
-            turn,
-            keys,
-            callers,
-            set_percent,
-            servers,
-            memory,
-            rings,
-            pluvio,
-            no_pluvio,
-        } => {
-            let beside = program.beside("pluvio");
-            let options = redis::Options {
-                rounds: common.rounds,
-                turn_ms: turn,
-                keys,
-                callers,
-                set_percent,
-                servers,
-                memory,
-                rings,
-                pluvio: (!no_pluvio).then(|| pluvio.unwrap_or(beside)),
-                folder: common.folder.clone(),
-                program,
-            };
-            (common, redis::run(&options)?)
-        }
-        Command::Tools {
-            common,
-            records,
-            seed,
-            no_samtools,
-        } => {
-            let options = tools::Options {
-                rounds: common.rounds,
-                records,
-                seed,
-                samtools: !no_samtools,
-                folder: common.folder.clone(),
-                program,
-            };
-            (common, tools::run(&options)?)
-        }
-        Command::Child { parent, role } => {
-            return match pluvio_env_os::die_with_parent(parent) {
-                Ok(true) => play(&role),
-                // Nobody waits for it.
-                Ok(false) => Ok(()),
-                Err(source) => Err(JumpError::System {
-                    doing: "end with the parent".to_owned(),
-                    source,
-                }),
-            };
-        }
-    };
-    tell(&common, &experiment, &picture)
+    match command {
+        Command::Switch(run) => run.tell(switch::run),
+        Command::Attach(run) => run.tell(attach::run),
+        Command::Walk(run) => run.tell(walk::run),
+        Command::Gups(run) => run.tell(gups::run),
+        Command::Redis(run) => run.tell(redis::run),
+        Command::Tools(run) => run.tell(tools::run),
+        Command::Child { parent, role } => match pluvio_env_os::die_with_parent(parent) {
+            Ok(true) => play(&role),
+            // Nobody waits for it.
+            Ok(false) => Ok(()),
+            Err(source) => Err(JumpError::System {
+                doing: "end with the parent".to_owned(),
+                source,
+            }),
+        },
+    }
 }
 
 /// Prints the results and writes the files.

@@ -3,6 +3,7 @@
 
 use crate::error::{JumpError, Result};
 use pluvio_spacejmp::{Access, Kind, Lock, Registry, Space};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -50,10 +51,15 @@ impl Place {
         attach(&self.registry, name)
     }
 
-    /// The file of a span.
-    pub(crate) fn file_of(&self, span: &str) -> PathBuf {
-        let spans = self.registry.root().join("spans");
-        spans.join(format!("{span}.span"))
+    /// Opens the file of a span, to be mapped without crate `spacejmp`.
+    pub(crate) fn open_file(&self, span: &str) -> Result<File> {
+        let path: PathBuf = self
+            .registry
+            .root()
+            .join("spans")
+            .join(format!("{span}.span"));
+        let file = File::options().read(true).write(true).open(path);
+        file.map_err(|error| JumpError::system("open a span", error))
     }
 }
 

@@ -1,33 +1,37 @@
 //! The cost of one switch [SpaceJMP §10.1, table 6]. A space is entered and left by each way that
 //! crate `spacejmp` has. Beside it are a system call, a new mapping, and a hand-off to a process.
 
-use crate::children::{Echo, Program};
+use crate::children::Echo;
 use crate::error::{JumpError, Result};
 use crate::place::{Place, SPAN_HEADER_BYTES, attach};
 use crate::raw::{Mapping, PAGE_BYTES, Pages, Turning};
+use crate::setting::Setting;
 use crate::turns::{Contestant, Numbers, add_rows, now, ns_since, of, take_turns};
 use core::sync::atomic::Ordering::Relaxed;
 use pluvio_bench::experiment::{Axis, Experiment, Panel, Picture, Row, Shape};
 use pluvio_spacejmp::{Access, Lock, SegVec, Space};
 use pluvio_units::Size;
-use std::fs::File;
 use std::hint::black_box;
-use std::path::PathBuf;
 
 /// What to measure.
-#[derive(Clone, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Rounds, of which the median counts.
-    pub rounds: u32,
-    /// Switches of a turn that take some nanoseconds. Of dearer ones a turn has fewer.
+    /// Cheap switches of a turn; it has fewer of dearer ones
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub switches: u32,
-    /// Sizes of spans that have to be moved or mapped.
+    /// Sizes of spans that have to be moved or mapped
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_delimiter = ',',
+        default_value = "1MiB,64MiB,512MiB"
+    )]
     pub sizes: Vec<Size>,
-    /// Where the spans lie; in memory when `None`.
-    pub folder: Option<PathBuf>,
-    /// The program of children.
-    pub program: Program,
 }
+
+/// Bytes that a turn maps with all of their pages, at least once: a GiB takes as long as many of
+/// the other calls.
+const POPULATED_BYTES: usize = 64 << 20;
 
 /// The name of a contestant that is compared with others.
 const RESIDENT: &str = "resident, no lock";
@@ -48,12 +52,12 @@ fn each(count: u32, mut call: impl FnMut(usize) -> Result<()>) -> Result<f64> {
 ///
 /// # Errors
 /// A mapping or a process failed.
-pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
+pub fn run(setting: &Setting, options: &Options) -> Result<(Experiment, Picture)> {
     let parameters = Row::new()
-        .with("rounds", options.rounds)
+        .with("rounds", setting.rounds)
         .with("switches", options.switches);
     let mut experiment = Experiment::new("switch", parameters);
-    let fixed = whatever_the_size(options)?;
+    let fixed = whatever_the_size(setting, options)?;
     add_rows(
         &mut experiment,
         &Row::new().with("size_mib", 0),
@@ -62,7 +66,7 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
     );
     let mut largest = Vec::new();
     for size in &options.sizes {
-        largest = of_size(options, *size)?;
+        largest = of_size(setting, options, *size)?;
         let head = Row::new().with("size_mib", size.bytes() >> 20);
         add_rows(&mut experiment, &head, "ns", &largest);
     }
@@ -83,8 +87,8 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
 }
 
 /// Those that move or map nothing.
-fn whatever_the_size(options: &Options) -> Result<Vec<Numbers>> {
-    let place = Place::new(options.folder.as_deref())?;
+fn whatever_the_size(setting: &Setting, options: &Options) -> Result<Vec<Numbers>> {
+    let place = Place::new(setting.folder.as_deref())?;
     let two = |name: &str, lock| -> Result<[Space; 2]> {
         Ok([
             place.words(&format!("{name}-1"), 1 << 16, lock)?,
@@ -94,7 +98,7 @@ fn whatever_the_size(options: &Options) -> Result<Vec<Numbers>> {
     let free = two("free", Lock::None)?;
     let locked = two("locked", Lock::Kernel)?;
     let names = ["free-1", "free-2"];
-    let mut echo = Echo::start(&options.program)?;
+    let mut echo = Echo::start(&setting.program)?;
     let (many, some) = (options.switches, options.switches / 20);
     let all = vec![
         Contestant::new("system call (getppid)", || {
@@ -134,7 +138,7 @@ fn whatever_the_size(options: &Options) -> Result<Vec<Numbers>> {
             Ok(each(some, |_| echo.there_and_back())? / 2.0)
         }),
     ];
-    take_turns(options.rounds, all)
+    take_turns(setting.rounds, all)
 }
 
 type Row64<'id> = SegVec<'id, u64>;
@@ -175,25 +179,19 @@ fn two_copies(place: &Place, size: Size) -> Result<[Space; 2]> {
 }
 
 /// Those that move or map a span of this size.
-fn of_size(options: &Options, size: Size) -> Result<Vec<Numbers>> {
-    let place = Place::new(options.folder.as_deref())?;
+fn of_size(setting: &Setting, options: &Options, size: Size) -> Result<Vec<Numbers>> {
+    let place = Place::new(setting.folder.as_deref())?;
     let copies = two_copies(&place, size)?;
     let name = |number: usize| format!("file-{number}");
     let mut files = Vec::new();
     for number in 0..2 {
         drop(place.words(&name(number), size.bytes(), Lock::None)?);
-        let path = place.file_of(&name(number));
-        let file = File::options().read(true).write(true).open(&path);
-        files.push(file.map_err(|error| JumpError::system("open a span", error))?);
+        files.push(place.open_file(&name(number))?);
     }
     let bytes = size.bytes() as usize;
     let mut turning = Turning::new(&files, SPAN_HEADER_BYTES, bytes)?;
     let some = options.switches / 200;
-    // Of a GiB with all pages, one takes as long as many of the others.
-    let few = (some as usize >> 20)
-        .max(1)
-        .max((1 << 26) / bytes)
-        .min(some.max(1) as usize);
+    let few = (POPULATED_BYTES / bytes).clamp(1, some.max(1) as usize);
     let all = vec![
         Contestant::new("window (two heaps at one address)", || {
             each(some, |number| {
@@ -226,7 +224,7 @@ fn of_size(options: &Options, size: Size) -> Result<Vec<Numbers>> {
             })
         }),
     ];
-    take_turns(options.rounds, all)
+    take_turns(setting.rounds, all)
 }
 
 /// Short names of those that move nothing, in their order.

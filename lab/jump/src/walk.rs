@@ -6,9 +6,10 @@
 //! tags (PCID), though the other process takes room, too. A change of rights of 64 pages makes the
 //! processor forget everything, as a switch without tags does.
 
-use crate::children::{Echo, Program};
+use crate::children::Echo;
 use crate::error::{JumpError, Result};
 use crate::raw::{Mapping, PAGE_BYTES, ticks};
+use crate::setting::Setting;
 use crate::turns::{Contestant, Numbers, add_rows, now, ns_since, of, take_turns};
 use core::sync::atomic::Ordering::Relaxed;
 use pluvio_bench::experiment::{Axis, Experiment, Panel, Picture, Row, Shape};
@@ -17,16 +18,19 @@ use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 
 /// What to measure.
-#[derive(Clone, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Rounds, of which the median counts.
-    pub rounds: u32,
-    /// Loads of a turn.
+    /// Loads of a turn
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub loads: u32,
-    /// Numbers of pages.
+    /// Numbers of pages
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "1,4,16,64,256,512,1024,2048,4096,16384,65536"
+    )]
     pub pages: Vec<u32>,
-    /// The program of children.
-    pub program: Program,
 }
 
 /// Pages whose rights change: more than the kernel forgets one by one.
@@ -41,7 +45,7 @@ const TAGGED: &str = "hand-off to a process (tags)";
 ///
 /// # Errors
 /// A mapping or a process failed; a number of pages is zero or too large.
-pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
+pub fn run(setting: &Setting, options: &Options) -> Result<(Experiment, Picture)> {
     let most = options.pages.iter().copied().max().unwrap_or(0);
     if most > PAGES_MAX || options.pages.contains(&0) {
         return Err(JumpError::Parameters(format!(
@@ -49,7 +53,7 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
         )));
     }
     let parameters = Row::new()
-        .with("rounds", options.rounds)
+        .with("rounds", setting.rounds)
         .with("loads", options.loads);
     let mut experiment = Experiment::new("walk", parameters);
     let mut panel = Panel {
@@ -67,7 +71,7 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
         words[0].store(page as u64, Relaxed);
     }
     for &pages in &options.pages {
-        let numbers = of_pages(options, &memory, pages)?;
+        let numbers = of_pages(setting, options.loads, &memory, pages)?;
         let from = experiment.rows.len();
         add_rows(
             &mut experiment,
@@ -91,19 +95,19 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
     Ok((experiment, picture))
 }
 
-/// A turn: nanoseconds of a load, without the clock's own time.
+/// A turn of `count` loads: nanoseconds of one, without the clock's own time.
 fn loads(
-    options: &Options,
+    count: u32,
     memory: &Mapping,
     pages: u32,
     stream: u64,
     mut between: impl FnMut() -> Result<()>,
 ) -> Result<f64> {
-    let words = memory.words();
+    let (words, count) = (memory.words(), count.max(1));
     let mut random = Random::new(u64::from(pages), stream);
     let (mut loads, mut clock) = (0, 0);
     let (begin, first) = (now(), ticks());
-    for _ in 0..options.loads.max(1) {
+    for _ in 0..count {
         let page = random.below(u64::from(pages)) as usize;
         // Another line in each page, so that all parts of the cache are used.
         let word = &words[page * PAGE_BYTES / 8 + page * 8 % (PAGE_BYTES / 8)];
@@ -116,12 +120,12 @@ fn loads(
     }
     let ns_a_tick = ns_since(begin) / (ticks() - first).max(1) as f64;
     let ticks = loads.saturating_sub(clock) as f64;
-    Ok(ticks * ns_a_tick / f64::from(options.loads.max(1)))
+    Ok(ticks * ns_a_tick / f64::from(count))
 }
 
-fn of_pages(options: &Options, memory: &Mapping, pages: u32) -> Result<Vec<Numbers>> {
+fn of_pages(setting: &Setting, count: u32, memory: &Mapping, pages: u32) -> Result<Vec<Numbers>> {
     let flipped = Mapping::own(FLIPPED * PAGE_BYTES)?;
-    let echo = RefCell::new(Echo::start(&options.program)?);
+    let echo = RefCell::new(Echo::start(&setting.program)?);
     let turn = |name: &str, between: Box<dyn Fn() -> Result<()>>| (name.to_owned(), between);
     let touched = move || {
         for words in flipped.words().chunks(PAGE_BYTES / 8) {
@@ -147,8 +151,8 @@ fn of_pages(options: &Options, memory: &Mapping, pages: u32) -> Result<Vec<Numbe
         Contestant::new(name, move || {
             // No turn finds in the cache what another one has loaded.
             streams.set(streams.get() + 1);
-            loads(options, memory, pages, streams.get(), &between)
+            loads(count, memory, pages, streams.get(), &between)
         })
     });
-    take_turns(options.rounds, all.collect())
+    take_turns(setting.rounds, all.collect())
 }

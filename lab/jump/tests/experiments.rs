@@ -4,12 +4,20 @@
 #![allow(clippy::unwrap_used)]
 
 use pluvio_bench::experiment::{Experiment, Picture};
-use pluvio_jump::{Program, attach, gups, is_installed, redis, switch, tools, walk};
+use pluvio_jump::{Program, Setting, attach, gups, is_installed, redis, switch, tools, walk};
 use pluvio_units::Size;
 use std::path::PathBuf;
 
 fn program() -> Program {
     Program::at(env!("CARGO_BIN_EXE_pluvio-jump"))
+}
+
+fn setting(rounds: u32) -> Setting {
+    Setting {
+        rounds,
+        folder: None,
+        program: program(),
+    }
 }
 
 /// The contestants of rows whose `column` is `value`, and whether each number is one.
@@ -34,13 +42,10 @@ fn contestants(
 #[test]
 fn switch_measures_all_ways() {
     let options = switch::Options {
-        rounds: 2,
         switches: 400,
         sizes: vec![Size::mib(1)],
-        folder: None,
-        program: program(),
     };
-    let result = switch::run(&options).unwrap();
+    let result = switch::run(&setting(2), &options).unwrap();
     assert_eq!(contestants(&result, "size_mib", "0").len(), 6);
     assert_eq!(contestants(&result, "size_mib", "1").len(), 4);
     assert!(result.0.ratios.contains_key("system call / resident"));
@@ -49,11 +54,9 @@ fn switch_measures_all_ways() {
 #[test]
 fn attach_measures_all_sizes() {
     let options = attach::Options {
-        rounds: 2,
         sizes: vec![Size::mib(1), Size::mib(2)],
-        folder: None,
     };
-    let result = attach::run(&options).unwrap();
+    let result = attach::run(&setting(2), &options).unwrap();
     assert_eq!(result.0.rows.len(), 2 * 6);
     assert_eq!(contestants(&result, "size_mib", "2.0").len(), 6);
 }
@@ -61,34 +64,29 @@ fn attach_measures_all_sizes() {
 #[test]
 fn walk_measures_all_numbers_of_pages() {
     let options = walk::Options {
-        rounds: 2,
         loads: 50,
         pages: vec![1, 100],
-        program: program(),
     };
-    let result = walk::run(&options).unwrap();
+    let result = walk::run(&setting(2), &options).unwrap();
     assert_eq!(contestants(&result, "pages", "100").len(), 4);
     let none = walk::Options {
         pages: vec![0],
         ..options
     };
-    assert!(walk::run(&none).is_err());
+    assert!(walk::run(&setting(2), &none).is_err());
 }
 
 // shows: GUPS-1
 #[test]
 fn gups_updates_the_same_table_by_all_ways() {
     let options = gups::Options {
-        rounds: 1,
         turn: gups::Turn::Sets(50),
         windows: vec![1, 3],
         sets: vec![16],
         window: Size::mib(1),
         processes_max: 3,
-        folder: None,
-        program: program(),
     };
-    let result = gups::run(&options).unwrap();
+    let result = gups::run(&setting(1), &options).unwrap();
     let expected = [
         "direct",
         "resident",
@@ -102,21 +100,18 @@ fn gups_updates_the_same_table_by_all_ways() {
         sets: vec![5000],
         ..options
     };
-    assert!(gups::run(&too_many).is_err());
+    assert!(gups::run(&setting(1), &too_many).is_err());
 }
 
 // shows: TOOLS-1
 #[test]
 fn tools_agree() {
     let options = tools::Options {
-        rounds: 1,
         records: 2000,
         seed: 3,
-        samtools: true,
-        folder: None,
-        program: program(),
+        no_samtools: false,
     };
-    let result = tools::run(&options).unwrap();
+    let result = tools::run(&setting(1), &options).unwrap();
     let ways = contestants(&result, "step", "index");
     assert_eq!(
         ways[..4],
@@ -136,8 +131,8 @@ fn pluvio() -> Option<PathBuf> {
 
 #[test]
 fn redis_reads_what_was_written_in_all_stores() {
+    let pluvio = pluvio();
     let options = redis::Options {
-        rounds: 1,
         turn_ms: 50,
         keys: 500,
         callers: vec![2],
@@ -145,14 +140,13 @@ fn redis_reads_what_was_written_in_all_stores() {
         servers: 2,
         memory: Size::mib(64),
         rings: true,
-        pluvio: pluvio(),
-        folder: None,
-        program: program(),
+        pluvio: pluvio.clone(),
+        no_pluvio: pluvio.is_none(),
     };
-    let result = redis::run(&options).unwrap();
+    let result = redis::run(&setting(1), &options).unwrap();
     let stores = contestants(&result, "set_percent", "50");
     let mut expected = vec!["space"];
-    if options.pluvio.is_some() {
+    if pluvio.is_some() {
         expected.extend(["mapped", "rpc"]);
     }
     if is_installed("redis-server") {

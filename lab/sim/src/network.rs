@@ -85,6 +85,14 @@ pub(crate) struct SimNetwork {
     pub(crate) owner: Owner,
 }
 
+/// Why nobody listens for streams here.
+pub(crate) fn no_streams(address: &Address) -> NetworkError {
+    NetworkError {
+        address: address.clone(),
+        message: "byte streams are not simulated; test their protocol over env_os".into(),
+    }
+}
+
 impl Network for SimNetwork {
     fn call<'a>(
         &'a self,
@@ -118,11 +126,8 @@ impl Network for SimNetwork {
         _refusal: Bytes,
         _service: Arc<dyn StreamService>,
     ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
-        let error = NetworkError {
-            address: address.clone(),
-            message: "byte streams are not simulated; test their protocol over env_os".into(),
-        };
-        Box::pin(async move { Err(error) })
+        let refused = no_streams(address);
+        Box::pin(async move { Err(refused) })
     }
 }
 

@@ -4,53 +4,51 @@
 //! `docs/torture.md` tells what is done, recorded and checked. The parts:
 //! - `faults`: the schedule;
 //! - `nemesis`: does it, to processes, `links` and `disks`;
-//! - `native`, `redis` and `slots`: clients;
+//! - `clients`: who works on the cluster, by `native`, `redis` and `slots`;
 //! - `bank`: their transfers between accounts;
 //! - `several`: their transactions over registers and lists;
 //! - `journal`: their operations;
+//! - `last_reads`: everything is read when faults have ended;
 //! - `report`: the judgement;
 //! - `evidence`: where it is kept;
 //! - `lines`: histories as files;
-//! - `tables`: what they work on.
+//! - `tables`: what clients work on.
 
 use clap::Args;
+use clients::Clients;
 use disks::Disks;
 use draw::Draw;
 use evidence::Evidence;
 use faults::{Fault, Faults, Schedule};
 use indicatif::ProgressBar;
-use journal::{Journal, Material, Subject};
+use journal::{Journal, Material};
+use last_reads::LastReads;
 use links::Links;
-use native::Native;
 use nemesis::{Machine, Nemesis};
-use pluvio_client::{ClientError, Table};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::{Global, LogFormat};
 use pluvio_console::output::{bar, say, spinner};
-use pluvio_console::session::Session;
 use pluvio_console::tls::TlsArgs;
 use pluvio_env::{Clock, Env};
 use pluvio_local::{LocalCluster, LocalOptions, Program, SECOND_DIRECTORY, temporary};
 use pluvio_sim::check::{Check, Violation};
-use pluvio_units::{CoreId, Size};
-use redis::Redis;
+use pluvio_units::Size;
 use report::Report;
-use slots::Slots;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 mod bank;
+mod clients;
 mod disks;
 mod draw;
 mod evidence;
 mod faults;
 mod journal;
+mod last_reads;
 mod lines;
 mod links;
 mod native;
@@ -63,18 +61,8 @@ mod tables;
 
 /// Coordinators: one leads, the other takes over.
 const COORDINATORS: u32 = 2;
-/// Longest pause of a client between two steps. It bounds the length of the history: twelve clients
-/// do some 500 operations a second, which take about 300 MB an hour.
-const PACE_MS_MAX: u64 = 60;
-/// How long operations may take: half of the clients are patient, half give up early, so that many
-/// outcomes are unknown.
-const PATIENCE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(1)];
 /// How long the cluster may take to be healthy: far more than it needs on a machine that is busy.
 const HEALTHY_LIMIT: Duration = Duration::from_secs(180);
-/// How long one of the last reads may take.
-const LAST_PATIENCE: Duration = Duration::from_secs(30);
-/// Readers at the end.
-const LAST_READERS: usize = 16;
 /// How often the bar moves.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -357,18 +345,10 @@ async fn phases(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let cluster = &nemesis.cluster;
-    let last = cluster.session(LAST_PATIENCE);
-    let ports = Ports {
-        redis: cluster.servers().filter_map(|s| s.redis.clone()).collect(),
-        cluster: { cluster.servers() }
-            .filter_map(|s| s.redis_cluster.clone())
-            .collect(),
-    };
-    let sessions = (0..run.torture.clients).map(|number| cluster.session(patience(number)));
-    let sessions: Vec<Session> = sessions.collect();
+    let last = cluster.session(last_reads::PATIENCE);
     let durabilities = tables::durabilities(run.torture.replicas, &run.torture.faults);
     let tables = tables::make(&last.client, durabilities).await?;
-    let clients = Clients::start(run.seed, journal, &sessions, &ports).await?;
+    let clients = Clients::start(run.torture.clients, run.seed, journal, cluster).await?;
     let length = Duration::from_secs_f64(run.torture.minutes * 60.0);
     let progress = bar(length.as_secs(), "torture (s)", false);
     let showing = show(journal, &*env.clock, &progress);
@@ -390,18 +370,19 @@ async fn phases(
     report.healed_s = healthy(nemesis, report, "faults have ended").await?;
     progress.set_message("clients end");
     clients.ended().await?;
-    let readers = Readers {
+    let readers = LastReads {
         env,
         journal,
-        session: &last,
+        client: &last.client,
         tables: &tables,
         seed: run.seed,
-        progress: &progress,
     };
+    progress.set_message("reading every key");
     readers.read_everything(report, 0).await?;
     progress.set_message("cold start");
     nemesis.cold_start().await?;
     report.cold_start_s = healthy(nemesis, report, "a cold start").await?;
+    progress.set_message("reading every key");
     readers.read_everything(report, 1).await?;
     progress.finish_and_clear();
     Ok(())
@@ -470,196 +451,6 @@ fn panics(logs: &Path) -> Vec<Violation> {
         }
     }
     found
-}
-
-/// How long the operations of a client may take.
-fn patience(client: u16) -> Duration {
-    PATIENCE[usize::from(client / 2) % PATIENCE.len()]
-}
-
-/// Where the Redis ports of all servers are.
-struct Ports {
-    redis: Vec<String>,
-    /// Those for cluster clients.
-    cluster: Vec<String>,
-}
-
-/// Whether a client of the Redis ports is a cluster client: of both the patient ones and the
-/// others.
-fn is_of_cluster(client: u16) -> bool {
-    client / 4 % 2 == 1
-}
-
-/// The clients at work.
-struct Clients(Vec<oneshot::Receiver<()>>);
-
-impl Clients {
-    async fn start(
-        seed: u64,
-        journal: &Journal,
-        sessions: &[Session],
-        ports: &Ports,
-    ) -> Result<Self, Failure> {
-        let mut ends = Vec::new();
-        for (number, session) in (0..).zip(sessions) {
-            let (journal, clock) = (journal.clone(), session.env.clock.clone());
-            let draw = Draw::new(seed, "client", u64::from(number));
-            let mut pauses = Draw::new(seed, "pauses", u64::from(number));
-            let (done, end) = oneshot::channel();
-            ends.push(end);
-            let mut worker = match number % 2 {
-                0 => Worker::Native(Native {
-                    journal: journal.clone(),
-                    client: session.client.clone(),
-                    tables: tables::open(&session.client).await?,
-                    number,
-                    draw,
-                    versions: BTreeMap::new(),
-                }),
-                _ => Worker::Redis(Redis {
-                    journal: journal.clone(),
-                    clock: clock.clone(),
-                    servers: ports.redis.clone(),
-                    // The server itself gives up after 10 s, and says so.
-                    patience: patience(number) + Duration::from_secs(1),
-                    number,
-                    draw,
-                    connection: None,
-                    slots: is_of_cluster(number).then(|| Slots::new(ports.cluster.clone())),
-                }),
-            };
-            session.env.tasks.spawn(CoreId(0), "torture", async move {
-                while !journal.is_stopped() {
-                    match &mut worker {
-                        Worker::Native(native) => native.step().await,
-                        Worker::Redis(redis) => redis.step().await,
-                    }
-                    clock.sleep(pauses.millis(0, PACE_MS_MAX)).await;
-                }
-                // Nobody waits any more when the run has failed.
-                let _unheard = done.send(());
-            });
-        }
-        Ok(Self(ends))
-    }
-
-    /// Waits until all have ended the operations they were at.
-    async fn ended(self) -> Result<(), Failure> {
-        for end in self.0 {
-            let stopped = |_| Failure::new("a client was stopped");
-            end.await.map_err(stopped)?;
-        }
-        Ok(())
-    }
-}
-
-enum Worker {
-    Native(Native),
-    Redis(Redis),
-}
-
-/// Those who read everything at the end.
-struct Readers<'a> {
-    env: &'a Env,
-    journal: &'a Journal,
-    session: &'a Session,
-    tables: &'a [Table],
-    seed: u64,
-    progress: &'a ProgressBar,
-}
-
-impl Readers<'_> {
-    /// Reads every key once. A key that cannot be read is a violation: the cluster said that it is
-    /// healthy.
-    async fn read_everything(&self, report: &mut Report, round: u16) -> Result<(), Failure> {
-        self.progress.set_message("reading every key");
-        let keys: Arc<[Subject]> = {
-            let pages = self.journal.pages();
-            let keys = pages.material.history.keys();
-            keys.map(|(id, key)| Subject {
-                id,
-                kind: key.kind,
-                is_length: key.name.starts_with(journal::LENGTH),
-                key: key.name.clone().into_bytes(),
-                table: tables::of_key(&key.name),
-            })
-            .collect()
-        };
-        let next = Arc::new(AtomicUsize::new(0));
-        let mut ends = Vec::new();
-        for reader in 0..LAST_READERS {
-            let number = u16::MAX - round * 100 - u16::try_from(reader).unwrap_or(0);
-            let mut native = Native {
-                journal: self.journal.clone(),
-                client: self.session.client.clone(),
-                tables: self.tables.to_vec(),
-                number,
-                draw: Draw::new(self.seed, "last", u64::from(number)),
-                versions: BTreeMap::new(),
-            };
-            let (keys, next) = (Arc::clone(&keys), Arc::clone(&next));
-            let (done, end) = oneshot::channel();
-            self.env.tasks.spawn(CoreId(0), "last reads", async move {
-                let mut failed = Vec::new();
-                // Relaxed: a ticket counter.
-                while let Some(subject) = keys.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(error) = native.read(subject).await {
-                        failed.push(unreadable(subject, &error));
-                        break;
-                    }
-                }
-                let _unheard = done.send(failed);
-            });
-            ends.push(end);
-        }
-        for end in ends {
-            let stopped = |_| Failure::new("a reader was stopped");
-            report.violations.extend(end.await.map_err(stopped)?);
-        }
-        let number = u16::MAX - round * 100;
-        let begun = self.journal.begin_deed(number, None);
-        match bank::by_library(&self.session.client, &self.tables[0], None).await {
-            Ok(did) => self.journal.end_deed("last transaction", begun, did),
-            Err(error) => report.violations.push(Violation {
-                check: Check::Progress,
-                message: format!("the accounts cannot be read from a healthy cluster: {error}"),
-                evidence: Vec::new(),
-            }),
-        }
-        report.violations.extend(self.read_groups(number).await);
-        Ok(())
-    }
-}
-
-impl Readers<'_> {
-    /// Reads all keys of transactions, a group at one moment.
-    async fn read_groups(&self, number: u16) -> Option<Violation> {
-        let groups = self.journal.pages().groups.clone();
-        for keys in groups {
-            let names = keys.iter().map(|key| String::from_utf8_lossy(&key.key));
-            let names = names.collect::<Vec<_>>().join(", ");
-            let place = (&self.session.client, self.tables);
-            let read = several::read_all(self.journal, place, number, keys);
-            if let Err(error) = read.await {
-                let message = format!("{names} cannot be read from a healthy cluster: {error}");
-                return Some(Violation {
-                    check: Check::Progress,
-                    message,
-                    evidence: Vec::new(),
-                });
-            }
-        }
-        None
-    }
-}
-
-fn unreadable(subject: &Subject, error: &ClientError) -> Violation {
-    let key = String::from_utf8_lossy(&subject.key);
-    Violation {
-        check: Check::Progress,
-        message: format!("key {key} cannot be read from a healthy cluster: {error}"),
-        evidence: Vec::new(),
-    }
 }
 
 #[cfg(test)]

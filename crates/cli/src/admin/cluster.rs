@@ -279,23 +279,14 @@ mod tests {
 
     fn big() -> ClusterStatus {
         let info = |id| ServerInfo {
-            id: ServerId(id),
-            address: "a".repeat(40),
-            redis: None,
-            redis_cluster: None,
-            admin: None,
             rack: Some("r".repeat(40)),
             pid: 7,
-            cores: 1,
-            volatile: false,
-            draining: false,
-            versions: pluvio_wire::Versions::OWN,
-            disk_mb_per_s: 0,
             state: if id == 900 {
                 ServerState::Crashed
             } else {
                 ServerState::Up
             },
+            ..ServerInfo::plain(ServerId(id), "a".repeat(40))
         };
         let step = 1_u64 << 52;
         let tablet = |n: u64| TabletInfo {

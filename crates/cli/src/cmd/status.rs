@@ -449,19 +449,9 @@ mod tests {
 
     fn cluster() -> ClusterStatus {
         let info = |id, state| ServerInfo {
-            id: ServerId(id),
-            address: format!("127.0.0.1:{id}"),
-            redis: None,
-            redis_cluster: None,
-            admin: None,
-            rack: None,
             pid: 7,
-            cores: 1,
-            volatile: false,
-            draining: false,
-            disk_mb_per_s: 0,
-            versions: pluvio_wire::Versions::OWN,
             state,
+            ..ServerInfo::plain(ServerId(id), format!("127.0.0.1:{id}"))
         };
         ClusterStatus {
             cluster: ClusterId(255),

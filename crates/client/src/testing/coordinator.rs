@@ -155,23 +155,13 @@ impl State {
 
     fn list(&self) -> ServerList {
         let servers = self.servers.iter().map(|(id, (address, up))| ServerInfo {
-            id: *id,
-            address: address.to_string(),
-            redis: None,
-            redis_cluster: None,
-            admin: None,
-            rack: None,
-            pid: 0,
-            cores: 1,
             volatile: true,
-            draining: false,
-            disk_mb_per_s: 0,
-            versions: pluvio_wire::Versions::OWN,
             state: if *up {
                 ServerState::Up
             } else {
                 ServerState::Crashed
             },
+            ..ServerInfo::plain(*id, address.to_string())
         });
         ServerList {
             version: ServerListVersion(1),

@@ -311,19 +311,11 @@ mod tests {
             attempt,
             logs: 0,
             info: ServerInfo {
-                id: ServerId(99),
-                address: format!("host:{attempt}"),
-                redis: None,
-                redis_cluster: None,
-                admin: None,
-                rack: None,
                 pid: 1,
                 cores: 2,
-                volatile: false,
-                draining: false,
                 disk_mb_per_s: 100,
-                versions: pluvio_wire::Versions::OWN,
                 state: ServerState::Crashed,
+                ..ServerInfo::plain(ServerId(99), format!("host:{attempt}"))
             },
         }
     }

@@ -6,31 +6,100 @@
 //!   may stay in the log of a more durable class.
 
 use super::{FORMAT_CLASSES, ServerRecord, State};
-use crate::work::WeakLogs;
 use pluvio_units::{CLASS_LOGS, LogId};
 use pluvio_wire::{CLASSES_SINCE, ClusterSettings, DurabilityWish, FatalKind, Refusal, TableClass};
+use std::collections::BTreeSet;
 
-/// What decides how durable something is.
-type Strength = (u32, bool);
-
-fn of_class(class: &TableClass) -> Strength {
-    (class.replicas, class.synced)
+/// How durable something is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Strength {
+    replicas: u32,
+    synced: bool,
 }
 
-fn of_cluster(settings: &ClusterSettings) -> Strength {
-    (settings.replicas, settings.synced)
+impl From<&TableClass> for Strength {
+    fn from(class: &TableClass) -> Self {
+        let (replicas, synced) = (class.replicas, class.synced);
+        Self { replicas, synced }
+    }
 }
 
-fn is_at_least(one: Strength, other: Strength) -> bool {
-    one.0 >= other.0 && one.1 >= other.1
+impl From<&ClusterSettings> for Strength {
+    fn from(settings: &ClusterSettings) -> Self {
+        let (replicas, synced) = (settings.replicas, settings.synced);
+        Self { replicas, synced }
+    }
 }
 
-fn can_be_compared(one: Strength, other: Strength) -> bool {
-    is_at_least(one, other) || is_at_least(other, one)
+impl Strength {
+    fn is_at_least(self, other: Self) -> bool {
+        self.replicas >= other.replicas && self.synced >= other.synced
+    }
+
+    fn can_be_compared(self, other: Self) -> bool {
+        self.is_at_least(other) || other.is_at_least(self)
+    }
 }
 
 fn refused<T>(message: String) -> Result<T, Refusal> {
     Err(Refusal::fatal(FatalKind::Other, message))
+}
+
+/// What a wish asks for in a cluster of these settings.
+///
+/// # Errors
+/// No table of this cluster can have it.
+fn wanted(wish: &DurabilityWish, settings: &ClusterSettings) -> Result<Strength, Refusal> {
+    if settings.replicas == 0 {
+        return refused(
+            "this cluster keeps no replicas (replicas=0), so no table can have any: begin another cluster"
+                .to_owned(),
+        );
+    }
+    let replicas = wish.replicas.unwrap_or(settings.replicas);
+    if replicas == 0 {
+        return refused(
+            "replicas 0: a table without replicas is not possible in a cluster with replicas; give 1 or more"
+                .to_owned(),
+        );
+    }
+    if replicas > ClusterSettings::REPLICAS_MAX {
+        let most = ClusterSettings::REPLICAS_MAX;
+        return refused(format!("replicas {replicas}: {most} are the most"));
+    }
+    let synced = wish.synced.unwrap_or(settings.synced);
+    Ok(Strength { replicas, synced })
+}
+
+/// Refuses a new class beside `other`, which is in use as `use_of_other` says, if they cannot be
+/// compared (COORD-22).
+fn check_can_be_compared(
+    class: &TableClass,
+    other: Strength,
+    use_of_other: impl FnOnce() -> String,
+) -> Result<(), Refusal> {
+    if Strength::from(class).can_be_compared(other) {
+        return Ok(());
+    }
+    refused(format!(
+        "durability {class}: {}; a table's durability must be more than that, or less, in both: a transaction over both is written to the more durable log",
+        use_of_other()
+    ))
+}
+
+/// Logs of durability classes that are less durable than the cluster's settings say. No entry of
+/// another table lies there (CLASS-1).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WeakLogs {
+    pub(crate) logs: BTreeSet<LogId>,
+    /// The rest is wanted without them (COORD-21).
+    pub(crate) left_out: bool,
+}
+
+impl WeakLogs {
+    pub(crate) fn leaves_out(&self, log: LogId) -> bool {
+        self.left_out && self.logs.contains(&log)
+    }
 }
 
 impl ServerRecord {
@@ -86,47 +155,23 @@ impl State {
                     .to_owned(),
             );
         };
-        if settings.replicas == 0 {
-            return refused(
-                "this cluster keeps no replicas (replicas=0), so no table can have any: begin another cluster"
-                    .to_owned(),
-            );
-        }
-        let replicas = wish.replicas.unwrap_or(settings.replicas);
-        if replicas == 0 {
-            return refused(
-                "replicas 0: a table without replicas is not possible in a cluster with replicas; give 1 or more"
-                    .to_owned(),
-            );
-        }
-        if replicas > ClusterSettings::REPLICAS_MAX {
-            let most = ClusterSettings::REPLICAS_MAX;
-            return refused(format!("replicas {replicas}: {most} are the most"));
-        }
-        let synced = wish.synced.unwrap_or(settings.synced);
-        let wanted = (replicas, synced);
+        let wanted = wanted(wish, &settings)?;
         let known = self.globals.classes.iter();
-        if let Some(class) = known.clone().find(|class| of_class(class) == wanted) {
+        if let Some(class) = known.clone().find(|class| Strength::from(*class) == wanted) {
             return Ok(Some(*class));
         }
+        let own = Strength::from(&settings);
         let mut class = TableClass {
             number: 0,
-            replicas,
-            synced,
-            weaker: !is_at_least(wanted, of_cluster(&settings)),
+            replicas: wanted.replicas,
+            synced: wanted.synced,
+            weaker: !wanted.is_at_least(own),
         };
-        if !can_be_compared(wanted, of_cluster(&settings)) {
-            return refused(format!(
-                "durability {class}: the cluster has {settings}; a table's durability must be more than that, or less, in both: a transaction over both is written to the more durable log"
-            ));
-        }
+        check_can_be_compared(&class, own, || format!("the cluster has {settings}"))?;
         for other in known {
-            if let Some(table) = self.table_of_class(other.number)
-                && !can_be_compared(wanted, of_class(other))
-            {
-                return refused(format!(
-                    "durability {class}: table {table} has {other}; a table's durability must be more than that, or less, in both: a transaction over both is written to the more durable log"
-                ));
+            if let Some(table) = self.table_of_class(other.number) {
+                let has = || format!("table {table} has {other}");
+                check_can_be_compared(&class, other.into(), has)?;
             }
         }
         let Some(number) = self.free_class(&class) else {
@@ -153,15 +198,15 @@ impl State {
         if let Some(number) = (1..=CLASS_LOGS).find(is_new) {
             return Some(number);
         }
-        let wanted = of_class(class);
+        let wanted = Strength::from(class);
         let is_free = |former: &&TableClass| {
             let mut others = classes.iter().filter(|o| o.number != former.number);
             self.table_of_class(former.number).is_none()
                 && former.weaker == class.weaker
                 && others.all(|other| {
-                    let other = of_class(other);
-                    is_at_least(of_class(former), other) == is_at_least(wanted, other)
-                        && can_be_compared(wanted, other)
+                    let (former, other) = (Strength::from(*former), Strength::from(other));
+                    former.is_at_least(other) == wanted.is_at_least(other)
+                        && wanted.can_be_compared(other)
                 })
         };
         let former = classes.iter().find(is_free)?;
@@ -173,13 +218,13 @@ impl State {
     /// # Errors
     /// One that is in use would compare otherwise.
     pub(super) fn keep_classes(&mut self, changed: &ClusterSettings) -> Result<(), Refusal> {
-        let new = of_cluster(changed);
+        let new = Strength::from(changed);
         let mut classes = self.globals.classes.clone();
         for class in &mut classes {
-            let own = of_class(class);
+            let own = Strength::from(&*class);
             let stays = match class.weaker {
-                true => is_at_least(new, own) && new != own,
-                false => is_at_least(own, new),
+                true => new.is_at_least(own) && new != own,
+                false => own.is_at_least(new),
             };
             if stays {
                 continue;
@@ -194,8 +239,8 @@ impl State {
                 ));
             }
             (class.replicas, class.synced) = match class.weaker {
-                true => (own.0.min(new.0), own.1 && new.1),
-                false => (own.0.max(new.0), own.1 || new.1),
+                true => (own.replicas.min(new.replicas), own.synced && new.synced),
+                false => (own.replicas.max(new.replicas), own.synced || new.synced),
             };
         }
         self.globals.classes = classes;

@@ -12,6 +12,7 @@ mod classes;
 mod records;
 mod settings;
 
+pub(crate) use classes::WeakLogs;
 pub(crate) use records::{
     Ends, Epochs, GivenUp, Globals, MoveRecord, MoveStage, Places, ServerRecord, TABLETS_MAX,
     TableRecord, TabletRecord, Width,

@@ -18,8 +18,8 @@ pub(crate) const TABLETS_MAX: usize = 1024;
 pub(crate) struct Globals {
     pub(crate) format: u16,
     pub(crate) cluster: ClusterId,
-    /// Of all that is stored (COORD-12). Stays 0 in metadata of a program that did not count: one
-    /// such program may lead again, and would set it back.
+    /// The version of all that is stored (COORD-12). Stays 0 in metadata of a program that did not
+    /// count: one such program may lead again, and would set it back.
     #[serde(default)]
     pub(crate) version: MetadataVersion,
     pub(crate) list_version: ServerListVersion,
@@ -48,7 +48,7 @@ pub(crate) struct Globals {
     /// The durability classes that there are or were, by ascending number (COORD-22).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) classes: Vec<TableClass>,
-    /// Those of tables that were emptied, by name: the next table of that name has it.
+    /// Classes of tables that were emptied, by name: the next table of that name has it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) kept_classes: BTreeMap<String, TableClass>,
 }
@@ -155,9 +155,9 @@ pub(crate) type Places = BTreeMap<LogId, (SegmentId, u32)>;
 pub(crate) struct Ends {
     /// The last segment, and how many bytes of that belong to the log.
     pub(crate) last: Places,
-    /// Of a log whose last segment was found empty: the head before it, which was found closed,
-    /// and how long that is. Its server may have died while it closed it. An open replica of that
-    /// length is as good as a closed one then.
+    /// Logs whose last segment was found empty: the head before it, which was found closed, and how
+    /// long that head is. The server may have died while it closed that head. Then an open replica
+    /// of that length is as good as a closed one.
     pub(crate) before: Places,
 }
 

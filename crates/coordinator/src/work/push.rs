@@ -32,12 +32,13 @@ struct Recent(Mutex<Lists>);
 
 #[derive(Default)]
 struct Lists {
-    /// States of which each has another list, by ascending version of these.
+    /// States with different server lists, by ascending version of their lists.
     states: VecDeque<Arc<State>>,
-    /// That of the last one.
+    /// The list of the last state.
     newest: Arc<ServerList>,
     digest: u32,
-    /// The differences of that one, by the version that they begin at. Many servers have the same.
+    /// The differences of the newest list from earlier ones, by the version that they begin at.
+    /// Many servers get the same.
     changes: BTreeMap<ServerListVersion, Arc<ChangeServerList>>,
 }
 

@@ -89,7 +89,7 @@ impl Master {
             });
             match dropped {
                 // Its slot is settled when it is durable; nobody is told.
-                Ok(Expired::Dropped(applied)) => drop(self.told(table, applied)),
+                Ok(Expired::Dropped(applied)) => drop(self.outcome_of(table, applied)),
                 Ok(Expired::Nothing) => return Dropped::All,
                 Err(_) => return Dropped::NoRoom,
             }

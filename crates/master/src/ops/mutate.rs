@@ -246,7 +246,7 @@ impl Master {
     fn applied(&self, admitted: &Admitted<'_>, applied: Awaited<Applied>) -> Awaited<Outcome> {
         let outcome = applied.pending().outcome();
         admitted.noting.note(admitted.key, outcome);
-        self.told(admitted.table, applied)
+        self.outcome_of(admitted.table, applied)
     }
 
     /// Looks whether an operation was executed before; `None` when it has no identity.

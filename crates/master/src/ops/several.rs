@@ -104,7 +104,7 @@ impl Master {
             })?;
             match released {
                 // Its slot is settled when it is durable.
-                Ok(applied) => last = Some(self.told(table, applied).map(|_| ())),
+                Ok(applied) => last = Some(self.outcome_of(table, applied).map(|_| ())),
                 // That waits for all of them.
                 Err(waits) => {
                     return Ok(match last {

@@ -4,13 +4,15 @@
 
 /// The name says what must be installed.
 mod needs_libfabric {
-    use crate::rig::{Lcg, PATIENCE, Rig, Serve, echo, frame, header, hello, read_exact_hello};
+    use crate::rig::victims::kill_callers;
+    use crate::rig::{
+        PATIENCE, Rig, Serve, echo, frame, header, hello, read_exact_hello, wait_until,
+    };
     use core::time::Duration;
     use pluvio_env::{Address, CallError, Frame, Handled, Listening, Network, Transport};
     use pluvio_fabric::{Endpoint, MESSAGE_BYTES_MAX, Peer, Taken};
     use std::io::{Read, Write};
     use std::net::{IpAddr, Ipv4Addr, TcpStream};
-    use std::process::{Command, Stdio};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -25,18 +27,6 @@ mod needs_libfabric {
     fn meeting(listening: &Listening) -> String {
         let place = listening.address.place_of(Transport::Fabric).unwrap();
         place.split_once(':').unwrap().1.to_owned()
-    }
-
-    fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-        let steps = PATIENCE.as_millis() / 5;
-        for _ in 0..steps {
-            if holds() {
-                return;
-            }
-            // A plain thread: it runs on no event loop.
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
-        panic!("{what} did not come");
     }
 
     #[test]
@@ -61,58 +51,13 @@ mod needs_libfabric {
         }
     }
 
-    /// Set in a child that is to be killed: the address to call.
-    const VICTIM: &str = "PLUVIO_TEST_FABRIC_VICTIM";
-
-    /// Is a child of the test below; alone it does nothing.
-    #[test]
-    fn victim() {
-        let Ok(address) = std::env::var(VICTIM) else {
-            return;
-        };
-        let rig = Rig::new(1);
-        let to = Address::from(&*address);
-        rig.run(|network| async move {
-            let one = |size: usize| {
-                let (network, to) = (Arc::clone(&network), to.clone());
-                async move {
-                    loop {
-                        let request = frame(1, vec![1; size]);
-                        network.call(&to, request, PATIENCE).await.unwrap();
-                    }
-                }
-            };
-            futures_util::future::join3(one(100), one(5_000), one(1 << 20)).await;
-        });
-    }
-
     /// Only over TCP: a process that is killed inside libfabric's shared memory may leave a lock
     /// there taken, for which its peer waits for ever.
     #[test]
     fn a_process_that_is_killed_ends_its_connections_at_once() {
         let rig = Rig::new(1);
         let listening = rig.listen_at(&place("tcp"), echo());
-        let mut random = Lcg(11);
-        for _ in 0..6 {
-            let totals = || rig.network.counters().totals();
-            let before = totals();
-            let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "fabric::needs_libfabric::victim", "--nocapture"])
-                .env(VICTIM, &*listening.address.0)
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap();
-            let least = before.requests_received + 1 + random.below(1_000) as u64;
-            wait_until("a busy child", || totals().requests_received >= least);
-            child.kill().unwrap();
-            child.wait().unwrap();
-            wait_until("the end of its connection", || {
-                totals().connections_ended == before.connections_ended + 1
-            });
-            assert_eq!(totals().frames_rejected, 0);
-        }
-        let answered = rig.call(&listening.address, frame(1, "others are served"));
-        assert!(answered.is_ok(), "{answered:?}");
+        kill_callers(&rig, &listening.address, 1_000);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Replies that leave once something is durable, over real loopback connections.
 
-use crate::rig::{Rig, frame};
+use crate::rig::{Rig, collector, frame};
 use core::task::Waker;
-use pluvio_env::{CallError, Frame, Handled, HeldReply, Network, Peer, Replies, Service};
+use pluvio_env::{CallError, Frame, Handled, HeldReply, Network, Peer, Service};
 use pluvio_units::{LogId, LogPosition, SegmentId, Waits};
 use std::sync::{Arc, Mutex, MutexGuard};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 /// A service whose replies rest on the position of their opcode.
 #[derive(Default)]
@@ -93,14 +93,6 @@ impl core::ops::Deref for Held {
     }
 }
 
-struct Collector(mpsc::UnboundedSender<(u64, Result<Frame, CallError>)>);
-
-impl Replies for Collector {
-    fn replied(&self, number: u64, outcome: Result<Frame, CallError>) {
-        self.0.send((number, outcome)).unwrap();
-    }
-}
-
 // shows: HOLD-1
 #[test]
 fn held_replies_leave_when_they_are_durable_and_not_before() {
@@ -108,8 +100,7 @@ fn held_replies_leave_when_they_are_durable_and_not_before() {
     let service = Arc::<Holding>::default();
     let listening = rig.listen(Held(Arc::clone(&service)));
     rig.run(|network| async move {
-        let (give, mut outcomes) = mpsc::unbounded_channel();
-        let replies: Arc<dyn Replies> = Arc::new(Collector(give));
+        let (replies, mut outcomes) = collector();
         let to = listening.address.clone();
         for n in 1..=10 {
             network.post(&to, frame(n, "x"), n.into(), &replies);

@@ -5,6 +5,7 @@
 mod calls;
 mod conformance;
 mod datagrams;
+mod every_transport;
 mod fabric;
 mod holds;
 mod intruders;

@@ -1,25 +1,9 @@
 //! Requests whose outcomes go to an object, over real loopback connections.
 
-use crate::rig::{Rig, Serve, echo, frame};
-use pluvio_env::{Address, CallError, Frame, Handled, Network, Replies};
+use crate::rig::{Rig, Serve, collector, echo, frame};
+use pluvio_env::{Address, CallError, Frame, Handled, Network};
 use std::sync::{Arc, Mutex};
-use tokio::sync::{Notify, mpsc};
-
-/// Gives outcomes on as they come.
-struct Collector(mpsc::UnboundedSender<(u64, Result<Frame, CallError>)>);
-
-impl Replies for Collector {
-    fn replied(&self, number: u64, outcome: Result<Frame, CallError>) {
-        self.0.send((number, outcome)).unwrap();
-    }
-}
-
-type Outcomes = mpsc::UnboundedReceiver<(u64, Result<Frame, CallError>)>;
-
-fn collector() -> (Arc<dyn Replies>, Outcomes) {
-    let (give, take) = mpsc::unbounded_channel();
-    (Arc::new(Collector(give)), take)
-}
+use tokio::sync::Notify;
 
 // shows: NET-4
 #[test]

@@ -1,13 +1,13 @@
 //! Rings whose other end breaks the rules, dies, or is somebody else.
 
 use crate::rig::raw_ring::{Peer, RawRing, lying_server};
-use crate::rig::{Lcg, PATIENCE, Rig, Serve, echo, frame, header, hello};
+use crate::rig::victims::kill_callers;
+use crate::rig::{Lcg, PATIENCE, Rig, Serve, echo, frame, header, hello, wait_until};
 use pluvio_env::{Address, CallError, Handled, Network};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -32,18 +32,6 @@ impl Place {
     fn path(&self) -> String {
         format!("{}/ring", self.directory.path().display())
     }
-}
-
-/// Waits until `done`; the events that lead there happen on other threads.
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let (_never, wait) = mpsc::channel::<()>();
-    for _ in 0..PATIENCE.as_millis() / 5 {
-        if done() {
-            return;
-        }
-        let _timed_out = wait.recv_timeout(Duration::from_millis(5));
-    }
-    panic!("{what} did not happen");
 }
 
 fn request(id: u64, payload: &[u8]) -> Vec<u8> {
@@ -336,57 +324,12 @@ fn a_server_that_shares_something_else_is_no_peer() {
     server.join().unwrap();
 }
 
-/// Set in a child that is to be killed: the address to call.
-const VICTIM: &str = "PLUVIO_TEST_RING_VICTIM";
-
-/// Is a child of the test below; alone it does nothing.
-#[test]
-fn victim() {
-    let Ok(address) = std::env::var(VICTIM) else {
-        return;
-    };
-    let rig = Rig::new(1);
-    let to = Address::from(&*address);
-    rig.run(|network| async move {
-        let one = |size: usize| {
-            let (network, to) = (Arc::clone(&network), to.clone());
-            async move {
-                loop {
-                    let request = frame(1, vec![1; size]);
-                    network.call(&to, request, PATIENCE).await.unwrap();
-                }
-            }
-        };
-        futures_util::future::join3(one(100), one(5_000), one(1 << 20)).await;
-    });
-}
-
 // shows: DUPLEX-2
 #[test]
 fn a_process_that_is_killed_ends_its_connections_at_once() {
     let (rig, place) = (Rig::new(1), Place::new());
     let _listening = rig.listen_at(&place.address.0, echo());
-    let mut random = Lcg(11);
-    for round in 0..6 {
-        let totals = || rig.network.counters().totals();
-        let before = totals();
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "rings::victim", "--nocapture"])
-            .env(VICTIM, &*place.address.0)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let least = before.requests_received + 1 + random.below(3_000) as u64;
-        wait_until("a busy child", || totals().requests_received >= least);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        wait_until("the end of its connection", || {
-            totals().connections_ended == before.connections_ended + 1
-        });
-        assert_eq!(totals().frames_rejected, 0, "round {round}");
-    }
-    rig.call(&place.address, frame(1, "others are served"))
-        .unwrap();
+    kill_callers(&rig, &place.address, 3_000);
 }
 
 // shows: RING-2

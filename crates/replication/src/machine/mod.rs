@@ -37,8 +37,8 @@ const SLOW_MAX: u32 = 3;
 const LATE_LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// Most repairs that one such look covers.
 const LATE_REPAIRS_MAX: usize = 64;
-/// Between two heads that are left for places that were given up (REP-19). A backup that fails each
-/// replica costs a segment each time.
+/// Pause between two new heads that are asked for (REP-19). Each costs a segment, as long as a
+/// backup gives up every replica.
 const ROLL_PAUSE: Duration = Duration::from_secs(10);
 
 /// Something to be done.
@@ -95,7 +95,8 @@ pub(crate) struct Machine {
     sides: BTreeSet<SegmentId>,
     /// Segments that are durably closed but not complete.
     repairs: BTreeSet<SegmentId>,
-    /// Of all these, those for which there was no backup. Tried again when something changed.
+    /// Heads, side segments and repairs for which there was no backup. Tried again when something
+    /// changed.
     unplaced: BTreeSet<SegmentId>,
     /// Segments whose bytes the log may have, to be told in the next step.
     releasable: BTreeSet<SegmentId>,
@@ -104,7 +105,7 @@ pub(crate) struct Machine {
     newest: SegmentId,
     durable: LogPosition,
     background: usize,
-    /// Of the newest write.
+    /// The number of the newest write.
     last_number: u64,
     /// When to look for late replicas.
     next_late_look: Moment,
@@ -480,8 +481,7 @@ impl Machine {
         self.step_roll(now, actions);
     }
 
-    /// Asks for a new head where a backup that gave up a replica of this one could have one of the
-    /// new one (REP-19).
+    /// Asks for a new head if that can have replicas on more backups (REP-19).
     fn step_roll(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let [id] = self.heads.make_contiguous() else {
             return;
@@ -491,7 +491,7 @@ impl Machine {
         };
         let can_be_closed =
             self.digest == Some(*id) && !head.closed && head.durable(&self.view).is_some();
-        if can_be_closed && self.next_roll <= now && head.has_given_up_wanted(&self.view) {
+        if can_be_closed && self.next_roll <= now && head.next_can_have_more(&self.view) {
             pluvio_units::mark("head-left-for-places");
             self.next_roll = now + ROLL_PAUSE;
             actions.push(Action::Roll(*id));

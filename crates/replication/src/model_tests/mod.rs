@@ -23,7 +23,7 @@ use core::time::Duration;
 use pluvio_env::{Moment, Rng};
 use pluvio_format::SegmentKind;
 use pluvio_units::{LogPosition, ReplicationEpoch, SegmentId, ServerId, ServerListVersion};
-use pluvio_wire::{ClusterSettings, ServerInfo, ServerList, ServerState};
+use pluvio_wire::{ClusterSettings, ServerInfo, ServerList};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -144,19 +144,8 @@ impl World {
         self.version += 1;
         let up = std::iter::once(ME).chain(self.backups.keys().copied());
         let servers = up.map(|id| ServerInfo {
-            id,
-            address: String::new(),
-            redis: None,
-            redis_cluster: None,
-            admin: None,
-            rack: None,
-            pid: 0,
-            cores: 1,
-            volatile: false,
-            draining: false,
             disk_mb_per_s: 100,
-            versions: pluvio_wire::Versions::OWN,
-            state: ServerState::Up,
+            ..ServerInfo::plain(id, String::new())
         });
         let list = ServerList {
             version: ServerListVersion(self.version),

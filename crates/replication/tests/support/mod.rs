@@ -15,7 +15,7 @@ use pluvio_units::{
 };
 use pluvio_wire::{
     Answer, ClusterSettings, Coordinators, FreeReplica, GetRecoveryData, Header, IsReplicaNeeded,
-    Opcode, Refusal, ReplicaInfo, Request, ServerInfo, ServerList, ServerState, SetPartitions,
+    Opcode, Refusal, ReplicaInfo, Request, ServerInfo, ServerList, SetPartitions,
     SetReplicationEpoch, StartRecovery, TabletSpec, WriteReplica, decode, handled,
 };
 use std::collections::BTreeMap;
@@ -224,19 +224,9 @@ fn listen(sim: &Sim, id: ProcessId, env: &Env, at: &str, service: Arc<dyn Servic
 
 fn info(id: ServerId) -> ServerInfo {
     ServerInfo {
-        id,
-        address: format!("server-{id}"),
-        redis: None,
-        redis_cluster: None,
-        admin: None,
-        rack: None,
-        pid: 0,
         cores: 2,
-        volatile: false,
-        draining: false,
         disk_mb_per_s: 100,
-        versions: pluvio_wire::Versions::OWN,
-        state: ServerState::Up,
+        ..ServerInfo::plain(id, format!("server-{id}"))
     }
 }
 

@@ -6,7 +6,7 @@ use pluvio_sim::{NetworkFaults, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{ClusterId, ServerId, ServerListVersion};
 use pluvio_wire::{
     Coordinators, GetServerList, GetServerListReply, HintServerCrashed, Opcode, Ping, PingReply,
-    Refusal, RetryReason, ServerInfo, ServerList, ServerState, decode, reply,
+    Refusal, RetryReason, ServerInfo, ServerList, decode, reply,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -78,21 +78,7 @@ struct Scene {
 }
 
 fn info(id: u64) -> ServerInfo {
-    ServerInfo {
-        id: ServerId(id),
-        address: format!("server-{id}"),
-        redis: None,
-        redis_cluster: None,
-        admin: None,
-        rack: None,
-        pid: 0,
-        cores: 1,
-        volatile: false,
-        draining: false,
-        disk_mb_per_s: 0,
-        versions: pluvio_wire::Versions::OWN,
-        state: ServerState::Up,
-    }
+    ServerInfo::plain(ServerId(id), format!("server-{id}"))
 }
 
 /// A watcher and other servers of its cluster, which answer pings with these ids, or do not listen.

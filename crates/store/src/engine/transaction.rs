@@ -355,7 +355,7 @@ impl<'t> Transaction<'t> {
             true => {
                 growth::may_grow(&drafts, &targets)?;
                 let changes = self.changes(&drafts, (&objects, now), &mut targets)?;
-                (changes, self.told(&drafts))
+                (changes, self.safe_version_of(&drafts))
             }
             false => (Vec::new(), None),
         };
@@ -450,7 +450,7 @@ impl<'t> Transaction<'t> {
 
     /// The safe version above all versions that steps told of objects which are not there in the
     /// end (STORE-6).
-    fn told(&self, drafts: &[Draft<'_, '_>]) -> Option<ObjectVersion> {
+    fn safe_version_of(&self, drafts: &[Draft<'_, '_>]) -> Option<ObjectVersion> {
         if self.prepare.is_some() || self.engine.kind != StoreKind::Replicated {
             return None;
         }

@@ -16,11 +16,11 @@ mod processes;
 
 pub(crate) use processes::{serve_busy, serve_pipe};
 
-use crate::children::Program;
 use crate::error::{JumpError, Result};
 use crate::place::{Place, SPAN_HEADER_BYTES};
 use crate::raw::{Mapping, Pages, Turning};
-use crate::turns::{Contestant, add_rows, now, ns_since, of, take_turns};
+use crate::setting::Setting;
+use crate::turns::{Contestant, Numbers, add_rows, now, ns_since, of, take_turns};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use pluvio_bench::experiment::{Axis, Experiment, Panel, Picture, Row, Shape};
@@ -30,27 +30,30 @@ use pluvio_units::Size;
 use processes::{Busy, Piped};
 use std::cell::RefCell;
 use std::fs::File;
-use std::path::PathBuf;
 
 /// What to measure.
-#[derive(Clone, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Rounds, of which the median counts.
-    pub rounds: u32,
-    /// How long a turn takes at least.
+    /// How long a turn takes, in milliseconds
+    #[arg(long, value_name = "MS", default_value = "200", value_parser = Turn::of_millis)]
     pub turn: Turn,
-    /// Numbers of windows.
+    /// Numbers of windows
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "1,2,4,8,16"
+    )]
     pub windows: Vec<u32>,
-    /// Updates of a set.
+    /// Updates of a set
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "16,64")]
     pub sets: Vec<u32>,
-    /// Bytes of a window.
+    /// Size of a window
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub window: Size,
-    /// Most windows with a process each.
+    /// Most windows with a process each
+    #[arg(long, value_name = "N", default_value_t = 8)]
     pub processes_max: u32,
-    /// Where the spans lie; in memory when `None`.
-    pub folder: Option<PathBuf>,
-    /// The program of children.
-    pub program: Program,
 }
 
 /// How much a turn does.
@@ -60,6 +63,12 @@ pub enum Turn {
     For(Duration),
     /// This number of sets.
     Sets(u32),
+}
+
+impl Turn {
+    fn of_millis(text: &str) -> std::result::Result<Self, std::num::ParseIntError> {
+        Ok(Self::For(Duration::from_millis(text.parse()?)))
+    }
 }
 
 /// Most updates of a set, for the processes' messages.
@@ -102,20 +111,16 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    fn new(options: &Options, count: u32) -> Result<Self> {
-        let place = Place::new(options.folder.as_deref())?;
+    fn new(setting: &Setting, window: Size, count: u32) -> Result<Self> {
+        let place = Place::new(setting.folder.as_deref())?;
         let names: Vec<String> = (0..count)
             .map(|number| format!("window-{number}"))
             .collect();
-        let bytes = options.window.bytes();
+        let bytes = window.bytes();
         let (mut spaces, mut files) = (Vec::new(), Vec::new());
         for name in &names {
             spaces.push(place.words(name, bytes, Lock::None)?);
-            let file = File::options()
-                .read(true)
-                .write(true)
-                .open(place.file_of(name));
-            files.push(file.map_err(|error| JumpError::system("open a span", error))?);
+            files.push(place.open_file(name)?);
         }
         let windows = Self {
             place,
@@ -276,13 +281,16 @@ fn turn(way: &mut impl Way, windows: &Windows, set: u32, until: Turn) -> Result<
 
 const DIRECT: &str = "direct";
 const RESIDENT: &str = "resident";
+const WINDOW: &str = "window";
 const MAP: &str = "map";
+const PROCESSES: &str = "processes";
+const BUSY: &str = "processes, busy";
 
 /// Measures all numbers of windows and sizes of sets.
 ///
 /// # Errors
 /// A mapping or a process failed; a set has no updates, or more than 1024.
-pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
+pub fn run(setting: &Setting, options: &Options) -> Result<(Experiment, Picture)> {
     if options
         .sets
         .iter()
@@ -292,9 +300,9 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
         let problem = format!("between 1 and {SET_MAX} updates, and at least one window");
         return Err(JumpError::Parameters(problem));
     }
-    check(options)?;
+    check(setting, options)?;
     let parameters = Row::new()
-        .with("rounds", options.rounds)
+        .with("rounds", setting.rounds)
         .with("window_mib", options.window.bytes() >> 20);
     let mut experiment = Experiment::new("gups", parameters);
     let mut panels = Vec::new();
@@ -311,7 +319,7 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
         };
         for &count in &options.windows {
             let from = experiment.rows.len();
-            measure(options, &mut experiment, set, count)?;
+            measure(setting, options, &mut experiment, set, count)?;
             for row in &experiment.rows[from..] {
                 let mups = row.number("mups").unwrap_or(f64::NAN);
                 panel.point(&row.text("contestant"), f64::from(count), mups);
@@ -326,94 +334,110 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
     Ok((experiment, picture))
 }
 
+/// The sets a second of each turn, by the contestant's name.
+type Rates = RefCell<Vec<(&'static str, f64)>>;
+
 /// All ways once for a number of windows.
-fn measure(options: &Options, experiment: &mut Experiment, set: u32, count: u32) -> Result<()> {
-    let windows = Windows::new(options, count)?;
-    let rates = RefCell::new(Vec::<(&str, f64)>::new());
-    let mut entered: Vec<Entered<'_>> = Vec::new();
-    for space in &windows.spaces {
-        entered.push(space.enter()?);
-    }
-    let numbers = {
-        let mut parts = Vec::new();
-        for (inside, name) in entered.iter_mut().zip(&windows.names) {
-            parts.push(inside.part(name)?);
-        }
-        let mut all_words = Vec::new();
-        for part in &parts {
-            all_words.push(part.words()?);
-        }
-        let mut direct = Direct(all_words);
-        let mut resident = Resident(&windows);
-        let mut turning = Turning::new(&windows.files, SPAN_HEADER_BYTES, windows.bytes)?;
-        let mut map = Map::new(&windows);
-        let run = |way: &mut dyn FnMut() -> Result<Done>, name| {
-            let done = way()?;
-            rates.borrow_mut().push((name, done.sets_s));
-            Ok(done.updates_us)
-        };
-        let (windows, until) = (&windows, options.turn);
-        let mut all = vec![
-            Contestant::new(DIRECT, || {
-                run(&mut || turn(&mut direct, windows, set, until), DIRECT)
-            }),
-            Contestant::new(RESIDENT, || {
-                run(&mut || turn(&mut resident, windows, set, until), RESIDENT)
-            }),
-            Contestant::new("window", || {
-                run(&mut || turn(&mut turning, windows, set, until), "window")
-            }),
-            Contestant::new(MAP, || {
-                run(&mut || turn(&mut map, windows, set, until), MAP)
-            }),
-        ];
-        if count <= options.processes_max {
-            let mut piped = Piped::start(&options.program, &windows.place, &windows.names, set)?;
-            all.push(Contestant::new("processes", move || {
-                run(&mut || turn(&mut piped, windows, set, until), "processes")
-            }));
-        }
-        let mut numbers = take_turns(options.rounds, all)?;
-        // Those that never pause would take the processors from all others.
-        if count <= options.processes_max {
-            let mut busy = Busy::start(&options.program, &windows.place, &windows.names)?;
-            let name = "processes, busy";
-            let turn = || run(&mut || turn(&mut busy, windows, set, until), name);
-            numbers.extend(take_turns(
-                options.rounds,
-                vec![Contestant::new(name, turn)],
-            )?);
-        }
-        numbers
-    };
+fn measure(
+    setting: &Setting,
+    options: &Options,
+    experiment: &mut Experiment,
+    set: u32,
+    count: u32,
+) -> Result<()> {
+    let windows = Windows::new(setting, options.window, count)?;
+    let rates = Rates::default();
+    let numbers = take_all_turns(setting, options, &windows, set, &rates)?;
     let head = Row::new().with("set", set).with("windows", count);
     let from = experiment.rows.len();
     add_rows(experiment, &head, "mups", &numbers);
     let rates = rates.into_inner();
     for row in &mut experiment.rows[from..] {
         let who = row.text("contestant");
-        let mut of_it: Vec<f64> = rates
-            .iter()
-            .filter(|(name, _)| *name == who)
-            .map(|(_, rate)| *rate)
-            .collect();
-        of_it.sort_by(f64::total_cmp);
-        let median = of_it.get(of_it.len() / 2).copied().unwrap_or(f64::NAN);
+        let its = rates.iter().filter(|(name, _)| *name == who);
+        let median = median(its.map(|(_, rate)| *rate).collect());
         row.set("switches_s", median.round());
     }
-    for (ours, theirs) in [(RESIDENT, DIRECT), (RESIDENT, MAP), (RESIDENT, "processes")] {
+    for (ours, theirs) in [(RESIDENT, DIRECT), (RESIDENT, MAP), (RESIDENT, PROCESSES)] {
         let name = format!("{ours} / {theirs}, {count} windows, {set} updates");
         experiment.ratio_by_round(name, of(&numbers, ours), of(&numbers, theirs));
     }
     Ok(())
 }
 
+/// The higher of the two in the middle, if there are two; no number if there is none.
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The updates of each way in its turns, in millions a second.
+fn take_all_turns(
+    setting: &Setting,
+    options: &Options,
+    windows: &Windows,
+    set: u32,
+    rates: &Rates,
+) -> Result<Vec<Numbers>> {
+    let mut entered: Vec<Entered<'_>> = Vec::new();
+    for space in &windows.spaces {
+        entered.push(space.enter()?);
+    }
+    let mut parts = Vec::new();
+    for (inside, name) in entered.iter_mut().zip(&windows.names) {
+        parts.push(inside.part(name)?);
+    }
+    let mut all_words = Vec::new();
+    for part in &parts {
+        all_words.push(part.words()?);
+    }
+    let mut direct = Direct(all_words);
+    let mut resident = Resident(windows);
+    let mut turning = Turning::new(&windows.files, SPAN_HEADER_BYTES, windows.bytes)?;
+    let mut map = Map::new(windows);
+    let measured = |done: Result<Done>, name| {
+        let done = done?;
+        rates.borrow_mut().push((name, done.sets_s));
+        Ok(done.updates_us)
+    };
+    let until = options.turn;
+    let mut all = vec![
+        Contestant::new(DIRECT, || {
+            measured(turn(&mut direct, windows, set, until), DIRECT)
+        }),
+        Contestant::new(RESIDENT, || {
+            measured(turn(&mut resident, windows, set, until), RESIDENT)
+        }),
+        Contestant::new(WINDOW, || {
+            measured(turn(&mut turning, windows, set, until), WINDOW)
+        }),
+        Contestant::new(MAP, || measured(turn(&mut map, windows, set, until), MAP)),
+    ];
+    let has_processes = windows.names.len() <= options.processes_max as usize;
+    if has_processes {
+        let mut piped = Piped::start(&setting.program, &windows.place, &windows.names, set)?;
+        all.push(Contestant::new(PROCESSES, move || {
+            measured(turn(&mut piped, windows, set, until), PROCESSES)
+        }));
+    }
+    let mut numbers = take_turns(setting.rounds, all)?;
+    // Those that never pause would take the processors from all others.
+    if has_processes {
+        let mut busy = Busy::start(&setting.program, &windows.place, &windows.names)?;
+        let alone = Contestant::new(BUSY, || {
+            measured(turn(&mut busy, windows, set, until), BUSY)
+        });
+        numbers.extend(take_turns(setting.rounds, vec![alone])?);
+    }
+    Ok(numbers)
+}
+
 /// Applies the same sets by every way, and compares the tables.
-fn check(options: &Options) -> Result<()> {
+fn check(setting: &Setting, options: &Options) -> Result<()> {
     let most = options.windows.iter().copied().max().unwrap_or(1);
     let count = most.min(CHECKED_WINDOWS);
     let set = options.sets.first().copied().unwrap_or(1);
-    let windows = Windows::new(options, count)?;
+    let windows = Windows::new(setting, options.window, count)?;
     let until = Turn::Sets(CHECKED_SETS);
     let words = || (0..windows.bytes / 8).map(|_| AtomicU64::new(0)).collect();
     let mut plain = Plain((0..count).map(|_| words()).collect());
@@ -434,13 +458,13 @@ fn check(options: &Options) -> Result<()> {
     let all = &windows;
     compare(RESIDENT, &mut || turn(&mut Resident(all), all, set, until))?;
     let mut turning = Turning::new(&all.files, SPAN_HEADER_BYTES, all.bytes)?;
-    compare("window", &mut || turn(&mut turning, all, set, until))?;
+    compare(WINDOW, &mut || turn(&mut turning, all, set, until))?;
     compare(MAP, &mut || turn(&mut Map::new(all), all, set, until))?;
     if count <= options.processes_max {
-        let mut piped = Piped::start(&options.program, place, names, set)?;
-        compare("processes", &mut || turn(&mut piped, all, set, until))?;
-        let mut busy = Busy::start(&options.program, place, names)?;
-        compare("processes, busy", &mut || turn(&mut busy, all, set, until))?;
+        let mut piped = Piped::start(&setting.program, place, names, set)?;
+        compare(PROCESSES, &mut || turn(&mut piped, all, set, until))?;
+        let mut busy = Busy::start(&setting.program, place, names)?;
+        compare(BUSY, &mut || turn(&mut busy, all, set, until))?;
     }
     Ok(())
 }

@@ -17,9 +17,10 @@ mod span;
 pub use caller::{Caller, Way};
 pub(crate) use caller::{call, fill};
 
-use crate::children::{Child, Program, is_installed, run as run_child};
+use crate::children::{Child, is_installed, run as run_child};
 use crate::error::{JumpError, Result};
 use crate::place::Place;
+use crate::setting::Setting;
 use crate::turns::{Contestant, Numbers, add_rows, of, take_turns};
 use load::Done;
 use pluvio_bench::experiment::{Axis, Experiment, Panel, Picture, Row, Shape, Spread};
@@ -29,30 +30,40 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 
 /// What to measure.
-#[derive(Clone, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Rounds, of which the median counts.
-    pub rounds: u32,
-    /// Milliseconds of a turn.
+    /// How long a turn takes, in milliseconds
+    #[arg(long = "turn", value_name = "MS", default_value_t = 500)]
     pub turn_ms: u64,
-    /// Keys, each with 100 bytes.
+    /// Keys, each with 100 bytes
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
-    /// Numbers of callers.
+    /// Numbers of callers
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,4")]
     pub callers: Vec<u32>,
-    /// Of a hundred operations, how many write.
+    /// Of a hundred operations, how many write
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "0,5,50"
+    )]
     pub set_percent: Vec<u64>,
-    /// Redis servers of the contestant that has several.
+    /// Redis servers of the contestant that has several
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub servers: u32,
-    /// Log memory of our server.
+    /// Log memory of our server
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub memory: Size,
-    /// Whether callers ask our server by rings in shared memory, instead of TCP.
+    /// Let callers ask our server by rings in shared memory instead of TCP
+    #[arg(long)]
     pub rings: bool,
-    /// Our program; without it, our server takes no part.
+    /// The program `pluvio` [default: the one beside this program]
+    #[arg(long, value_name = "FILE")]
     pub pluvio: Option<PathBuf>,
-    /// Where spans and files lie; in memory when `None`.
-    pub folder: Option<PathBuf>,
-    /// The program of callers.
-    pub program: Program,
+    /// Leave our server out
+    #[arg(long, conflicts_with = "pluvio")]
+    pub no_pluvio: bool,
 }
 
 /// A store, and how its callers reach it.
@@ -71,8 +82,8 @@ const ONE: &str = "redis";
 ///
 /// # Errors
 /// A server does not start; a caller failed, or read a wrong value.
-pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
-    let place = Place::new(options.folder.as_deref())?;
+pub fn run(setting: &Setting, options: &Options) -> Result<(Experiment, Picture)> {
+    let place = Place::new(setting.folder.as_deref())?;
     let folder = place.path();
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let several = format!("redis x{}", options.servers);
@@ -85,9 +96,13 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
         let name = name.to_owned();
         stores.push(Store { name, way, at });
     };
-    let ours = match &options.pluvio {
-        Some(pluvio) => Some(Ours::start(pluvio, folder, options.memory, options.rings)?),
-        None => None,
+    let ours = match options.no_pluvio {
+        true => None,
+        false => {
+            let pluvio = options.pluvio.clone();
+            let pluvio = pluvio.unwrap_or_else(|| setting.program.beside("pluvio"));
+            Some(Ours::start(&pluvio, folder, options.memory, options.rings)?)
+        }
     };
     if let Some(ours) = &ours {
         let (coordinator, door) = (ours.coordinator.clone(), text(&ours.door));
@@ -104,12 +119,12 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
         store(&several, Way::Redis, sockets[1..].to_vec());
     }
     for store in stores.iter().filter(|store| store.name != RPC) {
-        let mut command = options.program.child("fill");
+        let mut command = setting.program.child("fill");
         command.args(arguments(options, store));
         run_child(&store.name, &mut command)?;
     }
     let parameters = Row::new()
-        .with("rounds", options.rounds)
+        .with("rounds", setting.rounds)
         .with("turn_ms", options.turn_ms)
         .with("keys", options.keys)
         .with("rings", options.rings);
@@ -128,7 +143,7 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
         };
         for &callers in &options.callers {
             let from = experiment.rows.len();
-            measure(options, &mut experiment, &stores, set, callers)?;
+            measure(setting, options, &mut experiment, &stores, (set, callers))?;
             for row in &experiment.rows[from..] {
                 let rate = row.number("ops_s").unwrap_or(f64::NAN);
                 panel.point(&row.text("contestant"), f64::from(callers), rate);
@@ -154,15 +169,15 @@ fn arguments(options: &Options, store: &Store) -> Vec<String> {
 
 /// All stores in turns, with some callers.
 fn measure(
+    setting: &Setting,
     options: &Options,
     experiment: &mut Experiment,
     stores: &[Store],
-    set: u64,
-    callers: u32,
+    (set, callers): (u64, u32),
 ) -> Result<()> {
     let latencies = RefCell::new(Vec::<(&str, Done)>::new());
     let turn = |store| {
-        let done = turn(options, store, set, callers)?;
+        let done = turn(setting, options, store, (set, callers))?;
         let rate = done.iter().map(|done| done.rate).sum();
         let of_it = done.into_iter().map(|done| (store.name.as_str(), done));
         latencies.borrow_mut().extend(of_it);
@@ -172,7 +187,7 @@ fn measure(
         .iter()
         .map(|store| Contestant::new(&store.name, move || turn(store)));
     let contestants = contestants.collect();
-    let numbers = take_turns(options.rounds, contestants)?;
+    let numbers = take_turns(setting.rounds, contestants)?;
     let head = Row::new().with("set_percent", set).with("callers", callers);
     let from = experiment.rows.len();
     add_rows(experiment, &head, "ops_s", &numbers);
@@ -209,10 +224,15 @@ fn measure(
 }
 
 /// One store with some callers.
-fn turn(options: &Options, store: &Store, set: u64, callers: u32) -> Result<Vec<Done>> {
+fn turn(
+    setting: &Setting,
+    options: &Options,
+    store: &Store,
+    (set, callers): (u64, u32),
+) -> Result<Vec<Done>> {
     let mut all = Vec::new();
     for number in 0..callers {
-        let mut command = options.program.child("caller");
+        let mut command = setting.program.child("caller");
         command.args(arguments(options, store));
         command.args([
             "--set-percent",

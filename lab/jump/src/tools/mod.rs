@@ -19,9 +19,10 @@ mod work;
 
 pub use work::{Step, Way};
 
-use crate::children::{Program, is_installed, run as run_child};
+use crate::children::{is_installed, run as run_child};
 use crate::error::{JumpError, Result};
 use crate::place::Place;
+use crate::setting::Setting;
 use crate::turns::{Contestant, Numbers, add_rows, now, ns_since, of, take_turns};
 use pluvio_bench::experiment::{Experiment, Panel, Picture, Row, Shape};
 use samtools::Compression;
@@ -29,24 +30,21 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use work::{READS, STEPS, WAYS, results};
 
 /// What to measure.
-#[derive(Clone, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub struct Options {
-    /// Rounds, of which the median counts.
-    pub rounds: u32,
-    /// Alignments.
+    /// Alignments
+    #[arg(long, value_name = "N", default_value_t = 500_000)]
     pub records: u32,
-    /// Of their random numbers.
+    /// Of their random numbers
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Whether samtools takes part, where it is installed.
-    pub samtools: bool,
-    /// Where files and spans lie; in memory when `None`.
-    pub folder: Option<PathBuf>,
-    /// The program of tools.
-    pub program: Program,
+    /// Leave samtools out
+    #[arg(long)]
+    pub no_samtools: bool,
 }
 
 /// One tool, as a process: does a step, and prints what it counts.
@@ -66,8 +64,8 @@ fn write_text(folder: &Path, options: &Options) -> Result<()> {
 }
 
 /// Runs a tool, as a process of its own.
-fn tool(options: &Options, way: Way, step: Step, folder: &Path) -> Result<Vec<u8>> {
-    let mut command = options.program.child("tool");
+fn tool(setting: &Setting, way: Way, step: Step, folder: &Path) -> Result<Vec<u8>> {
+    let mut command = setting.program.child("tool");
     command.args([way.word(), step.word()]).arg(folder);
     run_child(way.name(), &mut command)
 }
@@ -76,16 +74,16 @@ fn tool(options: &Options, way: Way, step: Step, folder: &Path) -> Result<Vec<u8
 ///
 /// # Errors
 /// A tool failed, or two of them gave different answers.
-pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
-    let place = Place::new(options.folder.as_deref())?;
+pub fn run(setting: &Setting, options: &Options) -> Result<(Experiment, Picture)> {
+    let place = Place::new(setting.folder.as_deref())?;
     let folder = place.path();
     write_text(folder, options)?;
-    let others = match options.samtools && is_installed(samtools::PROGRAM) {
+    let others = match !options.no_samtools && is_installed(samtools::PROGRAM) {
         true => vec![Compression::Usual, Compression::Off],
         false => Vec::new(),
     };
     let parameters = Row::new()
-        .with("rounds", options.rounds)
+        .with("rounds", setting.rounds)
         .with("records", options.records)
         .with("seed", options.seed);
     let mut experiment = Experiment::new("tools", parameters);
@@ -101,7 +99,7 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
     let mut total: Vec<Numbers> = Vec::new();
     for step in [Step::Convert].into_iter().chain(STEPS) {
         let counts = RefCell::new(BTreeSet::new());
-        let numbers = measure(options, step, folder, &others, &counts)?;
+        let numbers = measure(setting, step, folder, &others, &counts)?;
         let counts = counts.into_inner();
         if counts.len() > 1 {
             return Err(JumpError::of(
@@ -138,7 +136,7 @@ pub fn run(options: &Options) -> Result<(Experiment, Picture)> {
 
 /// All ways of a step, in turns.
 fn measure(
-    options: &Options,
+    setting: &Setting,
     step: Step,
     folder: &Path,
     others: &[Compression],
@@ -152,7 +150,7 @@ fn measure(
         }
         all.push(Contestant::new(way.name(), move || {
             let begin = now();
-            let printed = tool(options, way, step, folder)?;
+            let printed = tool(setting, way, step, folder)?;
             let ms = ns_since(begin) / 1e6;
             counts
                 .borrow_mut()
@@ -169,7 +167,7 @@ fn measure(
             Ok(ms)
         }));
     }
-    take_turns(options.rounds, all)
+    take_turns(setting.rounds, all)
 }
 
 fn add_ratios(experiment: &mut Experiment, step: &str, numbers: &[Numbers]) {

@@ -36,9 +36,9 @@ seg_struct! {
         pub by_name: SegVec<'id, u32>,
         /// Their numbers by position.
         pub by_position: SegVec<'id, u32>,
-        /// Of the index: see [`Index`].
+        /// `counts` of the [`Index`].
         pub counts: SegVec<'id, u64>,
-        /// Of the index.
+        /// `first` of the [`Index`].
         pub first: SegVec<'id, u32>,
     }
 }

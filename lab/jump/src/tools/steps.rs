@@ -93,10 +93,10 @@ pub(crate) fn by_position(records: &(impl Records + ?Sized)) -> Vec<u32> {
 /// Where to begin to look for what overlaps a place, in records that are in order by position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Index {
-    /// Of each sequence: mapped and unmapped records; of the last: records without a position.
+    /// Mapped and unmapped records of each sequence, and behind them records without a position.
     pub(crate) counts: Vec<u64>,
-    /// Of each window of each sequence: the place, in the order, of the first record that ends in
-    /// it or behind it.
+    /// For each window of each sequence, the place in the order of the first record that ends in
+    /// the window or behind it.
     pub(crate) first: Vec<u32>,
 }
 

@@ -583,19 +583,9 @@ fn objects_that_servers_hold_and_nobody_finds_are_found() {
 #[test]
 fn a_cluster_that_is_not_healthy_is_found() {
     let info = |id, state| ServerInfo {
-        id: ServerId(id),
-        address: format!("server-{id}:1"),
-        redis: None,
-        redis_cluster: None,
-        admin: None,
-        rack: None,
         pid: 1,
-        cores: 1,
-        volatile: false,
-        draining: false,
-        disk_mb_per_s: 0,
-        versions: pluvio_wire::Versions::OWN,
         state,
+        ..ServerInfo::plain(ServerId(id), format!("server-{id}:1"))
     };
     let list = |states: &[ServerState]| ServerList {
         servers: (1..)

@@ -13,6 +13,7 @@ mod socket;
 pub(crate) use socket::{Datagram, Sockets};
 
 use crate::executor::Shared;
+use crate::network::no_streams;
 use crate::random::derive;
 use crate::state::Owner;
 use bytes::Bytes;
@@ -147,11 +148,8 @@ impl Network for Datagrams {
         _refusal: Bytes,
         _service: Arc<dyn StreamService>,
     ) -> BoxFuture<'_, Result<Listening, NetworkError>> {
-        let error = NetworkError {
-            address: address.clone(),
-            message: "byte streams are not simulated; test their protocol over env_os".into(),
-        };
-        Box::pin(async move { Err(error) })
+        let refused = no_streams(address);
+        Box::pin(async move { Err(refused) })
     }
 }
 

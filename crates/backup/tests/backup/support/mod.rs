@@ -28,19 +28,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn server(id: u64, state: ServerState) -> ServerInfo {
     ServerInfo {
-        id: ServerId(id),
-        address: format!("server-{id}"),
-        redis: None,
-        redis_cluster: None,
-        admin: None,
-        rack: None,
-        pid: 0,
-        cores: 1,
-        volatile: false,
-        draining: false,
         disk_mb_per_s: 100,
-        versions: pluvio_wire::Versions::OWN,
         state,
+        ..ServerInfo::plain(ServerId(id), format!("server-{id}"))
     }
 }
 

@@ -7,10 +7,10 @@ use super::history::History;
 use super::inventory::{announce, collect, collect_from};
 use super::masters::{FailedMasters, Masters, Rooms};
 use super::partition::{expected, first_part, first_parts_first, of_one_class, partition};
-use super::plan::{Inventory, LogMap, WeakLogs, reconstruct_without};
+use super::plan::{Inventory, LogMap, reconstruct_without};
 use super::replay::Replay;
 use crate::context::Context;
-use crate::state::{ServerRecord, State};
+use crate::state::{ServerRecord, State, WeakLogs};
 use core::time::Duration;
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{RecoveryId, ServerId};
@@ -30,7 +30,7 @@ struct Replicas {
     inventories: Vec<Inventory>,
     /// When backups had fenced the crashed server, and everybody who may have answered reads since.
     fenced: Moment,
-    /// Those of the latter that they have fenced.
+    /// Crashed masters that may have answered reads since, and that backups have fenced, too.
     readers: BTreeSet<ServerId>,
 }
 

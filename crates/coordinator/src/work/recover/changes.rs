@@ -7,7 +7,7 @@
 //! attempt in memory only says whether a partition is still wanted from a master. Whether a master
 //! has got it already is written in the tablets.
 
-use crate::state::{Ends, FORMAT_EARLY, Places, State, TabletRecord};
+use crate::state::{Ends, FORMAT_EARLY, Places, ServerRecord, State, TabletRecord};
 use pluvio_env::Rng;
 use pluvio_units::{KeyHash, LogId, RecoveryId, ServerId, TableId};
 use pluvio_wire::{PartitionReplayed, RecoveryMasterFinished, Refusal, TabletSpec, TabletState};
@@ -39,6 +39,32 @@ pub(super) enum LogEnds {
     Lost,
 }
 
+/// Writes down where the logs of a crashed server end, unless an attempt before has settled it
+/// (COORD-13).
+fn note_ends(record: &mut ServerRecord, ends: &LogEnds) {
+    match ends {
+        // Of weak logs that the attempts before had to leave out (COORD-21) the ends were not found
+        // before.
+        LogEnds::At(ends) if record.ends_bind => {
+            let settled = record.ends.clone();
+            let is_new = |log: &LogId| !settled.contains_key(log);
+            let new = |places: &Places| {
+                let places = places.clone().into_iter();
+                places.filter(|(log, _)| is_new(log)).collect::<Places>()
+            };
+            record.ends.append(&mut new(&ends.last));
+            record.before_ends.append(&mut new(&ends.before));
+        }
+        LogEnds::Open if record.ends_bind => {}
+        LogEnds::Open => record.set_ends(Ends::default()),
+        LogEnds::At(ends) => record.set_ends(ends.clone()),
+        LogEnds::Lost => {
+            record.set_ends(Ends::default());
+            record.ends_bind = false;
+        }
+    }
+}
+
 impl State {
     /// Settles what needs no recovery, and says what does.
     pub(super) fn prepare_recovery(&mut self, crashed: ServerId, rng: &dyn Rng) -> Prepared {
@@ -46,23 +72,12 @@ impl State {
             return Prepared::Removed;
         };
         let is_volatile = server.info.volatile;
-        let has = |state: &Self, dropping: bool| {
-            let tables = state.tables.values().filter(|t| t.dropping == dropping);
-            let tablets = tables.flat_map(|t| {
-                t.tablets
-                    .iter()
-                    .map(|tablet| t.spec(tablet))
-                    .zip(&t.tablets)
-            });
-            let hit =
-                tablets.filter(|(_, t)| t.owner == crashed && t.state == TabletState::Recovering);
-            hit.map(|(spec, _)| spec).collect::<Vec<_>>()
-        };
-        for spec in has(self, true) {
+        // Nobody wants what is left of tables that are being dropped.
+        for spec in self.left_to_recover(crashed, true) {
             let table = self.table_mut(spec.table).expect("it was just found");
             table.tablets.retain(|t| t.range != spec.range);
         }
-        let tablets = has(self, false);
+        let tablets = self.left_to_recover(crashed, false);
         if !self.is_needed(crashed) {
             self.servers.remove(&crashed);
             return Prepared::Removed;
@@ -85,6 +100,19 @@ impl State {
         Prepared::Lost(tablets.len())
     }
 
+    /// The tablets of a crashed server that nobody serves: those of tables that are being dropped,
+    /// or of the others.
+    fn left_to_recover(&self, crashed: ServerId, dropping: bool) -> Vec<TabletSpec> {
+        let is_left = |t: &&TabletRecord| t.owner == crashed && t.state == TabletState::Recovering;
+        let tables = self.tables.values().filter(|t| t.dropping == dropping);
+        tables
+            .flat_map(|table| {
+                let left = table.tablets.iter().filter(is_left);
+                left.map(move |tablet| table.spec(tablet))
+            })
+            .collect()
+    }
+
     /// Numbers an attempt and cuts tablets as its partitions want them. `ends` is where the logs
     /// end in this attempt. None of `ended` answers reads any more when it gives tablets away.
     pub(super) fn begin_attempt(
@@ -97,27 +125,7 @@ impl State {
         if let Some(record) = self.servers.get_mut(&crashed) {
             let record = Arc::make_mut(record);
             record.readers.retain(|reader| !ended.contains(reader));
-            match ends {
-                // COORD-13. Of weak logs that the attempts before had to leave out (COORD-21) the
-                // ends were not found before.
-                LogEnds::At(ends) if record.ends_bind => {
-                    let settled = record.ends.clone();
-                    let is_new = |log: &LogId| !settled.contains_key(log);
-                    let new = |places: &Places| {
-                        let places = places.clone().into_iter();
-                        places.filter(|(log, _)| is_new(log)).collect::<Places>()
-                    };
-                    record.ends.append(&mut new(&ends.last));
-                    record.before_ends.append(&mut new(&ends.before));
-                }
-                LogEnds::Open if record.ends_bind => {}
-                LogEnds::Open => record.set_ends(Ends::default()),
-                LogEnds::At(ends) => record.set_ends(ends.clone()),
-                LogEnds::Lost => {
-                    record.set_ends(Ends::default());
-                    record.ends_bind = false;
-                }
-            }
+            note_ends(record, ends);
         }
         for spec in partitions.iter().flatten() {
             // At both ends: what comes after it need not be in this attempt.

@@ -41,7 +41,7 @@ mod plan;
 mod replay;
 
 pub(crate) use inventory::collect;
-pub(crate) use plan::{Inventory, WeakLogs, reconstruct};
+pub(crate) use plan::{Inventory, reconstruct};
 
 use crate::context::Context;
 use attempt::Recovery;

@@ -512,20 +512,6 @@ pub fn enlist(attempt: u64, address: &str) -> Enlist {
         replaces: None,
         attempt,
         logs: 0,
-        info: ServerInfo {
-            id: ServerId(0),
-            address: address.to_owned(),
-            redis: None,
-            redis_cluster: None,
-            admin: None,
-            rack: None,
-            pid: 0,
-            cores: 1,
-            volatile: false,
-            draining: false,
-            disk_mb_per_s: 0,
-            versions: pluvio_wire::Versions::OWN,
-            state: ServerState::Up,
-        },
+        info: ServerInfo::plain(ServerId(0), address.to_owned()),
     }
 }

@@ -12,9 +12,9 @@ use pluvio_wire::{
     Enlist, FatalKind, GetServerStatus, GetTabletData, GetTabletDataReply, HasServerList, HeadInfo,
     Header, JoinTabletsLocal, MigrationProgress, Opcode, PROTOCOL_VERSION, Ping, PingReply,
     ReceiveTablet, Recover, RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo, Request,
-    RetryReason, ServerInfo, ServerList, ServerState, ServerStatus, SetPartitions,
-    SplitTabletLocal, StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec,
-    TakeTablets, UpdateServerList, call, decode, reply,
+    RetryReason, ServerInfo, ServerList, ServerStatus, SetPartitions, SplitTabletLocal,
+    StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec, TakeTablets,
+    UpdateServerList, call, decode, reply,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -173,19 +173,11 @@ impl Machine {
                 attempt: env.rng.next_u64(),
                 logs: 0,
                 info: ServerInfo {
-                    id: ServerId(0),
-                    address: address.to_string(),
-                    redis: None,
-                    redis_cluster: None,
-                    admin: None,
                     rack: state.behaviour.rack.clone(),
                     pid: 1,
-                    cores: 1,
                     volatile: state.behaviour.volatile,
-                    draining: false,
                     disk_mb_per_s: 100,
-                    versions: pluvio_wire::Versions::OWN,
-                    state: ServerState::Up,
+                    ..ServerInfo::plain(ServerId(0), address.to_string())
                 },
             }
         };

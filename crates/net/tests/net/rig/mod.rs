@@ -3,19 +3,25 @@
 
 pub mod certificates;
 pub mod raw_ring;
+pub mod victims;
 
 use bytes::Bytes;
 use core::time::Duration;
-use pluvio_env::{Address, CallError, Frame, Handled, Listening, Network, Peer, Service};
+use futures_util::future::join_all;
+use pluvio_env::{Address, CallError, Frame, Handled, Listening, Network, Peer, Replies, Service};
 use pluvio_env_os::{OsOptions, OsRuntime, current_core};
 use pluvio_net::{NetOptions, OsNetwork, Tls};
-use pluvio_units::crc32c;
+use pluvio_units::{CoreId, crc32c};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
 
 /// How long a test waits for what must happen; only a failing test waits that long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Most bytes of payloads: of none, of one packet, and of many.
+pub const SIZES: [usize; 6] = [0, 1, 100, 5_000, 70_000, 300_000];
 
 /// Event loops and a network over them.
 pub struct Rig {
@@ -70,6 +76,70 @@ impl Rig {
         let to = to.clone();
         self.run(|network| async move { network.call(&to, request, PATIENCE).await })
     }
+
+    /// Calls of each core at once, each checked against its reply. The most bytes of a payload are
+    /// one of `sizes`.
+    pub fn call_from_all_cores(&self, to: &Address, calls: u16, sizes: [usize; 6]) {
+        let (to, tasks) = (to.clone(), self.runtime.tasks());
+        self.run(|network| async move {
+            let mut ends = Vec::new();
+            for core in 0..tasks.cores() {
+                let (network, to) = (Arc::clone(&network), to.clone());
+                let (give, take) = oneshot::channel();
+                ends.push(take);
+                tasks.spawn(CoreId(core), "test", async move {
+                    let mut random = Lcg(u64::from(core));
+                    let calls = (0..calls).map(|opcode| {
+                        let most = sizes[random.below(6)];
+                        let request = Frame {
+                            opcode,
+                            meta: vec![opcode as u8; random.below(200)].into(),
+                            payload: vec![!opcode as u8; random.below(most + 1)].into(),
+                        };
+                        let (network, to) = (&network, &to);
+                        async move {
+                            let reply = network.call(to, request.clone(), PATIENCE).await;
+                            assert_eq!(reply.unwrap(), request);
+                        }
+                    });
+                    join_all(calls).await;
+                    give.send(()).unwrap();
+                });
+            }
+            for end in ends {
+                end.await.unwrap();
+            }
+        });
+    }
+}
+
+/// Waits until `holds`; what leads there happens on other threads.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE.as_millis() / 5 {
+        if holds() {
+            return;
+        }
+        // A plain thread: it runs on no event loop.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    panic!("{what} did not come");
+}
+
+/// Gives outcomes on as they come.
+struct Collector(mpsc::UnboundedSender<(u64, Result<Frame, CallError>)>);
+
+impl Replies for Collector {
+    fn replied(&self, number: u64, outcome: Result<Frame, CallError>) {
+        self.0.send((number, outcome)).unwrap();
+    }
+}
+
+pub type Outcomes = mpsc::UnboundedReceiver<(u64, Result<Frame, CallError>)>;
+
+/// An object that takes outcomes, and where they come out.
+pub fn collector() -> (Arc<dyn Replies>, Outcomes) {
+    let (give, take) = mpsc::unbounded_channel();
+    (Arc::new(Collector(give)), take)
 }
 
 /// A service made of a function.

@@ -50,7 +50,7 @@
 //!   that the open one had, and the successor's digest says what belongs to the log. Nothing that
 //!   the head's digest lists was freed, for the successor's did not count yet.
 
-use crate::state::{Ends, Epochs, GivenUp};
+use crate::state::{Ends, Epochs, GivenUp, WeakLogs};
 use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Bound::{Excluded, Unbounded};
@@ -297,21 +297,6 @@ fn agreed<'a>(
         return None;
     }
     Some(info)
-}
-
-/// Logs of durability classes that are less durable than the cluster's settings say. No entry of
-/// another table lies there (CLASS-1).
-#[derive(Clone, Debug, Default)]
-pub(crate) struct WeakLogs {
-    pub(crate) logs: BTreeSet<LogId>,
-    /// The rest is wanted without them (COORD-21).
-    pub(crate) left_out: bool,
-}
-
-impl WeakLogs {
-    fn leaves_out(&self, log: LogId) -> bool {
-        self.left_out && self.logs.contains(&log)
-    }
 }
 
 /// The last head of each log, as far as there is one.
