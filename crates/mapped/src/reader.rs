@@ -12,7 +12,8 @@
 //! - MAP-2: a read stores nothing that others see, so a reader that is stopped or killed in it
 //!   holds up nobody.
 //!
-//! A read makes no system call, where the system maps its clock. It asks that clock seldom (`clock`).
+//! A read makes no system call, where the system maps its clock. It seldom asks that clock
+//! (`clock`).
 
 use crate::clock::{latest_ns, look_at_system, monotonic_ns};
 use crate::map::Map;

@@ -20,9 +20,9 @@
 //! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread; a
 //! [`SharedGuard`] may move.
 //!
-//! Limits: it knows no segments and no entries, and it reads no clock, but for the
-//! processor's counter. It blocks on another thread
-//! only for a short critical section. See `docs/memory.md`.
+//! Limits: it knows no segments and no entries, and reads no clock but the processor's counter. It
+//! blocks on another thread only for a short critical section, and until readers of a value that
+//! was replaced are done. See `docs/memory.md`.
 
 #[allow(unsafe_code)] // two system calls
 mod binding;

@@ -2,13 +2,17 @@
 //! each, some of which die. The data is a loom cell, which reports a reader beside a writer.
 //!
 //! Loom takes an access in the one order of all for one with acquire and release. So each access
-//! here stands between two full fences, which have one order there.
+//! here stands between two full fences, which have one order there. They also order what the lock
+//! does not, so the cell alone would see too little. Those who are inside are counted besides.
 
 use super::protocol::{INSIDE, POISONED, Protocol, Word};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
+
+/// Not one of the model's: it orders nothing there.
+type Inside = core::sync::atomic::AtomicU64;
 
 /// What a broken lock does otherwise. Each has to be found, which shows that the model sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +116,11 @@ struct Shared {
     taken: [ModelWord; PLACES],
     /// Odd while a writer is changing it.
     data: UnsafeCell<u64>,
+    /// Another thread may come to run where this is looked at.
+    turn: AtomicU64,
+    /// Who is inside, as the model knows and no process does.
+    readers: Inside,
+    writers: Inside,
     mistake: Mistake,
 }
 
@@ -161,9 +170,9 @@ impl Protocol for Process {
     }
 
     fn poison(&self) -> u64 {
-        match self.shared.mistake {
-            Mistake::NoPoison => 0,
-            _ => POISONED,
+        match self.shared.mistake == Mistake::NoPoison {
+            true => 0,
+            false => POISONED,
         }
     }
 
@@ -205,34 +214,54 @@ impl Shared {
             counts: core::array::from_fn(|_| word(COUNT_BITS)),
             taken: core::array::from_fn(|_| word(u64::MAX)),
             data: UnsafeCell::new(0),
+            turn: AtomicU64::new(0),
+            readers: Inside::new(0),
+            writers: Inside::new(0),
             mistake,
         })
     }
 
     /// A new process at a place that is free.
-    fn come(self: &Arc<Self>, place: usize) -> Process {
+    fn come(shared: &Arc<Self>, place: usize) -> Process {
         let process = Process {
-            shared: Arc::clone(self),
+            shared: Arc::clone(shared),
             place,
         };
-        assert_eq!(self.taken[place].replace(0, 1), Ok(()), "it is free");
-        if self.mistake != Mistake::Unannounced {
+        assert_eq!(shared.taken[place].replace(0, 1), Ok(()), "it is free");
+        if shared.mistake != Mistake::Unannounced {
             process.clear_place();
         }
         process
     }
 
     fn write(&self, value: u64) {
+        self.writers.fetch_add(1, Ordering::SeqCst);
+        self.check(0, 1);
         // SAFETY: loom checks that no access is concurrent.
         #[allow(unsafe_code)]
         self.data.with_mut(|data| unsafe { *data = value });
+        self.check(0, 1);
+        self.writers.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn read(&self) {
+        self.readers.fetch_add(1, Ordering::SeqCst);
+        self.check(1, 0);
         // SAFETY: loom checks that no write is concurrent.
         #[allow(unsafe_code)]
         let data = self.data.with(|data| unsafe { *data });
+        self.check(1, 0);
+        self.readers.fetch_sub(1, Ordering::SeqCst);
         assert!(data.is_multiple_of(2), "a change that nobody finished");
+    }
+
+    /// That so many readers and writers are inside, before and after a turn of others.
+    fn check(&self, readers: u64, writers: u64) {
+        for _look in 0..2 {
+            let inside = [&self.readers, &self.writers].map(|side| side.load(Ordering::SeqCst));
+            assert_eq!(inside, [readers, writers], "JUMP-7: readers and writers");
+            let _turn = self.turn.load(Ordering::Relaxed);
+        }
     }
 }
 
@@ -284,10 +313,10 @@ use Patience::ForEver;
 fn reader_and_writer(mistake: Mistake) {
     explore(move || {
         let shared = Shared::new(mistake);
-        let writer = shared.come(0);
+        let writer = Shared::come(&shared, 0);
         let other = Arc::clone(&shared);
         let reader = thread::spawn(move || {
-            let reader = other.come(1);
+            let reader = Shared::come(&other, 1);
             let _busy = reader.look(Patience::None);
         });
         assert_eq!(writer.change(ForEver, false), Ok(()));
@@ -300,7 +329,7 @@ fn reader_and_writer(mistake: Mistake) {
 fn two_writers(mistake: Mistake) {
     explore(move || {
         let shared = Shared::new(mistake);
-        let (one, two) = (shared.come(0), shared.come(1));
+        let (one, two) = (Shared::come(&shared, 0), Shared::come(&shared, 1));
         let other = thread::spawn(move || one.change(Patience::None, false));
         assert_eq!(two.change(ForEver, false), Ok(()));
         let _busy = other.join().unwrap();
@@ -312,13 +341,13 @@ fn two_writers(mistake: Mistake) {
 fn reader_dies(mistake: Mistake) {
     explore(move || {
         let shared = Shared::new(mistake);
-        let writer = shared.come(1);
-        let dead = shared.come(0);
+        let writer = Shared::come(&shared, 1);
+        let dead = Shared::come(&shared, 0);
         assert_eq!(dead.enter_shared(Patience::None), Ok(()));
         dead.die();
         let other = Arc::clone(&shared);
         let next = thread::spawn(move || {
-            let next = other.come(0);
+            let next = Shared::come(&other, 0);
             let _busy = next.look(Patience::None);
         });
         assert_eq!(writer.change(ForEver, false), Ok(()));
@@ -331,7 +360,7 @@ fn reader_dies(mistake: Mistake) {
 fn writer_dies(mistake: Mistake) {
     explore(move || {
         let shared = Shared::new(mistake);
-        let (dies, reader) = (shared.come(0), shared.come(1));
+        let (dies, reader) = (Shared::come(&shared, 0), Shared::come(&shared, 1));
         let other = Arc::clone(&shared);
         let dying = thread::spawn(move || {
             if dies.enter_exclusive(Patience::None, false).is_ok() {
@@ -356,12 +385,12 @@ fn writer_dies(mistake: Mistake) {
 fn writer_dies_waiting(mistake: Mistake) {
     explore(move || {
         let shared = Shared::new(mistake);
-        let (dies, other) = (shared.come(0), shared.come(1));
+        let (dies, other) = (Shared::come(&shared, 0), Shared::come(&shared, 1));
         let own = dies.place() + 1;
         assert_eq!(dies.owner().replace(0, own), Ok(()));
         dies.die();
         let back = Arc::clone(&shared);
-        let next = thread::spawn(move || back.come(0).change(Patience::None, false));
+        let next = thread::spawn(move || Shared::come(&back, 0).change(Patience::None, false));
         assert_eq!(other.change(ForEver, false), Ok(()));
         let _busy = next.join().unwrap();
         assert_eq!(other.look(ForEver), Ok(()));
