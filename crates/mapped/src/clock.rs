@@ -17,12 +17,12 @@
 //! Why the bound is right is in `docs/mapped-reads.md`.
 //!
 //! Invariants:
-//! - MAP-3: what [`latest_ns`] gives is no earlier than the clock's time at that moment, and at most
-//!   [`AGE_NS`] later.
+//! - MAP-3: what [`latest_ns`] gives is no earlier than the clock's time at that moment, and at
+//!   most [`AGE_NS`] later.
 //!
 //! Threads: each has an answer of its own. A forked child goes on with that of its parent. A
-//! process uses the counter until it has shown once that it does not keep pace with the clock, or
-//! until the system has another source for its clock ([`look_at_system`]).
+//! process leaves the counter for good when it has not kept pace with the clock. The same where
+//! the system has another source for its clock ([`look_at_system`]).
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -34,13 +34,13 @@ use std::sync::OnceLock;
 /// this kind have.
 const AGE_TICKS: u64 = 1 << 20;
 
-/// The clock goes on by less in so many ticks, and in the time by which a processor may take a look
-/// at its counter too early: ten times what a counter of 1 GHz takes.
+/// The clock goes on by less in [`AGE_TICKS`]: a counter of 1 GHz takes a tenth of it. The rest has
+/// room for a look at the counter that the processor takes too early.
 pub(crate) const AGE_NS: u64 = 10_000_000;
 
-/// A counter that gives fewer ticks than one in so many nanoseconds is not used. With it
-/// [`AGE_TICKS`] are 4.2 ms, so more than half of [`AGE_NS`] is left for reads of the counter that
-/// come early, and for a clock that the system lets run faster: by a tenth at most.
+/// A counter that takes longer for a tick, in nanoseconds, is not used. With it [`AGE_TICKS`] are
+/// 4.2 ms. So half of [`AGE_NS`] is left for early looks, and for a clock that runs faster than
+/// the counter: by a tenth at most, as the system lets it.
 const NS_A_TICK_MAX: u64 = 4;
 
 /// Where the kernel says which counter its clock is made from.

@@ -1,6 +1,6 @@
 //! A value that threads read all the time, and that is replaced now and then.
 //!
-//! Owns the value of now, and those of before that somebody may still read. A reader pins the
+//! Owns the value of now, and earlier ones that somebody may still read. A reader pins the
 //! epochs of the process, as one of a store does. So it stores to a line of its own, and to no
 //! other. It waits for nobody, and the processor may begin what follows before that store is done.
 //!
@@ -24,15 +24,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// Threads that read without a mutex.
 const THREADS: u32 = 1_000;
 
-/// Looks for readers of the value before, with a turn for others after each: a reader that has its
+/// Looks for readers of the value before, with a turn for others after each. A reader that has its
 /// processor is done within the first ones.
 const LOOKS_MAX: u32 = 100;
 
-/// Values of before that are kept. Each reader holds back what it may have found, and reads end; so
+/// Earlier values that are kept. Each reader holds back what it may have found, and reads end; so
 /// there are more only where a reader is gone that never ended.
 const KEPT_MAX: usize = 64;
 
-/// Too many values of before may still be read. Nothing was replaced. Retryable where readers end.
+/// Too many earlier values may still be read. Nothing was replaced. Retryable where readers end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("readers that do not end keep {KEPT_MAX} values")]
 pub struct StillRead;
@@ -100,9 +100,9 @@ impl<T: Send + Sync> Current<T> {
         // Acquire: pairs with the release of the swap, so that the value is seen whole.
         let value = self.value.load(Ordering::Acquire);
         // SAFETY: the value is alive, because `self` had one count of it when the pointer was
-        // loaded. That count goes to `before` when it is replaced, and is given up when the epochs
-        // say that no guard is left that could have found it (M3, M6); or with `self`, which is
-        // borrowed.
+        // loaded. That count goes to `before` when the value is replaced. It is given up when the
+        // epochs say that no guard is left that could have found it (M3, M6). The last one goes
+        // with `self`, which is borrowed.
         let value = unsafe { &*value };
         Held {
             value,

@@ -115,7 +115,7 @@ struct ForReaders {
     /// A reader that touches a hole is given a page. Where memory is promised strictly that may
     /// fail, by a bus error of the reader. No holes are made there.
     gives_back: bool,
-    /// What is to become huge pages when it gets its first bytes.
+    /// Blocks that are to become huge pages when they get their first bytes.
     huge: HugeBlocks,
 }
 

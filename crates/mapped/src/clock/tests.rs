@@ -13,7 +13,7 @@ struct Made {
     clock: u64,
     /// In tenths.
     pace: u64,
-    /// Ticks, at so many in 1000 ns.
+    /// Ticks, at the pace of the next field.
     ticks: u64,
     ticks_a_us: u64,
     /// Drawn from.

@@ -1,7 +1,7 @@
 //! Which blocks of a region for readers are to become huge pages.
 //!
-//! The system makes huge pages of anonymous memory by itself, and of memory files only where its
-//! administrator has set it to (`shmem_enabled`, which is off nearly everywhere). It joins pages of
+//! The system makes huge pages of anonymous memory by itself. It does so for memory files only where
+//! `shmem_enabled` says so, which is off nearly everywhere. It joins pages of
 //! a file on request, whatever that setting (`MADV_COLLAPSE`, Linux 6.1). So the owner asks when
 //! the first bytes of a block get their pages. Readers map the same huge page.
 //!

@@ -106,7 +106,7 @@ impl Word for ModelWord {
 
 const PLACES: usize = 3;
 
-/// What all processes map, and what the system knows.
+/// The words that all processes map, and the knowledge of the system.
 struct Shared {
     owner: ModelWord,
     waiting: ModelWord,
@@ -116,9 +116,9 @@ struct Shared {
     taken: [ModelWord; PLACES],
     /// Odd while a writer is changing it.
     data: UnsafeCell<u64>,
-    /// Another thread may come to run where this is looked at.
+    /// Another thread may come to run where this is changed.
     turn: AtomicU64,
-    /// Who is inside, as the model knows and no process does.
+    /// Processes that are inside, as the model knows and no process does.
     readers: Inside,
     writers: Inside,
     mistake: Mistake,
@@ -255,12 +255,13 @@ impl Shared {
         assert!(data.is_multiple_of(2), "a change that nobody finished");
     }
 
-    /// That so many readers and writers are inside, before and after a turn of others.
+    /// Checks how many readers and writers are inside, before and after a turn of others.
     fn check(&self, readers: u64, writers: u64) {
         for _look in 0..2 {
             let inside = [&self.readers, &self.writers].map(|side| side.load(Ordering::SeqCst));
             assert_eq!(inside, [readers, writers], "JUMP-7: readers and writers");
-            let _turn = self.turn.load(Ordering::Relaxed);
+            // A change: the model gives others a turn only where that could matter.
+            self.turn.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -294,7 +295,7 @@ impl Process {
         Ok(())
     }
 
-    /// The system frees its place. What it has done is seen by all who see that.
+    /// The system frees its place. Processes that see this see all it has done.
     fn die(self) {
         self.shared.taken[self.place].store(0);
     }

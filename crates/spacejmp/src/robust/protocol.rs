@@ -6,8 +6,8 @@
 //! two sees the other. A reader that finds an owner takes itself out; a writer waits for those that
 //! it finds counted.
 //!
-//! What a process has found dead may be alive again in another process by the time it is changed.
-//! So each change of another one's word compares all of it first, and its number (JUMP-9) is part
+//! A place whose process was found dead may have another one by the time its word is changed. So
+//! each change of another one's word compares all of it first, and its number (JUMP-9) is part
 //! of that.
 
 /// The owner's place + 1.
