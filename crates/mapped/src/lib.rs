@@ -15,7 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Invariants: MAP-1 and MAP-2 in `reader`.
+//! Invariants: MAP-1 and MAP-2 in `reader`, MAP-3 in `clock`.
 //!
 //! Threads: any number use one reader. A forked child may go on with it.
 //!

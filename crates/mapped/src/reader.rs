@@ -12,16 +12,16 @@
 //! - MAP-2: a read stores nothing that others see, so a reader that is stopped or killed in it
 //!   holds up nobody.
 //!
-//! A read makes no system call, where the system maps its clock.
+//! A read makes no system call, where the system maps its clock. It seldom asks that clock
+//! (`clock`).
 
-use crate::clock::boottime_ns;
+use crate::clock::{boottime_ns, latest_ns, look_at_system};
 use crate::map::Map;
 use crate::session::{CLOCK_SLACK, Memory, OnlyOwner, OpenError, Session};
-use arc_swap::ArcSwap;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use pluvio_index::{IndexReader, Lookup};
 use pluvio_log::ReadEntry;
-use pluvio_memory::NotCounted;
+use pluvio_memory::{Current, NotCounted};
 use pluvio_units::{
     ClusterId, Deadline, KeyHash, ObjectVersion, ServerId, TableHash, TableId, UnixMs,
 };
@@ -118,7 +118,7 @@ pub struct Reader {
     path: PathBuf,
     /// The one owner whose memory is read, where that matters.
     only: Option<OnlyOwner>,
-    attached: ArcSwap<Attached>,
+    attached: Current<Attached>,
     /// Held by the one thread that talks to the owner.
     session: Mutex<Option<Session>>,
     stale: AtomicU64,
@@ -148,16 +148,15 @@ impl Reader {
     }
 
     fn open_any(path: &Path, only: Option<OnlyOwner>) -> Result<Self, OpenError> {
+        look_at_system();
         let (session, memory) = Session::connect(path, only)?;
         let map = session.map(&Map::default())?;
-        let attached = Attached {
-            memory: Arc::new(memory),
-            map,
-        };
+        let memory = Arc::new(memory);
+        let attached = Current::new(Arc::new(Attached { memory, map }));
         Ok(Self {
             path: path.into(),
             only,
-            attached: ArcSwap::from_pointee(attached),
+            attached: attached.map_err(broken)?,
             session: Mutex::new(Some(session)),
             stale: AtomicU64::new(0),
         })
@@ -216,6 +215,7 @@ impl Reader {
     /// # Errors
     /// See [`OpenError`].
     pub fn refresh(&self) -> Result<(), OpenError> {
+        look_at_system();
         let before = self.attached.load().map.number;
         let mut held = talk(&self.session)?;
         if self.attached.load().map.number != before {
@@ -225,7 +225,8 @@ impl Reader {
             let known = self.attached.load_full();
             if let Ok(map) = session.map(&known.map) {
                 let memory = Arc::clone(&known.memory);
-                self.attached.store(Arc::new(Attached { memory, map }));
+                let next = Arc::new(Attached { memory, map });
+                self.attached.replace(next).map_err(broken)?;
                 *held = Some(session);
                 return Ok(());
             }
@@ -234,7 +235,8 @@ impl Reader {
         let (session, memory) = Session::connect(&self.path, self.only)?;
         let map = session.map(&Map::default())?;
         let memory = Arc::new(memory);
-        self.attached.store(Arc::new(Attached { memory, map }));
+        let next = Arc::new(Attached { memory, map });
+        self.attached.replace(next).map_err(broken)?;
         *held = Some(session);
         Ok(())
     }
@@ -312,6 +314,10 @@ impl Reader {
     }
 }
 
+fn broken(error: impl Into<Box<dyn core::error::Error + Send + Sync>>) -> OpenError {
+    OpenError::Broken(io::Error::other(error))
+}
+
 /// The right to talk to the owner. The wait for it ends: a thread of the process that this one was
 /// forked from may have it, and never gives it back here.
 fn talk<T>(session: &Mutex<T>) -> Result<MutexGuard<'_, T>, OpenError> {
@@ -361,16 +367,16 @@ impl Memory {
         Answer::Ask(Why::Reused)
     }
 
-    /// Whether what was read before this call was the truth when it was read. The clock is read
-    /// after it, so the promise held at that moment.
+    /// Whether what was read before this call was the truth when it was read. The time is one that
+    /// had not come then, so the promise held at that moment.
     #[inline]
     fn is_fresh(&self) -> bool {
         const SLACK_NS: u64 = CLOCK_SLACK.as_millis() as u64 * 1_000_000;
         let until = self.gate.fresh_until_ns();
         fence(Ordering::Acquire);
-        // The clock keeps its place behind these loads: it reads the processor's counter behind
-        // all loads before it.
-        boottime_ns().saturating_add(SLACK_NS) < until
+        // The processor may take this time before it has ended the loads above. `AGE_NS` has room
+        // for that.
+        latest_ns().saturating_add(SLACK_NS) < until
     }
 
     /// What a result means that counts.

@@ -20,13 +20,16 @@
 //! Threads: every type is `Send + Sync` and takes `&self`. An [`EpochGuard`] stays in its thread; a
 //! [`SharedGuard`] may move.
 //!
-//! Limits: it knows no segments and no entries, and it reads no clock. It blocks on another thread
-//! only for a short critical section. See `docs/memory.md`.
+//! Limits: it knows no segments and no entries, and reads no clock but the processor's counter. It
+//! blocks on another thread only for a short critical section, and until readers of a value that
+//! was replaced are done. See `docs/memory.md`.
 
 #[allow(unsafe_code)] // two system calls
 mod binding;
 #[allow(unsafe_code)] // copies to where its callers may write
 mod copy;
+#[allow(unsafe_code)] // values that are found by a pointer
+mod current;
 mod epoch;
 mod gate;
 #[allow(unsafe_code)] // one call of the C library
@@ -43,11 +46,14 @@ mod region;
 mod seglets;
 #[allow(unsafe_code)] // copies bytes that another process changes
 mod shared;
+#[allow(unsafe_code)] // instructions that touch no memory
+mod ticks;
 #[allow(unsafe_code)] // discards words, and looks at eight of them at once
 mod words;
 
 pub use binding::BindRefused;
 pub use copy::CopyMethod;
+pub use current::{Current, Held, StillRead};
 #[doc(hidden)] // for models of the crates above: stores use `ReclaimEpochs`
 pub use epoch::protocol as epoch_protocol;
 pub use epoch::{
@@ -65,4 +71,5 @@ pub use seglets::{
     FreeSeglets, PartIndex, Reserves, SegletClass, SegletIndex, SegletPool, SegletPoolError,
 };
 pub use shared::{SharedMemory, SharedMemoryError};
+pub use ticks::TickCounter;
 pub use words::{WordRegion, words_with_top};

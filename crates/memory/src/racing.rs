@@ -58,6 +58,35 @@ pub(crate) unsafe fn load(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Whether the bytes at `from` are those; some are loaded twice.
+///
+/// # Safety
+/// As many bytes are mapped and initialised there.
+#[inline(always)]
+pub(crate) unsafe fn is_same(from: *const u8, bytes: &[u8]) -> bool {
+    let len = bytes.len();
+    // SAFETY: each piece lies within `len` bytes from `from` on.
+    unsafe {
+        match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+            (Some(first), Some(last)) => {
+                let mut differ = load_8(from) ^ u64::from_ne_bytes(*first);
+                differ |= load_8(from.add(len - 8)) ^ u64::from_ne_bytes(*last);
+                let mut at = 8;
+                while at + 8 < len {
+                    let word = bytes.as_ptr().add(at).cast::<u64>().read_unaligned();
+                    differ |= load_8(from.add(at)) ^ word;
+                    at += 8;
+                }
+                differ == 0
+            }
+            (None, _) | (_, None) => {
+                let mut places = bytes.iter().enumerate();
+                places.all(|(at, byte)| load_1(from.add(at)) == *byte)
+            }
+        }
+    }
+}
+
 /// Copies `data` to `to`; some bytes are stored twice.
 ///
 /// # Safety

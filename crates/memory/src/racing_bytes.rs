@@ -85,6 +85,41 @@ impl<'a> RacingBytes<'a> {
         self.load_atomics(into);
     }
 
+    /// Whether they are those bytes. An answer means no more than a copy would.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_same(self, bytes: &[u8]) -> bool {
+        if self.len != bytes.len() {
+            return false;
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: mapped and initialised, as `new` was promised, and as many as `bytes`.
+        unsafe {
+            crate::racing::is_same(self.start.as_ptr(), bytes)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        self.is_same_by_atomics(bytes)
+    }
+
+    /// [`Self::is_same`] by atomic loads of bytes and words.
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    fn is_same_by_atomics(self, bytes: &[u8]) -> bool {
+        let (edge, words, end) = self.atomics();
+        let (first, rest) = bytes.split_at(edge.len());
+        let (middle, last) = rest.split_at(8 * words.len());
+        let same = |at: &AtomicU8, byte: &u8| at.load(Ordering::Relaxed) == *byte;
+        let same_word = |at: &AtomicU64, word: &[u8; 8]| {
+            at.load(Ordering::Relaxed) == u64::from_ne_bytes(*word)
+        };
+        let (middle, _) = middle.as_chunks::<8>();
+        edge.iter().zip(first).all(|(at, byte)| same(at, byte))
+            && words
+                .iter()
+                .zip(middle)
+                .all(|(at, word)| same_word(at, word))
+            && end.iter().zip(last).all(|(at, byte)| same(at, byte))
+    }
+
     /// Lets `into` hold a copy of the first `len` of them.
     ///
     /// # Panics
@@ -287,6 +322,26 @@ mod tests {
                 let behind = unsafe { region.bytes(offset + room as u64, 1) };
                 assert_eq!(behind, [0xff], "the neighbour stays");
             }
+        }
+    }
+
+    #[test]
+    fn racing_bytes_are_compared_at_every_alignment_and_length() {
+        let region = Region::anonymous(1, false).unwrap();
+        for (offset, len) in (0..9).flat_map(|o| (0..70).map(move |len| (o, len))) {
+            let bytes = region.racing_in_granule(offset, len);
+            let mut data: Vec<u8> = (0..len).map(|n| n as u8 + 1).collect();
+            // SAFETY: this thread alone uses the region.
+            unsafe { bytes.store(&data) };
+            assert!(bytes.is_same(&data) && bytes.is_same_by_atomics(&data));
+            for at in 0..len {
+                data[at] ^= 0x80;
+                let found = (bytes.is_same(&data), bytes.is_same_by_atomics(&data));
+                assert_eq!(found, (false, false), "byte {at} of {len} at {offset}");
+                data[at] ^= 0x80;
+            }
+            data.push(0);
+            assert!(!bytes.is_same(&data), "another length");
         }
     }
 

@@ -18,11 +18,14 @@
 //!
 //! Limits: it hands out no space; the owner of each byte is the caller's book-keeping.
 
+mod huge_blocks;
+
 use crate::copy::CopyMethod;
 use crate::racing_bytes::RacingBytes;
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
+use huge_blocks::HugeBlocks;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -112,6 +115,8 @@ struct ForReaders {
     /// A reader that touches a hole is given a page. Where memory is promised strictly that may
     /// fail, by a bus error of the reader. No holes are made there.
     gives_back: bool,
+    /// Blocks that are to become huge pages when they get their first bytes.
+    huge: HugeBlocks,
 }
 
 // SAFETY: the mapping belongs to no thread, and every safe access to it is an atomic one.
@@ -171,11 +176,15 @@ impl Region {
             len,
             source: errno.into(),
         })?;
-        let mut region = Self::map(len, huge, Some(file))?;
+        let mut region = Self::map(len, false, Some(file))?;
         region.for_readers = Some(ForReaders {
             file: readable,
             gives_back: !is_promised_strictly(),
+            huge: HugeBlocks::none(region.len),
         });
+        if huge {
+            let _works_without = region.prefer_huge_pages(0, region.len);
+        }
         Ok(region)
     }
 
@@ -264,6 +273,7 @@ impl Region {
     /// When the range leaves the region or its borders are no multiples of
     /// [`REGION_GRANULE_BYTES`].
     pub fn prefer_huge_pages(&self, offset: u64, len: u64) -> Result<(), RegionError> {
+        self.want_huge(offset, len, true);
         self.prefer(offset, len, Advice::LinuxHugepage)
             .map_err(|errno| advice_failed("use huge pages for", offset, len, errno))
     }
@@ -273,8 +283,16 @@ impl Region {
     /// # Panics
     /// As of [`Self::prefer_huge_pages`].
     pub fn prefer_small_pages(&self, offset: u64, len: u64) {
+        self.want_huge(offset, len, false);
         // A kernel that refuses has no huge pages.
         let _there_are_none = self.prefer(offset, len, Advice::LinuxNoHugepage);
+    }
+
+    fn want_huge(&self, offset: u64, len: u64, wanted: bool) {
+        if let Some(readers) = &self.for_readers {
+            self.check_granules(offset, len);
+            readers.huge.want(offset..offset + len, wanted);
+        }
     }
 
     fn prefer(&self, offset: u64, len: u64, pages: Advice) -> Result<(), Errno> {
@@ -491,9 +509,23 @@ impl Region {
     /// [`REGION_GRANULE_BYTES`].
     pub fn allocate(&self, offset: u64, len: u64) -> Result<(), RegionError> {
         match (&self.for_readers, &self.memfd) {
-            (Some(_), Some(file)) => self.fetch(file.as_fd(), offset, len),
+            (Some(readers), Some(file)) => {
+                self.fetch(file.as_fd(), offset, len)?;
+                let blocks = readers.huge.take(offset..offset + len);
+                blocks.for_each(|block| self.join(block));
+                Ok(())
+            }
             (None, _) | (_, None) => Ok(()),
         }
+    }
+
+    /// Asks the system to make a huge page of the block that begins there, some of whose bytes have
+    /// pages. The others get theirs by that, of zeroes.
+    fn join(&self, block: u64) {
+        assert!(block + HUGE_PAGE_BYTES <= self.len, "M1: block {block}");
+        let len = to_usize(HUGE_PAGE_BYTES);
+        // SAFETY: our own mapping (R1, checked above); it changes no content.
+        let _works_without = unsafe { libc::madvise(self.at(block), len, libc::MADV_COLLAPSE) };
     }
 
     fn fetch(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), RegionError> {

@@ -30,6 +30,10 @@
 //! that is stopped keeps others waiting. So does one that has died and left a forked child, until
 //! that ends. Writers that follow each other may starve readers.
 
+#[cfg(test)]
+mod model;
+mod protocol;
+
 use crate::error::{Result, SpaceError};
 use crate::files::step;
 use crate::header::HEADER_BYTES;
@@ -38,6 +42,7 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use protocol::{POISONED, Protocol, Word};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::path::{Path, PathBuf};
@@ -53,17 +58,6 @@ const WAITING_AT: u64 = LOCK_AT + LINE;
 const USED_AT: u64 = LOCK_AT + 2 * LINE;
 const PLACES_AT: u64 = LOCK_AT + 3 * LINE;
 const _: () = assert!(PLACES_AT + PLACES * LINE <= HEADER_BYTES);
-
-/// The owner's place + 1.
-const PLACE: u64 = 0xffff;
-const POISONED: u64 = 1 << 16;
-/// The owner has waited for all readers, and may have changed something.
-const INSIDE: u64 = 1 << 17;
-const NUMBER: u64 = 1 << 18;
-
-/// The threads of a place.
-const COUNT: u64 = 0xffff_ffff;
-const PLACE_NUMBER: u64 = 1 << 32;
 
 /// A waiter looks this often whether the other one lives.
 const LOOK: Duration = Duration::from_millis(10);
@@ -86,15 +80,6 @@ unsafe impl Send for RobustLock {}
 // SAFETY: as above.
 #[allow(unsafe_code)]
 unsafe impl Sync for RobustLock {}
-
-fn is_owned(word: u64) -> bool {
-    word & PLACE != 0
-}
-
-/// The word without an owner.
-fn freed(word: u64) -> u64 {
-    (word & !(PLACE | INSIDE)).wrapping_add(NUMBER)
-}
 
 impl RobustLock {
     /// Takes a place for this process at the span whose file, opened for writing, is `file`.
@@ -135,7 +120,7 @@ impl RobustLock {
             return Err(SpaceError::Crowded(name.to_owned()));
         }
         step();
-        lock.clear_place()?;
+        lock.clear_place();
         Ok(lock)
     }
 
@@ -147,69 +132,6 @@ impl RobustLock {
         unsafe { AtomicU64::from_ptr(self.page.as_ptr().add(at as usize).cast()) }
     }
 
-    fn owner(&self) -> &AtomicU64 {
-        self.word(OWNER_AT)
-    }
-
-    fn count(&self, place: u64) -> &AtomicU64 {
-        self.word(PLACES_AT + place * LINE)
-    }
-
-    /// Takes away what a dead process has left in the place of this one.
-    fn clear_place(&self) -> Result<()> {
-        // Before the first count: a writer that does not see this is seen by the readers.
-        self.word(USED_AT)
-            .fetch_max(self.place + 1, Ordering::SeqCst);
-        let count = self.count(self.place);
-        let mut found = count.load(Ordering::SeqCst);
-        while let Err(now) = count.compare_exchange(
-            found,
-            (found & !COUNT).wrapping_add(PLACE_NUMBER),
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        ) {
-            found = now;
-        }
-        self.wake(self.count(self.place));
-        step();
-        let owner = self.owner().load(Ordering::SeqCst);
-        if owner & PLACE == self.place + 1 {
-            self.bury(owner);
-        }
-        Ok(())
-    }
-
-    /// The bit by which this span is poisoned; none of a heap.
-    #[inline]
-    fn poison(&self) -> u64 {
-        match self.is_heap {
-            true => 0,
-            false => POISONED,
-        }
-    }
-
-    /// Takes a dead owner out. Does nothing if somebody else has.
-    fn bury(&self, owner: u64) {
-        let poison = match owner & INSIDE != 0 {
-            true => self.poison(),
-            false => 0,
-        };
-        let next = freed(owner) | poison;
-        let order = Ordering::SeqCst;
-        let _somebody_else_has = self.owner().compare_exchange(owner, next, order, order);
-        step();
-        self.wake(self.owner());
-    }
-
-    /// Whether the process with that place has died.
-    fn is_dead(&self, place: u64) -> Result<bool> {
-        if place == self.place {
-            return Ok(false);
-        }
-        place_is_free(self.file.as_fd(), place)
-            .map_err(|errno| SpaceError::of("lock", Path::new(&self.name), errno))
-    }
-
     /// Takes the lock for a reader.
     ///
     /// # Errors
@@ -217,29 +139,7 @@ impl RobustLock {
     /// [`SpaceError::Damaged`].
     #[inline]
     pub(crate) fn enter_shared(&self, patience: Patience) -> Result<()> {
-        loop {
-            self.count(self.place).fetch_add(1, Ordering::SeqCst);
-            step();
-            let owner = self.owner().load(Ordering::SeqCst);
-            if owner & (PLACE | self.poison()) == 0 {
-                return Ok(());
-            }
-            self.leave_shared();
-            if !is_owned(owner) {
-                return Err(SpaceError::Poisoned(self.name.clone()));
-            }
-            self.wait_for_owner(owner, patience)?;
-        }
-    }
-
-    #[inline]
-    pub(crate) fn leave_shared(&self) {
-        let count = self.count(self.place);
-        let before = count.fetch_sub(1, Ordering::SeqCst);
-        step();
-        if is_owned(self.owner().load(Ordering::SeqCst)) && before & COUNT == 1 {
-            self.wake(count);
-        }
+        Protocol::enter_shared(self, patience)
     }
 
     /// Takes the lock for a writer; a poisoned one if `recovers`.
@@ -247,98 +147,101 @@ impl RobustLock {
     /// # Errors
     /// As of [`Self::enter_shared`].
     pub(crate) fn enter_exclusive(&self, patience: Patience, recovers: bool) -> Result<()> {
-        let order = Ordering::SeqCst;
-        let own = loop {
-            let owner = self.owner().load(order);
-            if is_owned(owner) {
-                self.wait_for_owner(owner, patience)?;
-            } else if owner & self.poison() != 0 && !recovers {
-                return Err(SpaceError::Poisoned(self.name.clone()));
-            } else {
-                let own = freed(owner) | (self.place + 1);
-                let taken = self.owner().compare_exchange(owner, own, order, order);
-                if taken.is_ok() {
-                    break own;
-                }
-            }
-        };
-        step();
-        let used = self.word(USED_AT).load(order).min(PLACES);
-        for place in 0..used {
-            if let Err(error) = self.wait_for_readers(place, patience) {
-                self.release(own);
-                return Err(error);
-            }
-        }
-        step();
-        self.owner().store(own | INSIDE, order);
-        step();
-        Ok(())
+        Protocol::enter_exclusive(self, patience, recovers)
     }
 
     /// The poison is gone: the writer that is inside has made the data right.
     pub(crate) fn heal(&self) {
-        self.owner().fetch_and(!POISONED, Ordering::SeqCst);
-    }
-
-    fn release(&self, owner: u64) {
-        self.owner().store(freed(owner), Ordering::SeqCst);
-        step();
-        if self.word(WAITING_AT).load(Ordering::SeqCst) != 0 {
-            self.wake(self.owner());
-        }
+        Protocol::heal(self);
     }
 
     /// A thread of this process leaves, whatever it was.
     #[inline]
     pub(crate) fn leave(&self) {
-        let owner = self.owner().load(Ordering::SeqCst);
-        step();
-        // A writer inside is alone (JUMP-7), so it is this thread.
-        match owner & (PLACE | INSIDE) == (self.place + 1) | INSIDE {
-            true => self.release(owner),
-            false => self.leave_shared(),
+        Protocol::leave(self);
+    }
+}
+
+impl Word for AtomicU64 {
+    #[inline(always)]
+    fn load(&self) -> u64 {
+        self.load(Ordering::SeqCst)
+    }
+
+    #[inline(always)]
+    fn store(&self, value: u64) {
+        self.store(value, Ordering::SeqCst);
+    }
+
+    #[inline(always)]
+    fn add_one(&self) -> u64 {
+        self.fetch_add(1, Ordering::SeqCst)
+    }
+
+    #[inline(always)]
+    fn subtract_one(&self) -> u64 {
+        self.fetch_sub(1, Ordering::SeqCst)
+    }
+
+    fn raise(&self, to: u64) {
+        self.fetch_max(to, Ordering::SeqCst);
+    }
+
+    fn clear(&self, bits: u64) {
+        self.fetch_and(!bits, Ordering::SeqCst);
+    }
+
+    fn replace(&self, from: u64, to: u64) -> core::result::Result<(), u64> {
+        let order = Ordering::SeqCst;
+        self.compare_exchange(from, to, order, order).map(drop)
+    }
+}
+
+impl Protocol for RobustLock {
+    type Word = AtomicU64;
+    type Patience = Patience;
+    type Refused = SpaceError;
+    const PLACES: u64 = PLACES;
+
+    #[inline(always)]
+    fn owner(&self) -> &AtomicU64 {
+        self.word(OWNER_AT)
+    }
+
+    fn waiting(&self) -> &AtomicU64 {
+        self.word(WAITING_AT)
+    }
+
+    fn used(&self) -> &AtomicU64 {
+        self.word(USED_AT)
+    }
+
+    #[inline(always)]
+    fn count(&self, place: u64) -> &AtomicU64 {
+        self.word(PLACES_AT + place * LINE)
+    }
+
+    #[inline(always)]
+    fn place(&self) -> u64 {
+        self.place
+    }
+
+    #[inline(always)]
+    fn poison(&self) -> u64 {
+        match self.is_heap {
+            true => 0,
+            false => POISONED,
         }
     }
 
-    /// Waits until the owner is another one, or has died.
-    #[cold]
-    fn wait_for_owner(&self, owner: u64, patience: Patience) -> Result<()> {
-        let place = (owner & PLACE) - 1;
-        if place >= PLACES {
-            let why = format!("its lock belongs to place {place} of {PLACES}");
-            return Err(SpaceError::damaged(&PathBuf::from(&self.name), why));
-        }
-        if self.is_dead(place)? {
-            self.bury(owner);
-            return Ok(());
-        }
-        let time = patience.slice(LOOK, &self.name)?;
-        let waiting = self.word(WAITING_AT);
-        waiting.fetch_add(1, Ordering::SeqCst);
-        step();
-        wait(self.owner(), owner, time);
-        waiting.fetch_sub(1, Ordering::SeqCst);
+    fn is_free(&self, place: u64) -> Result<bool> {
+        place_is_free(self.file.as_fd(), place)
+            .map_err(|errno| SpaceError::of("lock", Path::new(&self.name), errno))
+    }
+
+    fn sleep(&self, word: &AtomicU64, found: u64, patience: Patience) -> Result<()> {
+        wait(word, found, patience.slice(LOOK, &self.name)?);
         Ok(())
-    }
-
-    /// Waits until no living thread of that place reads.
-    fn wait_for_readers(&self, place: u64, patience: Patience) -> Result<()> {
-        let count = self.count(place);
-        loop {
-            let found = count.load(Ordering::SeqCst);
-            if found & COUNT == 0 {
-                return Ok(());
-            }
-            if self.is_dead(place)? {
-                let next = (found & !COUNT).wrapping_add(PLACE_NUMBER);
-                let order = Ordering::SeqCst;
-                let _new_process_has = count.compare_exchange(found, next, order, order);
-                step();
-                continue;
-            }
-            wait(count, found, patience.slice(LOOK, &self.name)?);
-        }
     }
 
     #[allow(unsafe_code)] // one system call
@@ -353,6 +256,20 @@ impl RobustLock {
                 core::ptr::null::<c_void>(),
             )
         };
+    }
+
+    fn poisoned(&self) -> SpaceError {
+        SpaceError::Poisoned(self.name.clone())
+    }
+
+    fn wild(&self, place: u64) -> SpaceError {
+        let why = format!("its lock belongs to place {place} of {PLACES}");
+        SpaceError::damaged(&PathBuf::from(&self.name), why)
+    }
+
+    #[inline(always)]
+    fn step(&self) {
+        step();
     }
 }
 

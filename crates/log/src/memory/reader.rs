@@ -11,14 +11,10 @@
 
 use super::LogBytes;
 use super::seglet_table::{NEXT_WORD, WORDS_PER_SEGLET};
-use super::view::is_same_key;
 use pluvio_format::{Check, Entry, EntryHead, ObjectState, Parsed, PlainFront, Restored};
 use pluvio_memory::{ReadRegion, SharedMemoryError};
 use pluvio_units::{Deadline, ENTRY_MAX, EntryRef, ObjectVersion, SEGLET_BYTES, TableId};
 use rustix::fd::BorrowedFd;
-
-/// Keys up to this are compared without an allocation.
-const SHORT_KEY_MAX: usize = 256;
 
 /// The log of another process.
 #[derive(Debug)]
@@ -114,7 +110,7 @@ impl LogReader {
         };
         let (_, rest) = whole.split_at(key_at);
         let (found, value) = rest.split_at(front.key_len);
-        if !is_key(found, key) {
+        if !found.is_same(key) {
             return ReadEntry::Other;
         }
         value.load_vec(value_len, into);
@@ -233,20 +229,6 @@ impl LogReader {
                 None => return None,
             }
         }
-    }
-}
-
-#[inline(always)]
-fn is_key(found: pluvio_memory::RacingBytes<'_>, key: &[u8]) -> bool {
-    if key.len() <= SHORT_KEY_MAX {
-        let mut copy = [0; SHORT_KEY_MAX];
-        let copy = &mut copy[..key.len()];
-        found.load(copy);
-        is_same_key(copy, key)
-    } else {
-        let mut copy = Vec::new();
-        found.load_vec(key.len(), &mut copy);
-        copy == key
     }
 }
 

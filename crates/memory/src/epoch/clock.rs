@@ -21,6 +21,7 @@
 //! for more than the kernel lets pass.
 
 use super::protocol;
+use crate::ticks::TickCounter;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The clocks of reclaim epochs.
@@ -47,7 +48,7 @@ impl EpochClock {
     pub fn is_available(self) -> bool {
         match self {
             Self::Counter | Self::SharedCounter => true,
-            Self::Tsc => tsc::is_invariant(),
+            Self::Tsc => TickCounter::of_this_machine().is_some(),
         }
     }
 
@@ -60,7 +61,7 @@ impl EpochClock {
             // Acquire: as above. Release keeps the reclaimers' releases visible to the readers of
             // this value.
             Self::SharedCounter => counter.fetch_add(1, Ordering::AcqRel),
-            Self::Tsc => tsc::now(),
+            Self::Tsc => TickCounter::now_in_order(),
         }
     }
 
@@ -70,7 +71,7 @@ impl EpochClock {
             Self::Counter | Self::SharedCounter => protocol::advance(counter),
             Self::Tsc => {
                 <AtomicU64 as protocol::Word>::full_fence();
-                tsc::now()
+                TickCounter::now_in_order()
             }
         }
     }
@@ -81,46 +82,5 @@ impl EpochClock {
             Self::Counter | Self::SharedCounter => frontier,
             Self::Tsc => frontier.saturating_sub(SLACK),
         }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[allow(unsafe_code)] // two instructions that touch no memory
-mod tsc {
-    use core::arch::x86_64::{__cpuid, _mm_lfence, _rdtsc};
-
-    /// The leaf with the power management, and its bit for a time stamp counter that never stops or
-    /// changes its pace.
-    const POWER_LEAF: u32 = 0x8000_0007;
-    const INVARIANT_TSC: u32 = 1 << 8;
-
-    /// Reads the counter only after everything that stands before it.
-    #[inline]
-    pub(super) fn now() -> u64 {
-        // SAFETY: every x86-64 processor has both; neither touches memory.
-        unsafe {
-            _mm_lfence();
-            _rdtsc()
-        }
-    }
-
-    #[allow(unused_unsafe)] // asking the processor is safe in newer toolchains
-    pub(super) fn is_invariant() -> bool {
-        // SAFETY: every x86-64 processor can be asked; the first leaf tells whether the other one
-        // exists.
-        unsafe {
-            __cpuid(0x8000_0000).eax >= POWER_LEAF && __cpuid(POWER_LEAF).edx & INVARIANT_TSC != 0
-        }
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-mod tsc {
-    pub(super) fn now() -> u64 {
-        unreachable!("is_available said no")
-    }
-
-    pub(super) fn is_invariant() -> bool {
-        false
     }
 }

@@ -151,6 +151,7 @@ fn pages_that_the_system_does_not_have_are_refused_by_an_error() {
     region.for_readers = Some(ForReaders {
         file,
         gives_back: true,
+        huge: HugeBlocks::none(region.len),
     });
     let allocate =
         |granule: u64| region.allocate(granule * REGION_GRANULE_BYTES, REGION_GRANULE_BYTES);
