@@ -60,7 +60,7 @@ struct Span {
 }
 
 /// Most commands have few parts.
-type Spans = SmallVec<[Span; 6]>;
+type Spans = SmallVec<[Span; 5]>;
 
 /// A command: a name and arguments, all of them plain bytes. Never empty.
 #[derive(Clone, PartialEq, Eq)]
