@@ -353,6 +353,8 @@ fn reader_dies(mistake: Mistake) {
         });
         assert_eq!(writer.change(ForEver, false), Ok(()));
         next.join().unwrap();
+        let left = writer.count(0).load() & COUNT_BITS;
+        assert_eq!(left, 0, "JUMP-8: a count that nobody takes back");
         assert_eq!(writer.look(Patience::None), Ok(()));
     });
 }
