@@ -38,9 +38,9 @@ const AGE_TICKS: u64 = 1 << 20;
 /// room for a look at the counter that the processor takes too early.
 pub(crate) const AGE_NS: u64 = 10_000_000;
 
-/// A counter that takes longer for a tick, in nanoseconds, is not used. With it [`AGE_TICKS`] are
-/// 4.2 ms. So half of [`AGE_NS`] is left for early looks, and for a clock that runs faster than
-/// the counter: by a tenth at most, as the system lets it.
+/// A counter that takes longer for a tick, in nanoseconds, is not used. With this one [`AGE_TICKS`]
+/// are 4.2 ms, so half of [`AGE_NS`] is left. That covers early looks, and a clock that the system
+/// lets run faster than the counter, by a tenth at most.
 const NS_A_TICK_MAX: u64 = 4;
 
 /// Where the kernel says which counter its clock is made from.

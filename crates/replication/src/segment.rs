@@ -236,7 +236,7 @@ impl ReplicatedSegment {
     }
 
     /// Whether the next head can have more replicas than this segment, which will have fewer than
-    /// are wanted: on backups that have given up one of this segment (REP-8).
+    /// are wanted. It can on backups that have given up a replica of this one (REP-8).
     pub(crate) fn next_can_have_more(&self, view: &View) -> bool {
         let usable = || view.usable().map(|s| s.id);
         let unused = usable().filter(|id| !self.has_used(*id)).count();

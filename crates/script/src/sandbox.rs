@@ -3,8 +3,8 @@
 //!
 //! The environment is a *proxy*: an empty table, which shows what another one has, and refuses to
 //! be written. Tables of libraries are shown by proxies, too. The true tables are nowhere to be
-//! had. So all scripts have one environment, and only `KEYS` and `ARGV` are made anew. A library that is
-//! loaded has one of its own.
+//! had. So all scripts have one environment, and only `KEYS` and `ARGV` are made anew. A library
+//! that is loaded has one of its own.
 //!
 //! The table `reals` has the true table of each proxy, for functions that do not ask metatables:
 //! `next`, `rawget`, and their like.

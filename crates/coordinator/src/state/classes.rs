@@ -45,7 +45,7 @@ fn refused<T>(message: String) -> Result<T, Refusal> {
     Err(Refusal::fatal(FatalKind::Other, message))
 }
 
-/// What a wish asks for in a cluster of these settings.
+/// The durability that a wish asks for in a cluster of these settings.
 ///
 /// # Errors
 /// No table of this cluster can have it.

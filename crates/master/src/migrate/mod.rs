@@ -6,10 +6,10 @@
 //!
 //! 1. asks for the objects in the order of their hashes;
 //! 2. asks for the changes made meanwhile;
-//! 3. lets the owner freeze the tablet when little is left, and takes the rest and, once the owner's
-//!    log is durable, the results of operations;
-//! 4. makes all of it durable in its own log;
-//! 5. reports to the coordinator.
+//! 3. lets the owner freeze the tablet when little is left, and takes the rest;
+//! 4. takes the results of operations, once the owner's log is durable;
+//! 5. makes all of it durable in its own log;
+//! 6. reports to the coordinator.
 //!
 //! It replays everything as in a recovery.
 //!
@@ -26,9 +26,9 @@
 //! - MOVE-5: when the end of a migration is acknowledged, nothing is left to do for it. The index
 //!   has nothing of a tablet that has moved. No forgetting is under way that could meet the tablet
 //!   when it comes back.
-//! - MOVE-6: the receiver gets the last part of a tablet when all that the owner had executed at the
-//!   freeze is durable there. A transaction or an ordered batch may have changed other tablets, too:
-//!   if the owner dies, those parts of it outlive it as the receiver's do.
+//! - MOVE-6: the receiver gets the last part of a tablet when all that the owner had executed at
+//!   the freeze is durable there. A transaction or an ordered batch may have changed other tablets,
+//!   too. Those changes outlive the owner as the receiver's do.
 //!
 //! These, the store's and the coordinator's together give:
 //! - MIG-1: at no time do two servers serve the same key (MOVE-1).

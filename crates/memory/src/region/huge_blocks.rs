@@ -1,9 +1,9 @@
 //! Which blocks of a region for readers are to become huge pages.
 //!
-//! The system makes huge pages of anonymous memory by itself. It does so for memory files only where
-//! `shmem_enabled` says so, which is off nearly everywhere. It joins pages of
-//! a file on request, whatever that setting (`MADV_COLLAPSE`, Linux 6.1). So the owner asks when
-//! the first bytes of a block get their pages. Readers map the same huge page.
+//! The system makes huge pages of anonymous memory by itself. It does so for memory files only
+//! where `shmem_enabled` says so, which is off nearly everywhere. It joins pages of a file on
+//! request, whatever that setting (`MADV_COLLAPSE`, Linux 6.1). So the owner asks when the first
+//! bytes of a block get their pages. Readers map the same huge page.
 //!
 //! Threads: any. A block is asked for once, by the first thread that comes there.
 

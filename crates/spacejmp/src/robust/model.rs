@@ -303,7 +303,8 @@ impl Process {
 
 fn explore(f: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    // A process that comes to the place of a dead one is found beside a writer with 4.
+    model.preemption_bound = Some(4);
     model.check(f);
 }
 

@@ -113,7 +113,7 @@ impl Rig {
     }
 }
 
-/// Waits until `holds`; what leads there happens on other threads.
+/// Waits until `holds`, which other threads bring about.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..PATIENCE.as_millis() / 5 {
         if holds() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Set in a process that is to be killed: the address to call.
 const VICTIM: &str = "PLUVIO_TEST_VICTIM";
 
-/// What a process does that is to be killed; alone it does nothing.
+/// The work of a process that is to be killed; alone it does nothing.
 #[test]
 fn victim() {
     let Ok(address) = std::env::var(VICTIM) else {
