@@ -78,6 +78,8 @@ struct Libraries {
 struct Kept {
     scripts: BTreeMap<Arc<str>, Arc<Body>>,
     by_source: BTreeMap<Bytes, Arc<str>>,
+    /// Those that the cluster does not keep yet.
+    only_here: BTreeSet<Arc<str>>,
     bytes: usize,
 }
 
@@ -230,14 +232,32 @@ impl Scripts {
     /// does.
     pub(crate) async fn keep(&self, client: &Client, source: Bytes) -> Arc<Body> {
         let (body, is_new) = self.remember(&source);
-        if is_new {
-            let stored = self.store(client, body.name.as_bytes(), &source).await;
-            if let Err(failure) = stored {
-                let why = String::from_utf8_lossy(failure.text()).into_owned();
-                tracing::debug!(why, "a script is not kept by the cluster");
-            }
+        if is_new && let Err(failure) = self.store_script(client, &body).await {
+            let why = String::from_utf8_lossy(failure.text()).into_owned();
+            tracing::debug!(why, "a script is not kept by the cluster");
         }
         body
+    }
+
+    /// Keeps a script, here and in the cluster.
+    ///
+    /// # Errors
+    /// The cluster cannot keep it now. This server does.
+    pub(crate) async fn load(&self, client: &Client, source: Bytes) -> Result<Arc<Body>, Failure> {
+        let (body, is_new) = self.remember(&source);
+        let is_missing = is_new || lock(&self.kept).only_here.contains(&body.name);
+        if is_missing {
+            self.store_script(client, &body).await?;
+        }
+        Ok(body)
+    }
+
+    async fn store_script(&self, client: &Client, body: &Body) -> Result<(), Failure> {
+        lock(&self.kept).only_here.insert(Arc::clone(&body.name));
+        self.store(client, body.name.as_bytes(), &body.source)
+            .await?;
+        lock(&self.kept).only_here.remove(&body.name);
+        Ok(())
     }
 
     /// The script with this hash.

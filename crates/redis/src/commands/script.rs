@@ -688,8 +688,8 @@ pub(super) async fn load(core: &Core, command: &Command) -> CommandResult {
     let kept = core
         .shared
         .scripts
-        .keep(core.databases.client(), source)
-        .await;
+        .load(core.databases.client(), source)
+        .await?;
     Ok(Reply::copy(kept.name.as_bytes()))
 }
 

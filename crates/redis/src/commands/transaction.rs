@@ -23,6 +23,7 @@ use crate::table::{Run, SPECS};
 use core::ops::Range;
 use core::time::Duration;
 use pluvio_client::{Outcome, Projection, Transacted, TransactionStep};
+use pluvio_env::timeout;
 use pluvio_units::{ObjectVersion, TableId};
 
 /// Longest pause before a transaction is computed anew.
@@ -301,7 +302,10 @@ pub(super) async fn alone(
     let mut tries = Tries::new(core);
     let _turns = match script::Call::of(what) {
         Some(call) if !call.is_read_only() => {
-            core.shared.scripts.turns(script::named_keys(command)).await
+            let turns = core.shared.scripts.turns(script::named_keys(command));
+            let clock = &core.databases.parts().clock;
+            let within = timeout(&**clock, core.databases.client().timeout(), turns).await;
+            within.map_err(|_| failure::CONTENDED)?
         }
         Some(_) | None => Vec::new(),
     };

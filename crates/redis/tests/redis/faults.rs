@@ -1,6 +1,6 @@
 //! The replies that clients see when the cluster cannot do what they ask.
 
-use crate::bench::{Bench, encode};
+use crate::bench::{Bench, encode, run_together};
 use pluvio_client::testing::Fault;
 use pluvio_units::ServerId;
 use pluvio_wire::{Opcode, Refusal, RetryReason};
@@ -133,4 +133,56 @@ fn a_coordinator_that_is_silent_does_not_stop_what_is_known() {
     assert!(bench.cluster.now() - before <= Duration::from_millis(600));
     c.say("SELECT 1");
     assert!(c.say("GET k").starts_with("-TRYAGAIN "));
+}
+
+#[test]
+fn a_script_is_loaded_when_the_cluster_keeps_it_and_not_before() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    let hash = String::from_utf8(c.call(&["SCRIPT", "LOAD", "return 1"])).unwrap();
+    assert!(hash.starts_with("$40\r\n"), "{hash}");
+    let why = RetryReason::TooFewBackups;
+    bench.cluster.plan(Opcode::Mutate, refused(why), 400);
+    let load = |c: &mut crate::bench::Connection| {
+        String::from_utf8(c.call(&["SCRIPT", "LOAD", "return 2"])).unwrap()
+    };
+    for _ in 0..2 {
+        let refused = load(&mut c);
+        assert!(refused.starts_with("-NOREPLICAS "), "{refused}");
+    }
+    // It runs all the same, here.
+    assert_eq!(c.call(&["EVAL", "return 2", "0"]), b":2\r\n");
+    // Until the refusals are used up.
+    assert!((0..50).any(|_| load(&mut c).starts_with("$40\r\n")));
+    assert_eq!(load(&mut c), load(&mut c));
+}
+
+/// Each of them holds its key for as long as a command may take, and none of the others waits for
+/// all of them.
+#[test]
+fn a_script_waits_for_others_no_longer_than_a_command_may_take() {
+    let mut bench = Bench::new();
+    let mut connections: Vec<_> = (0..6).map(|_| bench.connect()).collect();
+    connections[0].say("SET k v");
+    let why = RetryReason::TooFewBackups;
+    bench
+        .cluster
+        .plan(Opcode::Transact, refused(why), 1_000_000);
+    let start = bench.cluster.now();
+    for c in &mut connections {
+        c.push(&encode(&[
+            "EVAL",
+            "return redis.call('INCR', KEYS[1])",
+            "1",
+            "n",
+        ]));
+    }
+    let replies = run_together(&bench.cluster, &mut connections, 1);
+    let passed = bench.cluster.now() - start;
+    assert!(passed < Duration::from_secs(25), "{passed:?}");
+    for reply in replies {
+        let reply = String::from_utf8(reply).unwrap();
+        let is_refused = reply.starts_with("-NOREPLICAS ") || reply.starts_with("-TRYAGAIN ");
+        assert!(is_refused, "{reply}");
+    }
 }
