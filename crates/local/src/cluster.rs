@@ -3,14 +3,15 @@
 use crate::announcement::{Announcement, Role};
 use crate::child::Child;
 use crate::options::{Durability, MetadataLogin, SERVERS_MAX};
+use crate::ports::Ports;
 use crate::program::Program;
 use futures_util::future::join_all;
 use indicatif::ProgressBar;
 use pluvio_client::ClusterStatus;
 use pluvio_console::failure::Failure;
-use pluvio_console::options::{COORDINATOR_PORT, LogFormat};
+use pluvio_console::options::LogFormat;
 use pluvio_console::output::{say, spinner};
-use pluvio_console::ports;
+use pluvio_console::ports::check_ranges;
 use pluvio_console::session::Session;
 use pluvio_console::tls::TlsArgs;
 use pluvio_env::{Address, Clock, Env};
@@ -22,7 +23,7 @@ use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::net::{IpAddr, TcpListener};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitStatus;
@@ -119,7 +120,7 @@ pub const SECOND_DIRECTORY: &str = "second";
 /// Where a child runs, when that is not simply here.
 #[derive(Clone, Debug)]
 pub struct Home {
-    /// The address on which it listens.
+    /// The address on which it listens; no other child has it.
     pub host: String,
     /// The program that starts it there, with arguments; the child's own follow.
     pub through: Vec<OsString>,
@@ -161,7 +162,7 @@ impl LocalOptions {
         }
     }
 
-    fn home(&self, which: Which) -> Option<&Home> {
+    pub(crate) fn home(&self, which: Which) -> Option<&Home> {
         let at = match which {
             Which::Coordinator(index) => index,
             Which::Server(index) => self.coordinators as usize + index,
@@ -170,7 +171,7 @@ impl LocalOptions {
     }
 
     /// The address on which a child listens.
-    fn host(&self, which: Which) -> &str {
+    pub(crate) fn host(&self, which: Which) -> &str {
         self.home(which).map_or("127.0.0.1", |home| &home.host)
     }
 }
@@ -198,15 +199,12 @@ pub struct LocalCluster {
     env: Env,
     program: Program,
     options: LocalOptions,
-    /// Where the coordinators listen, with commas; kept over their restarts.
-    coordinator_addresses: Vec<String>,
+    /// Kept over restarts of children.
+    ports: Ports,
     coordinators: Vec<Option<Child>>,
     /// Whether the first coordinator has led once; from then on another one may have its directory.
     has_led: bool,
     servers: Vec<Option<Child>>,
-    /// Redis ports that servers have taken, 0 before.
-    redis_ports: Vec<u16>,
-    redis_cluster_ports: Vec<u16>,
     /// Numbers of servers that have data and are not started this time, in ascending order.
     left_out: Vec<u32>,
 }
@@ -231,13 +229,11 @@ impl LocalCluster {
         let mut this = Self {
             env,
             program,
-            coordinator_addresses: coordinator_addresses(&options),
+            ports: Ports::choose(&options, count as usize)?,
             coordinators: (0..options.coordinators).map(|_| None).collect(),
             has_led: false,
             options,
             servers: (0..count).map(|_| None).collect(),
-            redis_ports: vec![0; count as usize],
-            redis_cluster_ports: vec![0; count as usize],
             left_out: there.into_iter().filter(|n| *n > count).collect(),
         };
         this.check_ports()?;
@@ -269,9 +265,9 @@ impl LocalCluster {
         let redis = u32::from(self.options.redis_port);
         let redis_cluster = u32::from(self.options.redis_cluster_port);
         let admin = self.options.admin_port.map_or(0, u32::from);
-        let coordinator = self.coordinator_addresses[0].rsplit(':').next();
+        let coordinator = self.ports.coordinators[0].rsplit(':').next();
         let coordinator = coordinator.and_then(|port| port.parse().ok()).unwrap_or(0);
-        ports::check_ranges(&[
+        check_ranges(&[
             ("--redis-port", redis, servers),
             ("--redis-cluster-port", redis_cluster, servers),
             ("--admin-port", admin, servers + self.options.coordinators),
@@ -329,8 +325,7 @@ impl LocalCluster {
     async fn start_all(&mut self, progress: &ProgressBar) -> Result<(), Failure> {
         for index in 0..self.coordinators.len() {
             self.launch(Which::Coordinator(index))?;
-            let announced = self.child_mut(Which::Coordinator(index))?.ready().await?;
-            self.coordinator_addresses[index] = announced.addr.clone();
+            self.child_mut(Which::Coordinator(index))?.ready().await?;
             self.has_led = true;
         }
         progress.set_message("starting servers");
@@ -338,20 +333,8 @@ impl LocalCluster {
             self.launch(Which::Server(index))?;
         }
         let ready = self.servers.iter_mut().flatten().map(Child::ready);
-        let announced: Vec<_> = join_all(ready)
-            .await
-            .into_iter()
-            .map(|r| r.cloned())
-            .collect();
-        let port = |address: Option<String>| {
-            let address = address.unwrap_or_default();
-            let text = address.rsplit(':').next().unwrap_or_default();
-            text.parse().unwrap_or(0)
-        };
-        for (index, result) in announced.into_iter().enumerate() {
-            let announced = result?;
-            self.redis_ports[index] = port(announced.redis);
-            self.redis_cluster_ports[index] = port(announced.redis_cluster);
+        for announced in join_all(ready).await {
+            announced?;
         }
         self.settle(progress).await
     }
@@ -414,7 +397,7 @@ impl LocalCluster {
 
     /// Where the coordinators listen, with commas.
     pub fn coordinator_address(&self) -> String {
-        self.coordinator_addresses.join(",")
+        self.ports.coordinators.join(",")
     }
 
     /// What the coordinators that are ready announced.
@@ -642,7 +625,7 @@ impl LocalCluster {
             0 => 0,
             _ => self.servers.len() + index,
         };
-        let listen = &self.coordinator_addresses[index];
+        let listen = &self.ports.coordinators[index];
         let mut arguments = self.common_arguments("coordinator", listen, admin);
         let options = &self.options;
         let mut add = |name: &str, value: String| arguments.extend([name.into(), value.into()]);
@@ -697,18 +680,12 @@ impl LocalCluster {
             arguments.extend(["--data".into(), second.into()]);
             arguments.extend(["--missing-data".into(), "leave-out".into()]);
         }
-        let port = |first: u16, taken: &[u16]| match first {
-            // A free one that was taken once is kept, so that clients find a respawned server.
-            0 => taken[index],
-            first => first.saturating_add(u16::try_from(index).unwrap_or(0)),
-        };
-        let redis = port(options.redis_port, &self.redis_ports);
-        let redis_cluster = port(options.redis_cluster_port, &self.redis_cluster_ports);
         let machine = std::thread::available_parallelism().map_or(1, usize::from);
         let shared_out = u16::try_from((machine / self.servers.len()).max(1)).unwrap_or(1);
         let mut add = |name: &str, value: String| arguments.extend([name.into(), value.into()]);
         add("--coordinator", self.coordinator_address());
-        add("--redis", format!("{host}:{redis}"));
+        add("--redis", format!("{host}:{}", self.ports.redis[index]));
+        let redis_cluster = self.ports.redis_cluster[index];
         add("--redis-cluster", format!("{host}:{redis_cluster}"));
         add("--memory", options.memory.bytes().to_string());
         add("--cores", options.cores.unwrap_or(shared_out).to_string());
@@ -786,25 +763,6 @@ fn servers_there(data: &Path) -> Vec<u32> {
     };
     let known: BTreeSet<u32> = numbers.filter(|n| *n > 0 && holds(n)).collect();
     known.into_iter().collect()
-}
-
-/// Where the coordinators will listen. The first one at the usual port when it is free: clients
-/// then find the cluster without being told.
-fn coordinator_addresses(options: &LocalOptions) -> Vec<String> {
-    let host = |index| options.host(Which::Coordinator(index));
-    let all = 0..options.coordinators as usize;
-    let mut addresses: Vec<String> = all.map(|index| format!("{}:0", host(index))).collect();
-    match options.coordinator_port {
-        Some(port) => addresses[0] = format!("{}:{port}", host(0)),
-        None => {
-            // Opened for a moment only; if it is taken in between, the coordinator says so.
-            let usual = format!("127.0.0.1:{COORDINATOR_PORT}");
-            if TcpListener::bind(&usual).is_ok() {
-                addresses[0] = usual;
-            }
-        }
-    }
-    addresses
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! - `cluster`: all of them: start, readiness, deaths, stop; `child`: one of them.
 //! - `program`: the file they are started from; `options`, `announcement`: what they are told, and
 //!   what they tell.
+//! - `ports`: those that a child has again when it is started again.
 //! - `temporary`: where a cluster lives that is there for a while.
 //! - `stamps`: what a child notes of its requests, when it is asked to.
 //!
@@ -15,6 +16,7 @@ mod announcement;
 pub mod child;
 pub mod cluster;
 mod options;
+mod ports;
 mod program;
 pub mod stamps;
 pub mod temporary;
