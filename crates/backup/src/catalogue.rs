@@ -3,6 +3,7 @@
 use crate::directory::{Directory, Offer, READ_MAX, SLOW, WRITE_MAX, choose};
 use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
 use crate::plan::created;
+use crate::write::Writer;
 use core::time::Duration;
 use pluvio_env::Moment;
 use pluvio_units::{ClusterId, SegmentId, ServerId};
@@ -283,6 +284,20 @@ impl Catalogue {
         Ok(())
     }
 
+    /// Whether the master may write, or its recovery, which has fenced it (BACKUP-4).
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub(crate) fn check_writer(&self, master: ServerId, by: Writer) -> Result<(), Refusal> {
+        match by {
+            Writer::Master => self.check_fence(master),
+            Writer::Recovery => {
+                let is_fenced = self.masters.get(&master).is_some_and(|m| m.recovering);
+                is_fenced.then_some(()).ok_or_else(|| not_recovered(master))
+            }
+        }
+    }
+
     /// Whether a server list has had room for a master: one that is missing has left.
     pub(crate) fn is_known(&self, master: ServerId) -> bool {
         master <= self.newest
@@ -493,6 +508,12 @@ impl Catalogue {
     pub(crate) fn not_open(&mut self, key: ReplicaKey) {
         self.open.remove(&key);
     }
+}
+
+/// A server is not recovered here, or not any more.
+pub(crate) fn not_recovered(master: ServerId) -> Refusal {
+    let message = format!("server {master} is not being recovered");
+    Refusal::fatal(FatalKind::Stale, message)
 }
 
 /// There is no room for another frame, or for more bytes of one.

@@ -40,6 +40,8 @@
 //! - BACKUP-15: each data directory is tried every few seconds, so one that hangs or fails is found
 //!   out while nobody uses it. One trial of it is under way at most. It lasts until the disk has
 //!   answered, or the directory is left.
+//! - BACKUP-16: the recovery of a master may have a replica of it copied here from another backup.
+//!   Such a copy is synced, and takes the place of nothing that is here.
 //!
 //! Threads: a [`Backup`] is a cheap handle, used from every core. One lock guards the catalogue
 //! and is never held over an await; each frame has a turn (an async lock), held over its I/O. A
@@ -51,6 +53,7 @@
 mod backup;
 mod buckets;
 mod catalogue;
+mod copies;
 mod directory;
 mod error;
 mod frame;

@@ -22,7 +22,7 @@ use pluvio_wire::{
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 /// The most that a replica, a segment of a digest, a table, and a damaged replica take in a list.
 const REPLICA_BYTES: usize = 128;
@@ -114,6 +114,12 @@ impl Recoveries {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until one more replica may be read.
+    async fn permit(&self) -> SemaphorePermit<'_> {
+        let permit = self.reads.acquire().await;
+        permit.expect("the semaphore is never closed")
     }
 
     pub(crate) fn buffer_bytes(&self) -> u64 {
@@ -584,40 +590,14 @@ impl Inner {
     }
 
     async fn read_and_sort(&self, key: ReplicaKey, plan: &Plan) -> Outcome {
-        let _permit = self
-            .recoveries
-            .reads
-            .acquire()
-            .await
-            .expect("the semaphore is never closed");
-        let frame = self.catalogue().frames.get(&key).cloned();
-        let missing = || {
-            Refusal::fatal(
-                FatalKind::NotFound,
-                format!(
-                    "no replica of segment {} of server {}",
-                    key.segment, key.master
-                ),
-            )
-        };
-        let frame = frame.ok_or_else(missing)?;
-        drop(frame.turn().await);
-        let state = frame.state();
-        match &state.stage {
-            Stage::Damaged(why) => return Err(self.corrupt(key.segment, why)),
-            Stage::Creating | Stage::Rewriting | Stage::Usable | Stage::Gone
-                if !is_visible(&state) =>
-            {
-                return Err(missing());
-            }
-            Stage::Creating | Stage::Rewriting | Stage::Usable | Stage::Gone => {}
-        }
+        let _permit = self.recoveries.permit().await;
+        let frame = self.readable(key).await?;
         count(&self.counters.recovery_reads, 1);
         let sorted = match self.read(&frame).await {
             Ok((mut image, header)) => {
                 if let Some(end) = plan.ends.get(&key.segment).map(|end| *end as usize) {
                     if image.len() < end {
-                        return Err(missing());
+                        return Err(missing(key));
                     }
                     if image.len() > end {
                         pluvio_units::mark("backup-cuts-at-end-of-log");
@@ -630,17 +610,66 @@ impl Inner {
             }
             Err(why) => Err(why),
         };
-        match sorted {
-            Ok(buckets) => Ok(Arc::new(buckets)),
-            Err(Unread::NotNow(why)) => Err(Refusal::fatal(
+        let sorted = sorted.map(Arc::new);
+        sorted.map_err(|why| self.unread(&frame, why))
+    }
+
+    /// The bytes of a replica, up to `length`, that another backup is to keep. They are checked
+    /// entry by entry, as recovery data is (BACKUP-7).
+    pub(crate) async fn read_whole(
+        &self,
+        key: ReplicaKey,
+        length: usize,
+    ) -> Result<Bytes, Refusal> {
+        let _permit = self.recoveries.permit().await;
+        let frame = self.readable(key).await?;
+        let (mut image, header) = match self.read(&frame).await {
+            Ok(read) => read,
+            Err(why) => return Err(self.unread(&frame, why)),
+        };
+        if image.len() < length {
+            return Err(missing(key));
+        }
+        let nobody = Arc::new(Router::new(&[]));
+        let sorted = self.sort_elsewhere(image.clone(), header, nobody).await;
+        sorted.map_err(|damage| self.unread(&frame, Unread::Damaged(damage)))?;
+        image.truncate(length);
+        Ok(image)
+    }
+
+    /// The frame of a replica that may be read, once nothing is under way there.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`.
+    async fn readable(&self, key: ReplicaKey) -> Result<Arc<Frame>, Refusal> {
+        let frame = self.catalogue().frames.get(&key).cloned();
+        let frame = frame.ok_or_else(|| missing(key))?;
+        drop(frame.turn().await);
+        let state = frame.state();
+        match &state.stage {
+            Stage::Damaged(why) => Err(corrupt(key.segment, why)),
+            Stage::Creating | Stage::Rewriting | Stage::Usable | Stage::Gone
+                if !is_visible(&state) =>
+            {
+                Err(missing(key))
+            }
+            Stage::Creating | Stage::Rewriting | Stage::Usable | Stage::Gone => Ok(frame),
+        }
+    }
+
+    /// The refusal of whoever wanted what was not read. A damaged frame is given up.
+    fn unread(&self, frame: &Frame, why: Unread) -> Refusal {
+        let ReplicaKey { master, segment } = frame.key;
+        match why {
+            Unread::NotNow(why) => Refusal::fatal(
                 FatalKind::Other,
-                format!("segment {} cannot be read: {why}", key.segment),
-            )),
-            Err(Unread::Damaged(damage)) => {
-                tracing::warn!(segment = %key.segment, master = %key.master, %damage, "a replica is damaged");
+                format!("segment {segment} cannot be read: {why}"),
+            ),
+            Unread::Damaged(damage) => {
+                tracing::warn!(%segment, %master, %damage, "a replica is damaged");
                 pluvio_units::mark("backup-replica-damaged");
-                self.damaged(&frame, damage.0.clone());
-                Err(self.corrupt(key.segment, &damage.0))
+                self.damaged(frame, damage.0.clone());
+                corrupt(segment, &damage.0)
             }
         }
     }
@@ -660,13 +689,6 @@ impl Inner {
             .unwrap_or_else(|_| Err(Damage("sorting it was given up".to_owned())))
     }
 
-    fn corrupt(&self, segment: SegmentId, why: &str) -> Refusal {
-        Refusal::fatal(
-            FatalKind::Corrupt,
-            format!("the replica of segment {segment} is damaged: {why}"),
-        )
-    }
-
     /// Accounts for a finished read, and makes room. Failures are not kept: the next one who asks
     /// tries again.
     fn keep(&self, key: ReplicaKey, recovery: RecoveryId, outcome: &Outcome) {
@@ -679,6 +701,17 @@ impl Inner {
             count(&self.counters.recovery_evicted, evicted);
         }
     }
+}
+
+fn corrupt(segment: SegmentId, why: &str) -> Refusal {
+    let message = format!("the replica of segment {segment} is damaged: {why}");
+    Refusal::fatal(FatalKind::Corrupt, message)
+}
+
+fn missing(key: ReplicaKey) -> Refusal {
+    let ReplicaKey { master, segment } = key;
+    let message = format!("no replica of segment {segment} of server {master}");
+    Refusal::fatal(FatalKind::NotFound, message)
 }
 
 #[cfg(test)]

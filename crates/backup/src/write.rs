@@ -30,11 +30,9 @@ impl Backup {
     ///   freed replica.
     pub async fn write_replica(&self, core: CoreId, request: WriteReplica) -> Result<(), Refusal> {
         let me = self.clone();
-        self.detached(
-            core,
-            "write replica",
-            async move { me.0.write(&request).await },
-        )
+        self.detached(core, "write replica", async move {
+            me.0.write(&request, Writer::Master).await
+        })
         .await
     }
 
@@ -70,6 +68,15 @@ impl Backup {
     }
 }
 
+/// Who writes a replica.
+#[derive(Clone, Copy)]
+pub(crate) enum Writer {
+    /// Its master, as long as it lives.
+    Master,
+    /// The recovery of its master, which has fenced that here before.
+    Recovery,
+}
+
 /// What came of a write.
 enum Written {
     Done(Result<(), Refusal>),
@@ -79,11 +86,11 @@ enum Written {
 }
 
 impl Inner {
-    async fn write(&self, request: &WriteReplica) -> Result<(), Refusal> {
+    pub(crate) async fn write(&self, request: &WriteReplica, by: Writer) -> Result<(), Refusal> {
         let mut tries = self.directories.len();
         loop {
             tries = tries.saturating_sub(1);
-            match self.write_once(request).await? {
+            match self.write_once(request, by).await? {
                 Written::Done(result) => return result,
                 Written::Elsewhere(refusal) if tries == 0 => return Err(refusal),
                 Written::Elsewhere(_) => pluvio_units::mark("backup-opens-frame-elsewhere"),
@@ -91,7 +98,7 @@ impl Inner {
         }
     }
 
-    async fn write_once(&self, request: &WriteReplica) -> Result<Written, Refusal> {
+    async fn write_once(&self, request: &WriteReplica, by: Writer) -> Result<Written, Refusal> {
         check_shape(request, self.options.segment_bytes)?;
         let key = ReplicaKey {
             master: request.master,
@@ -99,15 +106,18 @@ impl Inner {
         };
         let frame = {
             let mut catalogue = self.catalogue();
-            catalogue.check_member(request.master, request.cluster)?;
-            catalogue.check_fence(request.master)?;
+            match by {
+                Writer::Master => catalogue.check_member(request.master, request.cluster)?,
+                Writer::Recovery => catalogue.check_cluster(request.cluster)?,
+            }
+            catalogue.check_writer(request.master, by)?;
             let now = self.env.clock.now();
             catalogue.frame_for(key, request, self.room(), &self.directories, now)
         };
         let frame = frame.inspect_err(|refusal| self.count_refusal(refusal))?;
         let mut turn = frame.turn().await.ok_or_else(|| lost(request))?;
         // BACKUP-4: recovery first fences the master, then takes each frame's turn.
-        self.catalogue().check_fence(request.master)?;
+        self.catalogue().check_writer(request.master, by)?;
         let state = frame.state();
         let plan = plan(&state, request)?;
         frame.set_busy(Some(self.env.clock.now()));

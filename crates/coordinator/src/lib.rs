@@ -37,7 +37,7 @@
 //!   partitions end at one place, for a group of entries may lie in several. The ends of its logs
 //!   are stored before the first partition is given away. Each later attempt replays exactly as
 //!   much. They are where each replica that was found can still give it, and as many as an
-//!   acknowledgement needed.
+//!   acknowledgement needed. Where fewer can, the end is copied to others before.
 //! - COORD-14: a tablet may *stand* on a crashed server: its owner answers reads from memory and
 //!   takes no changes. So that server's replicas alone have all of it. Until it is durable at its
 //!   owner that server stays in the list, and the tablet is not cut or moved. If its owner crashes

@@ -12,12 +12,12 @@ use pluvio_env::{Frame, Handled, HeldReply, Peer, Service};
 use pluvio_master::Master;
 use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
-    BackupOp, ChangeServerList, Class, Cut, DataOp, DropTablets, EndMigration, FatalKind,
-    FreeReplica, GetDoor, GetDoorReply, GetRecoveryData, GetServerStatus, GetTabletData,
+    BackupOp, ChangeServerList, Class, CopyReplica, Cut, DataOp, DropTablets, EndMigration,
+    FatalKind, FreeReplica, GetDoor, GetDoorReply, GetRecoveryData, GetServerStatus, GetTabletData,
     GetTopKeys, HasServerList, Header, IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom,
-    Opcode, Ping, ReceiveTablet, Recover, Refusal, ReplicasLost, Request, RetryReason, RoleOp,
-    ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal, StartRecovery, TRACED, TakeTablets,
-    UpdateServerList, WriteReplica, decode, reply,
+    Opcode, Ping, ReadReplica, ReceiveTablet, Recover, Refusal, ReplicasLost, Request, RetryReason,
+    RoleOp, ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal, StartRecovery, TRACED,
+    TakeTablets, UpdateServerList, WriteReplica, decode, reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -253,6 +253,12 @@ impl ServerService {
                 .backup::<GetRecoveryData, _>(frame, |backup, r| async move {
                     backup.get_recovery_data(core, r).await
                 }),
+            BackupOp::CopyReplica => self.backup::<CopyReplica, _>(frame, |backup, r| async move {
+                backup.copy_replica(core, r).await
+            }),
+            BackupOp::ReadReplica => self.backup::<ReadReplica, _>(frame, |backup, r| async move {
+                backup.read_replica(r).await
+            }),
         }
     }
 

@@ -190,6 +190,10 @@ opcodes! {
         SetPartitions = 31, Recovery, true;
         /// The entries of one segment that belong to one partition.
         GetRecoveryData = 32, Recovery, true;
+        /// Keep a replica of a crashed master that another backup has.
+        CopyReplica = 24, Recovery, true;
+        /// The bytes of a replica of a crashed master.
+        ReadReplica = 25, Recovery, true;
     }
 
     /// Operations of the coordinator.

@@ -125,6 +125,54 @@ pub struct TableLoad {
     pub entries: u64,
 }
 
+/// Asks a backup to keep a replica of a crashed master's segment, as another backup has it. It is
+/// the end of a log that too few have (COORD-13). Answered when it is on the device. Idempotent: a
+/// backup that has as much of the segment changes nothing.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CopyReplica {
+    /// The crashed master.
+    pub crashed: ServerId,
+    /// The segment: a head of the master.
+    pub segment: SegmentId,
+    /// The log it belongs to.
+    pub log: LogId,
+    /// The replication epoch of the replica.
+    pub epoch: ReplicationEpoch,
+    /// How many bytes of the segment to copy. They end with a whole group of entries.
+    pub length: u32,
+    /// Whether the replica is closed.
+    pub closed: bool,
+    /// Replicas that the master needed for an acknowledgement.
+    pub needed: u8,
+    /// The backup that has it.
+    pub from: ServerId,
+}
+impl Fields for CopyReplica {}
+request!(CopyReplica => ());
+
+/// Asks a backup for the bytes of a replica of a crashed master, for another one that is to keep
+/// them, too ([`CopyReplica`]).
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ReadReplica {
+    /// The crashed master.
+    pub crashed: ServerId,
+    /// The segment.
+    pub segment: SegmentId,
+    /// How many bytes of it.
+    pub length: u32,
+}
+impl Fields for ReadReplica {}
+request!(ReadReplica => ReadReplicaReply);
+
+/// The first bytes of a segment, all of them certified, checked by their checksums.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ReadReplicaReply {
+    /// As many as were asked for (the payload).
+    #[serde(skip)]
+    pub data: Bytes,
+}
+payload_is!(ReadReplicaReply.data);
+
 /// Tells a backup how the tablets of a crashed master are partitioned, so that it can sort the
 /// entries of each replica in one pass.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
+mod copies;
 mod directories;
 mod hang;
 mod open_frames;

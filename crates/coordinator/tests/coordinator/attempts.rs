@@ -3,7 +3,7 @@
 
 use crate::common::{Cluster, OnRecover};
 use pluvio_sim::SimOptions;
-use pluvio_units::ServerId;
+use pluvio_units::{Marks, SegmentId, ServerId};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -161,4 +161,58 @@ fn planning_lasts_from_the_crash_until_recovery_masters_are_asked() {
     assert!(seen > 3 * SECOND, "{seen:?}");
     let difference = measured.abs_diff(seen);
     assert!(difference < SECOND / 20, "{measured:?}, seen {seen:?}");
+}
+
+/// Of three servers one crashes whose log needed two replicas for an acknowledgement. Server 1
+/// alone has them, and server 2 takes copies unless it is told otherwise.
+fn one_backup_has_the_end(seed: u64) -> Cluster {
+    let cluster = Cluster::with_servers(seed, SimOptions::default(), 3);
+    cluster.create_table("t");
+    cluster.server(1).behaviour.needed = 2;
+    cluster.server(2).behaviour.disk_lost = true;
+    cluster
+}
+
+// shows: COORD-13
+#[test]
+fn the_end_of_a_log_that_too_few_backups_have_is_copied_before_anything_is_recovered() {
+    let _marks = Marks::to_reach(&["recovery-copies-end-of-log"]);
+    for seed in 0..4 {
+        let cluster = one_backup_has_the_end(seed);
+        let (crashed, source) = (cluster.id(0), cluster.id(1));
+        cluster.crash(0);
+        cluster.until("it is copied", |c| !c.server(2).copies.is_empty());
+        assert!(cluster.server(2).recoveries.is_empty(), "seed {seed}");
+        cluster.calm_down();
+        let copies = cluster.server(2).copies.clone();
+        let [copy] = &copies[..] else {
+            panic!("seed {seed}: {copies:?}");
+        };
+        let what = (copy.crashed, copy.from, copy.segment, copy.length);
+        assert_eq!(what, (crashed, source, SegmentId(2), 1000), "seed {seed}");
+        assert!(!copy.closed && copy.needed == 2, "seed {seed}");
+        // What is settled is where both end.
+        let partitions = cluster.server(1).partitions.clone();
+        let ends = &partitions.last().expect("it is a backup").ends;
+        assert_eq!(ends.len(), 1, "seed {seed}");
+    }
+}
+
+// shows: COORD-13
+#[test]
+fn an_end_that_nobody_copies_is_waited_for_and_not_for_ever() {
+    let _marks = Marks::to_reach(&["recovery-ends-stay-thin"]);
+    let cluster = one_backup_has_the_end(5);
+    cluster.server(2).behaviour.takes_no_copies = true;
+    cluster.crash(0);
+    cluster.sim.run_for(10 * SECOND);
+    let status = cluster.status();
+    let stage = status.recoveries[0].stage.to_string();
+    assert!(stage.contains("too few backups have the end"), "{stage}");
+    for index in [1, 2] {
+        assert!(cluster.server(index).recoveries.is_empty());
+    }
+    cluster.sim.run_for(25 * SECOND);
+    cluster.calm_down();
+    assert!(cluster.server(2).copies.is_empty());
 }

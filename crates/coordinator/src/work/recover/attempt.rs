@@ -2,6 +2,7 @@
 
 use super::attempts::{Attempted, Attempts, Partition};
 use super::changes::{LogEnds, Prepared};
+use super::copies::{Thickened, ThinSince};
 use super::experience::Experience;
 use super::history::History;
 use super::inventory::{announce, collect, collect_from};
@@ -77,6 +78,7 @@ pub(super) struct Recovery<'a> {
     experience: Experience,
     /// Since the log was found to be incomplete.
     known: Option<Known>,
+    thin_since: ThinSince,
 }
 
 /// Whether a tablet needs no log of a weak class.
@@ -112,6 +114,7 @@ impl<'a> Recovery<'a> {
             failed: FailedMasters::default(),
             experience: Experience::default(),
             known: None,
+            thin_since: ThinSince::default(),
         }
     }
 
@@ -195,8 +198,14 @@ impl<'a> Recovery<'a> {
         let mut tablets = self.prepare().await?;
         self.look_at_new().await?;
         let asked = self.context.now();
-        let replicas = self.collect().await?;
-        let found = self.complete_log(&replicas, true, |record| record.ends_bind);
+        let mut replicas = self.collect().await?;
+        let mut found = self.complete_log(&replicas, true, |record| record.ends_bind);
+        if let Ok((log, ..)) = &found
+            && self.thicken(log, &replicas).await?
+        {
+            replicas = self.collect().await?;
+            found = self.complete_log(&replicas, true, |record| record.ends_bind);
+        }
         let (log, ends, is_whole) = match found {
             Ok(complete) => complete,
             Err(incomplete) => {
@@ -217,6 +226,30 @@ impl<'a> Recovery<'a> {
         let (log, ..) =
             self.complete_log(&replicas, !is_whole, |record| !record.ends.is_empty())?;
         Ok(self.replay(dealt, &replicas, log).await)
+    }
+
+    /// Has the ends of the logs copied that too few backups have (COORD-13). Says whether the
+    /// replicas have changed.
+    ///
+    /// # Errors
+    /// Nobody has taken a copy yet.
+    async fn thicken(&mut self, log: &LogMap, replicas: &Replicas) -> Result<bool, Outcome> {
+        let (context, found) = (self.context, &replicas.inventories);
+        let thickened = self
+            .thin_since
+            .thicken(context, self.crashed, &log.thin, found);
+        match thickened.await {
+            Thickened::GoOn => Ok(false),
+            Thickened::AskAgain => Ok(true),
+            Thickened::Wait => {
+                let segments = log.thin.iter().map(|thin| thin.segment.to_string());
+                let segments = segments.collect::<Vec<_>>().join(", ");
+                self.await_backups(&format!(
+                    "too few backups have the end of the log (segment {segments}), and none takes a copy"
+                ));
+                Err(self.look_again())
+            }
+        }
     }
 
     /// The recovery is at this stage from now on.
@@ -406,12 +439,6 @@ impl<'a> Recovery<'a> {
             .iter()
             .map(|(tablets, _)| tablets.clone())
             .collect();
-        let ends = match self.context.options.serve_early {
-            true => ends,
-            // What is settled already stays so.
-            false if matches!(ends, LogEnds::At(_)) => LogEnds::Open,
-            false => ends,
-        };
         let (crashed, ended) = (self.crashed, replicas.readers.clone());
         let ledger = &self.context.ledger;
         let begin =

@@ -31,6 +31,7 @@
 mod attempt;
 mod attempts;
 mod changes;
+mod copies;
 mod experience;
 mod give_up;
 mod history;

@@ -8,13 +8,13 @@ use pluvio_units::{
     ReplicationEpoch, SegmentId, ServerId, TableId,
 };
 use pluvio_wire::{
-    ChangeServerList, Coordinators, CountObjects, CountObjectsReply, DropTablets, EndMigration,
-    Enlist, FatalKind, GetServerStatus, GetTabletData, GetTabletDataReply, HasServerList, HeadInfo,
-    Header, JoinTabletsLocal, MigrationProgress, Opcode, PROTOCOL_VERSION, Ping, PingReply,
-    ReceiveTablet, Recover, RecoveryMasterFinished, Refusal, ReplayStats, ReplicaInfo, Request,
-    RetryReason, ServerInfo, ServerList, ServerStatus, SetPartitions, SplitTabletLocal,
-    StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec, TakeTablets,
-    UpdateServerList, call, decode, reply,
+    ChangeServerList, Coordinators, CopyReplica, CountObjects, CountObjectsReply, DropTablets,
+    EndMigration, Enlist, FatalKind, GetServerStatus, GetTabletData, GetTabletDataReply,
+    HasServerList, HeadInfo, Header, JoinTabletsLocal, MigrationProgress, Opcode, PROTOCOL_VERSION,
+    Ping, PingReply, ReceiveTablet, Recover, RecoveryMasterFinished, Refusal, ReplayStats,
+    ReplicaInfo, Request, RetryReason, ServerInfo, ServerList, ServerStatus, SetPartitions,
+    SplitTabletLocal, StartRecovery, StartRecoveryReply, TabletPart, TabletReceived, TabletSpec,
+    TakeTablets, UpdateServerList, call, decode, reply,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +44,10 @@ pub struct Behaviour {
     pub epoch: u32,
     /// It never answers a request for its replicas.
     pub silent_backup: bool,
+    /// Replicas that an acknowledgement needed, as the heads say that it has; 1 if this is 0.
+    pub needed: u8,
+    /// It takes no copy of another backup's replica.
+    pub takes_no_copies: bool,
 }
 
 impl Behaviour {
@@ -81,6 +85,8 @@ pub struct Server {
     pub partitions: Vec<SetPartitions>,
     /// Masters whose replicas it was asked for: it refuses their writes.
     pub fenced: BTreeSet<ServerId>,
+    /// Replicas that it copied from other backups.
+    pub copies: Vec<CopyReplica>,
     /// When it was asked for replicas.
     pub asked_for_replicas: Vec<Moment>,
     /// When it was asked to recover.
@@ -209,15 +215,24 @@ impl Machine {
     /// Replicas on this machine of a life of another one.
     fn replicas_of(&self, crashed: ServerId) -> Vec<ReplicaInfo> {
         let all = lock(&self.all).clone();
-        let behaviour = self.state().behaviour.clone();
+        let (behaviour, copies) = {
+            let state = self.state();
+            (state.behaviour.clone(), state.copies.clone())
+        };
         let holder = all.iter().enumerate().find(|(index, server)| {
             let may_hold = *index != self.index || all.len() == 1;
             may_hold && lock(server).lives.contains(&crashed)
         });
-        let Some((_, owner)) = holder.filter(|_| !behaviour.disk_lost) else {
+        let Some((_, owner)) = holder else {
             return Vec::new();
         };
         let owner = lock(owner);
+        let is_copied = |replica: &ReplicaInfo| {
+            let same = |copy: &CopyReplica| copy.segment == replica.segment;
+            copies
+                .iter()
+                .any(|copy| copy.crashed == crashed && same(copy))
+        };
         let closed = ReplicaInfo {
             segment: SegmentId(1),
             log: LogId(0),
@@ -241,11 +256,13 @@ impl Machine {
                 has_data: true,
                 copies: 1,
                 may_lack: false,
-                needed: 1,
+                needed: behaviour.needed.max(1),
             }),
             ..closed.clone()
         };
-        vec![closed, head]
+        let mut replicas = vec![closed, head];
+        replicas.retain(|replica| !behaviour.disk_lost || is_copied(replica));
+        replicas
     }
 }
 
@@ -590,6 +607,15 @@ impl Service for Handler {
                     })
                 })
             }
+            Opcode::CopyReplica => self.answer::<CopyReplica>(&frame, |server, copy| {
+                if server.behaviour.takes_no_copies {
+                    let after = Duration::from_millis(100);
+                    return Err(Refusal::retry(after, RetryReason::NoSpace));
+                }
+                assert!(server.fenced.contains(&copy.crashed));
+                server.copies.push(copy);
+                Ok(())
+            }),
             Opcode::SetPartitions => self.answer::<SetPartitions>(&frame, |server, set| {
                 server.partitions.push(set);
                 Ok(())

@@ -32,7 +32,8 @@
 //! - An end is where the shortest replica ends that lost nothing: it has what was acknowledged, and
 //!   each replica found can give as much later. Where each may have lost some there is no end. Nor
 //!   is there one where fewer replicas have as much than an acknowledgement needed. One failure
-//!   could take that, and leave others that were never to have it.
+//!   could take that, and leave others that were never to have it. Such an end is *thin*: it has
+//!   to be copied to other backups first.
 //! - Once something was read, the ends are settled. Then each log ends in the same segment, and
 //!   only replicas count that have as many bytes of it. Steps 2, 3 and 5 were taken before.
 //!
@@ -54,7 +55,9 @@ use crate::state::{Ends, Epochs, GivenUp, WeakLogs};
 use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Bound::{Excluded, Unbounded};
-use pluvio_units::{LOGS_PER_MASTER_MAX, LogId, SEGMENT_BYTES, SegmentId, ServerId, TableId};
+use pluvio_units::{
+    LOGS_PER_MASTER_MAX, LogId, ReplicationEpoch, SEGMENT_BYTES, SegmentId, ServerId, TableId,
+};
 use pluvio_wire::{HeadInfo, MasterRoom, RecoverySegment, ReplicaInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -99,6 +102,26 @@ pub(crate) struct LogMap {
     pub(crate) stats: Stats,
     /// Where the logs end; `None` where a later attempt may find less.
     pub(crate) ends: Option<Ends>,
+    /// Ends that have to be copied before they can be settled.
+    pub(crate) thin: Vec<Thin>,
+}
+
+/// The end of a log that fewer backups have than an acknowledgement needed, or the closed head in
+/// front of an end that is empty.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Thin {
+    pub(crate) segment: SegmentId,
+    pub(crate) log: LogId,
+    pub(crate) epoch: ReplicationEpoch,
+    /// Bytes that belong to the log.
+    pub(crate) length: u32,
+    pub(crate) closed: bool,
+    /// Replicas that an acknowledgement needed.
+    pub(crate) needed: u8,
+    /// How many more backups have to have it.
+    pub(crate) lacking: usize,
+    /// Backups that have as much and lost nothing; those that have no more first.
+    pub(crate) sources: Vec<ServerId>,
 }
 
 /// Why the log is not complete.
@@ -382,6 +405,7 @@ pub(crate) fn reconstruct_without(
     let without_head = given_up.map(|lost| &lost.headless);
     let mut found_ends = ends.cloned().unwrap_or_default();
     let mut are_safe = true;
+    let mut thin = Vec::new();
     let headless: Vec<LogId> = (0..logs)
         .map(LogId)
         .filter(|l| !heads.contains_key(l) && !weak.leaves_out(*l))
@@ -400,13 +424,26 @@ pub(crate) fn reconstruct_without(
             Some(end) => *end,
             None => {
                 let is_head = |r: &ReplicaInfo| r.segment == head.segment && is_open(r);
-                let (least, is_safe) = sources.least_certain(head.segment, is_head);
+                let (least, safety) = sources.least_certain(head.segment, is_head);
                 found_ends.last.insert(*log, (head.segment, least));
                 if let Some(before) = head.before {
                     let whole = sources.longest_closed(*log, before);
                     found_ends.before.insert(*log, (before, whole));
+                    let needed = sources.needed(head.segment, is_head);
+                    let is_whole = |r: &ReplicaInfo| {
+                        r.closed || is_open(r) && is_certain(r) && r.length == whole
+                    };
+                    thin.extend(sources.thin(before, whole, needed, |r| {
+                        r.log == *log && !r.side && is_whole(r)
+                    }));
                 }
-                are_safe &= is_safe;
+                are_safe &= safety == Safety::Safe;
+                if safety == Safety::Thin {
+                    let needed = sources.needed(head.segment, is_head);
+                    thin.extend(sources.thin(head.segment, least, needed, |r| {
+                        is_head(r) && r.length >= least
+                    }));
+                }
                 (head.segment, least)
             }
         };
@@ -447,6 +484,8 @@ pub(crate) fn reconstruct_without(
         segments: sources.ordered(),
         stats: stats(&heads, inventories),
         ends: (are_safe && given_up.is_none()).then_some(found_ends),
+        // Nothing is settled where a part of the log was given up.
+        thin: if given_up.is_none() { thin } else { Vec::new() },
     })
 }
 
@@ -500,6 +539,17 @@ fn lost_power(inventories: &[Inventory], ends: &Ends) -> bool {
     })
 }
 
+/// Whether the end of a log that was found may be settled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Safety {
+    /// As many replicas have it as an acknowledgement needed, and one lost nothing.
+    Safe,
+    /// One lost nothing, and too few have as much.
+    Thin,
+    /// Each may have lost some.
+    Doubtful,
+}
+
 /// Replicas by segment, and when each could have been read.
 struct Sources<'a> {
     replicas: BTreeMap<SegmentId, Vec<(u64, ServerId, &'a ReplicaInfo)>>,
@@ -535,28 +585,74 @@ impl<'a> Sources<'a> {
 
     /// The least length of every open replica of a head that may be read (COORD-10). It is that of
     /// the shortest replica that lost nothing. When each may have lost some, it is that of the
-    /// longest. Says, too, whether that length may be an end: one lost nothing, and as many have it
-    /// as an acknowledgement needed.
+    /// longest. Says, too, whether that length may be an end.
     fn least_certain(
         &self,
         head: SegmentId,
-        is_head: impl Fn(&ReplicaInfo) -> bool,
-    ) -> (u32, bool) {
-        let replicas = self.replicas.get(&head).into_iter().flatten();
-        let heads: Vec<(ServerId, &ReplicaInfo)> = replicas
-            .map(|(_, backup, r)| (*backup, *r))
-            .filter(|(_, r)| is_head(r))
-            .collect();
-        let certain = heads.iter().filter(|(_, r)| is_certain(r));
-        let shortest = certain.map(|(_, r)| r.length).min();
-        let longest = heads.iter().map(|(_, r)| r.length).max();
+        is_head: impl Fn(&ReplicaInfo) -> bool + Copy,
+    ) -> (u32, Safety) {
+        let heads = || self.of(head, is_head).map(|(_, r)| r);
+        let shortest = heads().filter(|r| is_certain(r)).map(|r| r.length).min();
+        let longest = heads().map(|r| r.length).max();
         let least = shortest.or(longest).unwrap_or(0);
-        let have_it = heads.iter().filter(|(_, r)| r.length >= least);
-        let have_it: BTreeSet<ServerId> = have_it.map(|(backup, _)| *backup).collect();
-        let needed = heads.iter().filter_map(|(_, r)| r.head.as_ref());
-        let needed = needed.map(|head| usize::from(head.needed)).max();
-        let is_safe = shortest.is_some() && have_it.len() >= needed.unwrap_or(0);
-        (least, is_safe)
+        let have_it = self.backups_of(head, |r| is_head(r) && r.length >= least);
+        let safety = match shortest {
+            None => Safety::Doubtful,
+            Some(_) if have_it < usize::from(self.needed(head, is_head)) => Safety::Thin,
+            Some(_) => Safety::Safe,
+        };
+        (least, safety)
+    }
+
+    /// How many replicas of a head an acknowledgement needed.
+    fn needed(&self, head: SegmentId, is_head: impl Fn(&ReplicaInfo) -> bool) -> u8 {
+        let heads = self.of(head, is_head);
+        let needed = heads.filter_map(|(_, r)| Some(r.head.as_ref()?.needed));
+        needed.max().unwrap_or(0)
+    }
+
+    /// The copies to make so that as many backups as are needed have so much of a segment. Replicas
+    /// that have as much are those that `has_it` says.
+    fn thin(
+        &self,
+        segment: SegmentId,
+        length: u32,
+        needed: u8,
+        has_it: impl Fn(&ReplicaInfo) -> bool + Copy,
+    ) -> Option<Thin> {
+        let have_it = self.backups_of(segment, has_it);
+        let lacking = usize::from(needed).checked_sub(have_it)?;
+        let can_give = |r: &ReplicaInfo| has_it(r) && (r.closed || is_certain(r));
+        let mut sources: Vec<_> = self.of(segment, can_give).collect();
+        sources.sort_by_key(|(backup, r)| (!r.closed, r.length != length, *backup));
+        let (_, first) = sources.first()?;
+        (lacking > 0).then(|| Thin {
+            segment,
+            log: first.log,
+            epoch: first.epoch,
+            length,
+            closed: first.closed,
+            needed,
+            lacking,
+            sources: sources.iter().map(|(backup, _)| *backup).collect(),
+        })
+    }
+
+    /// The replicas of a segment that are meant, and the backups that have them.
+    fn of(
+        &self,
+        segment: SegmentId,
+        is_meant: impl Fn(&ReplicaInfo) -> bool,
+    ) -> impl Iterator<Item = (ServerId, &'a ReplicaInfo)> {
+        let replicas = self.replicas.get(&segment).into_iter().flatten();
+        let replicas = replicas.map(|(_, backup, r)| (*backup, *r));
+        replicas.filter(move |(_, r)| is_meant(r))
+    }
+
+    /// How many backups have such a replica.
+    fn backups_of(&self, segment: SegmentId, is_meant: impl Fn(&ReplicaInfo) -> bool) -> usize {
+        let backups = self.of(segment, is_meant).map(|(backup, _)| backup);
+        backups.collect::<BTreeSet<_>>().len()
     }
 
     /// How long a head is that was found closed. Bytes that took the place of a closed segment's

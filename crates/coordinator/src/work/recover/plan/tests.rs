@@ -485,6 +485,55 @@ fn a_log_ends_where_each_replica_that_was_found_and_lost_nothing_can_give_it() {
 
 // shows: COORD-13
 #[test]
+fn an_end_that_too_few_have_is_to_be_copied_from_those_that_do() {
+    let thin_of = |found: &[Inventory]| reconstruct(found, &Epochs::new(), None).unwrap().thin;
+    let of_two = |mut replica: ReplicaInfo| {
+        replica.head.as_mut().unwrap().needed = 2;
+        replica
+    };
+    let (short, long) = (of_two(head(3, &[3])), of_two(filled(3, &[3])));
+    let thin = |length, sources: &[u64]| Thin {
+        segment: SegmentId(3),
+        log: LogId(0),
+        epoch: ReplicationEpoch(0),
+        length,
+        closed: false,
+        needed: 2,
+        lacking: 1,
+        sources: sources.iter().copied().map(ServerId).collect(),
+    };
+    let alone = [backup(4, vec![long.clone()])];
+    assert_eq!(thin_of(&alone), [thin(200, &[4])]);
+    // Another one may have lost what this one has.
+    let weak = backup(5, vec![doubtful(short.clone())]);
+    let both = [alone[0].clone(), weak];
+    assert_eq!(thin_of(&both), [thin(200, &[4])]);
+    // Each of two can give the shorter end.
+    let enough = [backup(4, vec![long]), backup(5, vec![short.clone()])];
+    assert_eq!(thin_of(&enough), []);
+    // Where each may have lost some, there is no end that could be copied.
+    assert_eq!(
+        thin_of(&[backup(4, vec![doubtful(short.clone())])]).len(),
+        0
+    );
+
+    // Its server died while it closed segment 3, and one closed replica is left.
+    let next = of_two(head(4, &[3, 4]));
+    let closed = [
+        backup(4, vec![replica(3), next.clone()]),
+        backup(5, vec![next]),
+    ];
+    let before = Thin {
+        closed: true,
+        ..thin(100, &[4])
+    };
+    assert_eq!(thin_of(&closed), [before]);
+    let whole = [closed[0].clone(), closed[1].clone(), backup(6, vec![short])];
+    assert_eq!(thin_of(&whole), [], "an open one that is as long will do");
+}
+
+// shows: COORD-13
+#[test]
 fn a_settled_end_is_found_again_or_waited_for() {
     let _marks = pluvio_units::Marks::to_reach(&["recovery-shorter-than-end"]);
     let settled = ends(3, 150);
