@@ -512,9 +512,10 @@ fn an_end_that_too_few_have_is_to_be_copied_from_those_that_do() {
     let enough = [backup(4, vec![long]), backup(5, vec![short.clone()])];
     assert_eq!(thin_of(&enough), []);
     // Where each may have lost some, there is no end that could be copied.
+    let weak = doubtful(short.clone());
     assert_eq!(
-        thin_of(&[backup(4, vec![doubtful(short.clone())])]).len(),
-        0
+        thin_of(&[backup(4, vec![weak.clone()]), backup(5, vec![weak])]),
+        []
     );
 
     // Its server died while it closed segment 3, and one closed replica is left.
