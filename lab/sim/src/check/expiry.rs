@@ -19,6 +19,7 @@ use super::register::Object;
 use super::{Check, Subject, Violation};
 use crate::history::{Answer, Change, Clocks, Exchange, KeyKind, Request, Want};
 use bytes::Bytes;
+use core::time::Duration;
 use pluvio_mutation::{Lifetime, Outcome, Output, TouchIf};
 use std::collections::BTreeMap;
 
@@ -163,17 +164,17 @@ impl<'a> Timed<'a> {
     /// The operation, with what clocks can have shown while it was under way.
     #[must_use]
     pub fn new(exchange: &'a Exchange, clocks: &Clocks) -> Self {
+        // It may take effect at any later time.
         let is_open = exchange.effect_end() == u64::MAX;
+        let (until, latest) = match is_open {
+            true => (Duration::MAX, Window::END),
+            false => (exchange.until, clocks.latest(exchange.until)),
+        };
         Self {
             exchange,
             past: clocks.past(exchange.at, exchange.until),
-            earliest: clocks.earliest(exchange.at),
-            // It may take effect at any later time.
-            latest: if is_open {
-                Window::END
-            } else {
-                clocks.latest(exchange.until)
-            },
+            earliest: clocks.earliest(exchange.at, until),
+            latest,
         }
     }
 

@@ -145,7 +145,8 @@ impl Times {
 
     /// Deadlines that time does not come to: the clocks stand still. `None`: they go.
     pub(super) fn stands_still(&self, longest: Duration) -> Option<String> {
-        let wanted = self.known().earliest(self.looked.saturating_sub(longest));
+        let since = self.looked.saturating_sub(longest);
+        let wanted = self.known().earliest(since, self.looked);
         let past = self.past()?;
         (past < wanted).then(|| {
             format!("deadlines are judged by {past} ms, and no clock shows less than {wanted} ms")

@@ -36,12 +36,20 @@ impl Clocks {
         (behind.saturating_add(drift), ahead.saturating_add(drift))
     }
 
-    /// No owner's clock shows less at this moment.
+    /// No owner's clock shows less between these moments. One that begins meanwhile may be behind
+    /// all that there were.
     #[must_use]
-    pub fn earliest(&self, at: Duration) -> u64 {
-        let right = self.start_ms.saturating_add(ms(at));
-        // Rounded down.
-        right.saturating_sub(self.bounds_at(at).0).saturating_sub(1)
+    pub fn earliest(&self, at: Duration, until: Duration) -> u64 {
+        let shown = |moment| {
+            let right = self.start_ms.saturating_add(ms(moment));
+            // Rounded down.
+            right
+                .saturating_sub(self.bounds_at(moment).0)
+                .saturating_sub(1)
+        };
+        let steps = self.bounds.iter().map(|(from, _, _)| *from);
+        let meanwhile = steps.filter(|from| at < *from && *from <= until);
+        meanwhile.map(shown).fold(shown(at), u64::min)
     }
 
     /// No owner's clock shows more at this moment.
@@ -83,10 +91,16 @@ mod tests {
                 (second(12), 1_012_000),
             ],
         };
-        let at = |s| (clocks.earliest(second(s)), clocks.latest(second(s)));
+        let at = |s| {
+            let moment = second(s);
+            (clocks.earliest(moment, moment), clocks.latest(moment))
+        };
         assert_eq!(at(1), (1_000_989, 1_001_010));
         assert_eq!(at(2), (1_001_979, 1_002_520));
         assert_eq!(at(10), (1_006_899, 1_012_600));
+        // A clock that is behind came meanwhile.
+        let between = |at, until| clocks.earliest(second(at), second(until));
+        assert_eq!((between(4, 4), between(4, 9)), (1_003_959, 1_001_949));
         let past = |at, until| clocks.past(second(at), second(until));
         assert_eq!([0, 1, 2].map(|s| past(s, s)), [0, 1_000_500, 1_000_500]);
         assert_eq!((past(0, 12), past(1, 9)), (0, 1_000_500));
