@@ -50,6 +50,7 @@ use pluvio_client::{
     Change, Deadline, Lifetime, Mutation, Operation, Outcome, Output, Projection, RejectRules,
     Transacted, TransactionStep,
 };
+use pluvio_env::Moment;
 use pluvio_mutation::{Current, Draft, DraftChange, Now};
 use pluvio_units::{ObjectVersion, TableId, UnixMs};
 use smallvec::SmallVec;
@@ -201,6 +202,8 @@ pub(crate) struct Overlay<'c> {
     /// The user, if there is something that it may not do.
     caller: Option<Arc<Caller>>,
     objects: Objects,
+    /// When the time of the command is over, and of all its scripts.
+    until: Moment,
     /// At how many moments objects were read.
     moments: usize,
     /// The commands of scripts, for MONITOR, which is told when they are committed.
@@ -219,12 +222,17 @@ pub(crate) enum Committed {
 }
 
 impl<'c> Overlay<'c> {
-    pub(crate) fn new(core: &'c Core, (share, block): (&'c Share, &Block)) -> Self {
+    pub(crate) fn new(
+        core: &'c Core,
+        (share, block): (&'c Share, &Block),
+        until: Moment,
+    ) -> Self {
         Self {
             core,
             share,
             caller: block.caller(),
             objects: Objects::new(core),
+            until,
             moments: 0,
             told: Told::default(),
         }
@@ -242,6 +250,11 @@ impl<'c> Overlay<'c> {
 
     pub(super) fn core(&self) -> &'c Core {
         self.core
+    }
+
+    /// When the time of the command is over.
+    pub(super) fn until(&self) -> Moment {
+        self.until
     }
 
     /// The connection's part of the memory.
