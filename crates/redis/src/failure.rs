@@ -246,6 +246,13 @@ pub(crate) fn reply_too_long(limit: usize) -> Failure {
     ))
 }
 
+/// Values of the keys of a script that are more than may be read for it.
+pub(crate) fn keys_hold_too_much(limit: usize) -> Failure {
+    Failure::new(format!(
+        "ERR the keys that are named hold more than {limit} bytes: name fewer at a time"
+    ))
+}
+
 /// A reply for which there was no room in the memory of all connections.
 pub(crate) fn connections_are_full() -> Failure {
     Failure::fixed(

@@ -289,7 +289,7 @@ pub(super) async fn at_one_moment(
     match core.databases.transact(&steps).await {
         Ok((Transacted::Committed(outcomes), _)) => Ok(Some(plan.gather.reply(outcomes))),
         Ok((Transacted::Refused { .. }, _)) => Err(failure::CONTENDED),
-        Err(NotTransacted::Impossible(_)) => Ok(None),
+        Err(NotTransacted::TooLarge(_) | NotTransacted::Unsupported(_)) => Ok(None),
         Err(NotTransacted::Failure(failure)) => Err(failure),
     }
 }
