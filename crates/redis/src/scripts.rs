@@ -21,7 +21,7 @@ use futures_util::future::{Either, select};
 use pluvio_client::{
     Change, Client, ErrorKind, Mutation, Operation, Table, Transacted, TransactionStep,
 };
-use pluvio_env::{Clock, Moment};
+use pluvio_env::{Clock, Moment, timeout};
 use pluvio_script::{Flags, Library, Shebang, Stop, sha1_hex};
 use pluvio_units::{ObjectVersion, TableId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -271,14 +271,19 @@ impl Scripts {
         lock(&self.kept).scripts.get(hash).cloned()
     }
 
-    /// Keeps a script, here and in the cluster. When the cluster cannot keep it now, this server
-    /// does.
-    pub(crate) async fn keep(&self, client: &Client, source: Bytes) -> Arc<Body> {
+    /// Keeps a script, here and in the cluster. When the cluster cannot keep it within a time, this
+    /// server does.
+    pub(crate) async fn keep(&self, client: &Client, source: Bytes, time: Duration) -> Arc<Body> {
         let (body, is_new) = self.remember(&source);
-        if is_new && let Err(failure) = self.store_script(client, &body).await {
-            let why = String::from_utf8_lossy(failure.text()).into_owned();
-            tracing::debug!(why, "a script is not kept by the cluster");
+        if !is_new {
+            return body;
         }
+        let why = match timeout(&*self.clock, time, self.store_script(client, &body)).await {
+            Ok(Ok(())) => return body,
+            Ok(Err(failure)) => String::from_utf8_lossy(failure.text()).into_owned(),
+            Err(_) => "its time was over".to_owned(),
+        };
+        tracing::debug!(why, "a script is not kept by the cluster");
         body
     }
 

@@ -212,7 +212,15 @@ pub(super) async fn run(
     command: &Command,
 ) -> Result<Reply, NotTransacted> {
     let (core, share) = (overlay.core(), overlay.share());
-    let job = match prepare(core, db, call, command).await {
+    let clock = &core.databases.parts().clock;
+    // All attempts together, and all scripts of a block, take no longer than an operation may.
+    let until = overlay.until();
+    let left = until.since(clock.now());
+    if left.is_zero() {
+        return Ok(Reply::Error(failure::SCRIPT_TOO_SLOW));
+    }
+    // The other half is for the script, where the cluster cannot keep it.
+    let job = match prepare(core, db, (call, left / 2), command).await {
         Ok(job) => Job {
             caller: overlay.caller(),
             ..job
@@ -225,9 +233,6 @@ pub(super) async fn run(
     let mut fetched = None;
     let mut fetched_bytes = 0_usize;
     let mut is_long = false;
-    let clock = &core.databases.parts().clock;
-    // All attempts together, and all scripts of a block, take no longer than an operation may.
-    let until = overlay.until();
     for _ in 0..WANTS_MAX {
         if clock.now() >= until {
             overlay.objects().restore(&before);
@@ -283,10 +288,11 @@ pub(super) async fn run(
     ))))
 }
 
+/// Finds what is to be run. A new script is kept before, if the cluster does so within a time.
 async fn prepare(
     core: &Core,
     db: DatabaseId,
-    call: Call,
+    (call, keeping): (Call, Duration),
     command: &Command,
 ) -> Result<Job, Failure> {
     let count = arguments(command)?;
@@ -298,7 +304,7 @@ async fn prepare(
             if !scripts.knows(&source) {
                 check(&source)?;
             }
-            scripts.keep(client, source).await
+            scripts.keep(client, source, keeping).await
         }
         By::Hash => scripts.by_hash(client, command.get(1)).await?,
         By::Function => scripts.function(client, command.get(1)).await?,
@@ -470,7 +476,7 @@ async fn elsewhere(
     // Nobody else stops it before this ends.
     let is_killed = stop.is_stopped();
     match waited {
-        Ok(Ok((Attempt::TooLong, _))) if is_killed => Attempt::Killed,
+        Ok(Ok((Attempt::TooLong | Attempt::Wants(_), _))) if is_killed => Attempt::Killed,
         Ok(Ok((attempt, changed))) => {
             *objects = changed;
             attempt

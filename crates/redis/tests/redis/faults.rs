@@ -152,6 +152,10 @@ fn a_script_is_loaded_when_the_cluster_keeps_it_and_not_before() {
     }
     // It runs all the same, here.
     assert_eq!(c.call(&["EVAL", "return 2", "0"]), b":2\r\n");
+    // Also where it is new.
+    let before = bench.cluster.now();
+    assert_eq!(c.call(&["EVAL", "return 3", "0"]), b":3\r\n");
+    assert!(bench.cluster.now() - before < Duration::from_secs(10));
     // Until the refusals are used up.
     assert!((0..50).any(|_| load(&mut c).starts_with("$40\r\n")));
     assert_eq!(load(&mut c), load(&mut c));
