@@ -57,8 +57,8 @@ use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most bytes of the values that one command gives, where the same large one may be asked for often,
-/// and of those that are read for one.
+/// Most bytes of the values that one command gives: the same large one may be asked for often. Also
+/// of those that are read for one command.
 const VALUES_BYTES_MAX: usize = 64 << 20;
 
 /// A value, and when it expires.
