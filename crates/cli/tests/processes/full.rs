@@ -75,8 +75,8 @@ fn full_memory_refuses_writes_and_nothing_else_and_ends_with_deletes() {
     assert_there(&cluster, "k", deleted, written);
 }
 
-/// Commands that free memory or only read are done when no others are. That holds on one server, and
-/// on several, where their keys are locked.
+/// Commands that free memory or only read are done when no others are. That holds on one server,
+/// and on several, where their keys are locked.
 #[test]
 fn full_memory_takes_deletes_of_many_keys_and_blocks_that_delete_or_read() {
     for servers in [1, 2] {
