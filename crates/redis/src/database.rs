@@ -440,10 +440,14 @@ impl Databases {
                 Ok(transacted) => return Ok((transacted, ids(&tables))),
                 Err(error) => error,
             };
-            if let Some(FatalKind::TransactionTooLarge | FatalKind::Unsupported) =
-                error.fatal_kind()
-            {
-                return Err(NotTransacted::Impossible(of_client(&error)));
+            match error.fatal_kind() {
+                Some(FatalKind::TransactionTooLarge) => {
+                    return Err(NotTransacted::TooLarge(of_client(&error)));
+                }
+                Some(FatalKind::Unsupported) => {
+                    return Err(NotTransacted::Unsupported(of_client(&error)));
+                }
+                Some(_) | None => {}
             }
             // It is not said which of them was dropped.
             for tries in &mut tries {
@@ -674,9 +678,10 @@ impl Databases {
 /// Why a transaction was not done.
 #[derive(Debug)]
 pub(crate) enum NotTransacted {
-    /// It has more steps or bytes than one may have, or a server takes no part in transactions of
-    /// several. Nothing was done.
-    Impossible(Failure),
+    /// It has more steps or bytes than one may have. Nothing was done.
+    TooLarge(Failure),
+    /// A server takes no part in transactions of several. Nothing was done.
+    Unsupported(Failure),
     /// Another reason.
     Failure(Failure),
 }
@@ -690,7 +695,9 @@ impl From<Failure> for NotTransacted {
 impl From<NotTransacted> for Failure {
     fn from(why: NotTransacted) -> Self {
         match why {
-            NotTransacted::Impossible(failure) | NotTransacted::Failure(failure) => failure,
+            NotTransacted::TooLarge(failure)
+            | NotTransacted::Unsupported(failure)
+            | NotTransacted::Failure(failure) => failure,
         }
     }
 }

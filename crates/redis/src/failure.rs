@@ -67,10 +67,23 @@ pub(crate) const NO_FUNCTION: Failure = Failure::fixed("ERR Function not found")
 pub(crate) const NO_LIBRARY: Failure = Failure::fixed("ERR Library not found");
 pub(crate) const BAD_FOOTER: Failure =
     Failure::fixed("ERR DUMP payload version or checksum are wrong");
-/// A script that ran until its time was over, or that SCRIPT KILL has stopped.
-pub(crate) const SCRIPT_STOPPED: Failure = Failure::fixed(
-    "ERR Error running script: stopped by SCRIPT KILL, or because its time was over; it changed \
-     nothing",
+/// A script that ran until its time was over, or the time of the EXEC that it is in.
+pub(crate) const SCRIPT_TOO_SLOW: Failure = Failure::fixed(
+    "ERR Error running script: its time was over; it changed nothing: let it do less at a time",
+);
+/// A script that was stopped, or that was not to wait for its turn any more. The words before the
+/// semicolon are Redis's.
+pub(crate) const SCRIPT_KILLED: Failure = Failure::fixed(
+    "ERR Error running script: Script killed by user with SCRIPT KILL; it changed nothing",
+);
+/// The same of a function.
+pub(crate) const FUNCTION_KILLED: Failure = Failure::fixed(
+    "ERR Error running script: Script killed by user with FUNCTION KILL; it changed nothing",
+);
+/// A script that waited for its turn until its time was over.
+pub(crate) const NO_TURN: Failure = Failure::fixed(
+    "TRYAGAIN not executed: scripts before it that name the same keys took all the time; let them \
+     do less, stop them with SCRIPT KILL, or try again",
 );
 pub(crate) const BAD_SLOT: Failure = Failure::fixed("ERR Invalid or out of range slot");
 pub(crate) const NO_SELECT: Failure = Failure::fixed("ERR SELECT is not allowed in cluster mode");
@@ -230,6 +243,13 @@ pub(crate) fn too_long() -> Failure {
 pub(crate) fn reply_too_long(limit: usize) -> Failure {
     Failure::new(format!(
         "ERR the reply would be longer than {limit} bytes: ask for fewer keys at a time, or use SCAN"
+    ))
+}
+
+/// Values of the keys of a script that are more than may be read for it.
+pub(crate) fn keys_hold_too_much(limit: usize) -> Failure {
+    Failure::new(format!(
+        "ERR the keys that are named hold more than {limit} bytes: name fewer at a time"
     ))
 }
 

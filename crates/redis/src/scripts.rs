@@ -15,15 +15,19 @@ use crate::failure::{CONTENDED, NO_FUNCTION, NO_LIBRARY, NO_SCRIPT, of_client};
 use crate::parser::Command;
 use crate::reply::Failure;
 use bytes::Bytes;
+use core::pin::pin;
 use core::time::Duration;
+use futures_util::future::{Either, select};
 use pluvio_client::{
     Change, Client, ErrorKind, Mutation, Operation, Table, Transacted, TransactionStep,
 };
-use pluvio_env::{Clock, Moment};
+use pluvio_env::{Clock, Moment, timeout};
 use pluvio_script::{Flags, Library, Shebang, Stop, sha1_hex};
 use pluvio_units::{ObjectVersion, TableId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
 
 /// The table.
 const TABLE: &str = "redis:scripts";
@@ -97,6 +101,10 @@ pub(crate) struct Scripts {
     libraries: Mutex<Libraries>,
     table: Mutex<Option<Table>>,
     turns: Box<[tokio::sync::Mutex<()>]>,
+    /// How many wait for their turns.
+    waiting: AtomicUsize,
+    /// Tells those that wait to give up.
+    killed: Notify,
     running: Mutex<Vec<(Stop, Option<RunningFunction>)>>,
 }
 
@@ -123,6 +131,23 @@ impl Drop for Running<'_> {
     }
 }
 
+/// A script that waits for its turns, as long as this lives.
+struct Waiting<'s>(&'s AtomicUsize);
+
+impl<'s> Waiting<'s> {
+    fn among(count: &'s AtomicUsize) -> Self {
+        // Relaxed: it is only a number.
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The turn of a key. Several keys may share one.
 fn turn_of(key: &[u8]) -> usize {
     pluvio_units::KeyHash::of(0, key).0 as usize % TURNS
@@ -140,22 +165,36 @@ impl Scripts {
             libraries: Mutex::default(),
             table: Mutex::default(),
             turns: (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect(),
+            waiting: AtomicUsize::new(0),
+            killed: Notify::new(),
             running: Mutex::default(),
         }
     }
 
-    /// Waits until no other script of this process that names one of these keys runs.
+    /// Waits until no other script of this process that names one of these keys runs. `None`: it
+    /// was stopped meanwhile.
     pub(crate) async fn turns<'k>(
         &self,
         keys: impl Iterator<Item = &'k [u8]>,
-    ) -> Vec<tokio::sync::MutexGuard<'_, ()>> {
+    ) -> Option<Vec<tokio::sync::MutexGuard<'_, ()>>> {
         // In one order, so that two never wait for each other.
         let places: BTreeSet<usize> = keys.map(turn_of).collect();
-        let mut turns = Vec::with_capacity(places.len());
-        for place in places {
-            turns.push(self.turns[place].lock().await);
+        let _waiting = Waiting::among(&self.waiting);
+        let mut killed = pin!(self.killed.notified());
+        // From now on, not from the first poll on.
+        killed.as_mut().enable();
+        let taken = pin!(async {
+            let mut turns = Vec::with_capacity(places.len());
+            for place in places {
+                turns.push(self.turns[place].lock().await);
+            }
+            turns
+        });
+        // The left one is looked at first: what is killed takes no turn that just came.
+        match select(killed, taken).await {
+            Either::Left(_) => None,
+            Either::Right((turns, _)) => Some(turns),
         }
-        turns
     }
 
     /// The turn of a script that names one key, if nobody has it.
@@ -172,10 +211,14 @@ impl Scripts {
         }
     }
 
-    /// Stops all scripts that run outside the event loops. False: there are none.
+    /// Stops all scripts that run outside the event loops, and those that wait for their turns.
+    /// False: there are none.
     pub(crate) fn stop_all(&self) -> bool {
+        let is_any_waiting = self.waiting.load(Ordering::Relaxed) > 0;
+        // Before the others give up their turns.
+        self.killed.notify_waiters();
         let mut running = lock(&self.running);
-        let is_any = !running.is_empty();
+        let is_any = !running.is_empty() || is_any_waiting;
         running.drain(..).for_each(|(stop, _)| stop.stop());
         is_any
     }
@@ -228,14 +271,19 @@ impl Scripts {
         lock(&self.kept).scripts.get(hash).cloned()
     }
 
-    /// Keeps a script, here and in the cluster. When the cluster cannot keep it now, this server
-    /// does.
-    pub(crate) async fn keep(&self, client: &Client, source: Bytes) -> Arc<Body> {
+    /// Keeps a script, here and in the cluster. When the cluster cannot keep it within a time, this
+    /// server does.
+    pub(crate) async fn keep(&self, client: &Client, source: Bytes, time: Duration) -> Arc<Body> {
         let (body, is_new) = self.remember(&source);
-        if is_new && let Err(failure) = self.store_script(client, &body).await {
-            let why = String::from_utf8_lossy(failure.text()).into_owned();
-            tracing::debug!(why, "a script is not kept by the cluster");
+        if !is_new {
+            return body;
         }
+        let why = match timeout(&*self.clock, time, self.store_script(client, &body)).await {
+            Ok(Ok(())) => return body,
+            Ok(Err(failure)) => String::from_utf8_lossy(failure.text()).into_owned(),
+            Err(_) => "its time was over".to_owned(),
+        };
+        tracing::debug!(why, "a script is not kept by the cluster");
         body
     }
 

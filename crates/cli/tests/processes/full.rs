@@ -75,6 +75,50 @@ fn full_memory_refuses_writes_and_nothing_else_and_ends_with_deletes() {
     assert_there(&cluster, "k", deleted, written);
 }
 
+/// Commands that free memory or only read are done when no others are. That holds on one server,
+/// and on several, where their keys are locked.
+#[test]
+fn full_memory_takes_deletes_of_many_keys_and_blocks_that_delete_or_read() {
+    for servers in [1, 2] {
+        let cluster = Setup::servers(servers)
+            .replicas(servers - 1)
+            .memory("48MiB")
+            .start();
+        let (written, refusal) = fill(&cluster, "k");
+        assert!(refusal.starts_with("OOM "), "{refusal}");
+        let mut redis = cluster.connect(0);
+        let keys = |from: usize, to: usize| (from..to).map(|n| format!("k{n}"));
+        let with = |name: &str, keys: &mut dyn Iterator<Item = String>| {
+            core::iter::once(name.to_owned())
+                .chain(keys)
+                .collect::<Vec<_>>()
+        };
+        // A block that only reads.
+        assert!(redis.call(&["MULTI"]).is_ok());
+        for key in keys(0, 8) {
+            redis.call(&["STRLEN".to_owned(), key]);
+        }
+        let lengths = vec![Reply::Integer(large(0).len() as i64); 8];
+        assert_eq!(redis.call(&["EXEC"]), Reply::Array(lengths), "{servers}");
+        // A block that only deletes.
+        assert!(redis.call(&["MULTI"]).is_ok());
+        for key in keys(0, 8) {
+            redis.call(&["DEL".to_owned(), key]);
+        }
+        let ones = vec![Reply::Integer(1); 8];
+        assert_eq!(redis.call(&["EXEC"]), Reply::Array(ones), "{servers}");
+        // Full again.
+        fill(&cluster, "m");
+        let command = with("DEL", &mut keys(8, 40));
+        assert_eq!(redis.call(&command), Reply::Integer(32), "{servers}");
+        fill(&cluster, "n");
+        let command = with("UNLINK", &mut keys(40, written));
+        let deleted = Reply::Integer((written - 40) as i64);
+        assert_eq!(redis.call(&command), deleted, "{servers}");
+        assert!(redis.call(&["SET", "new", "v"]).is_ok());
+    }
+}
+
 /// Objects of mixed sizes that know what they are: the n-th value of a key has a size and bytes of
 /// its own.
 struct Mixed {

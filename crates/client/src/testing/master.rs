@@ -12,6 +12,7 @@ use pluvio_mutation::{
 use pluvio_units::{
     ClientId, DECISION, Deadline, HashRange, KeyHash, KeyPlace, LogId, LogPosition, ObjectVersion,
     OperationId, Rank, SequenceNumber, ServerId, ServerListVersion, Share, TableId, UnixMs,
+    VALUE_MAX,
 };
 use pluvio_wire::{
     AwaitDurable, CountObjects, CountObjectsReply, DataOp, Decide, Decided, Enumerate,
@@ -364,6 +365,12 @@ impl State {
             if !committed {
                 break;
             }
+        }
+        // As of real servers: an outcome that is kept is smaller.
+        let bytes: usize = outcomes.iter().map(Outcome::bulk_len).sum();
+        if bytes > if id.is_some() { VALUE_MAX } else { 4 << 20 } {
+            let why = "the transaction reads more than it may";
+            return Err(Refusal::fatal(FatalKind::TransactionTooLarge, why));
         }
         let changes: Vec<_> = drafts
             .iter()

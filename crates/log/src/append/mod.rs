@@ -41,9 +41,9 @@ pub enum AppendClass {
         /// Bytes of the objects replaced, as they would be with the versions of the new ones
         /// (`Encoded::object_len_at`). So an object that grows by its version alone is not refused.
         old_bytes: u32,
-        /// Bytes of the graves of the new ones. An object that grows by these alone may go beyond
-        /// the limit, as far as there is memory beside the reserves. It leaves others as much as
-        /// one that does not grow.
+        /// Bytes of the graves of the new ones, or what locks of keys hold beside the objects that
+        /// they replace. An object that grows by these alone may go beyond the limit, as far as
+        /// there is memory beside the reserves. It leaves others as much as one that does not grow.
         graves_bytes: u32,
     },
     /// Objects of a crashed master's log of which it is known that they live: as replacements that

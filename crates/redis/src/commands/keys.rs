@@ -30,10 +30,15 @@ fn different<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
     keys
 }
 
-/// DEL and UNLINK: at one moment where the keys have one owner, else each by itself.
+/// DEL and UNLINK: at one moment where that is possible, else each by itself. In full memory there
+/// may be no room to do it at one moment, and deleting is what helps then.
 pub(super) async fn delete(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    if let Some(reply) = transaction::at_one_moment(core, db, Data::Del, command).await? {
-        return Ok(reply);
+    match transaction::at_one_moment(core, db, Data::Del, command).await {
+        Ok(Some(reply)) => return Ok(reply),
+        Ok(None) => {}
+        // Nothing was done: where that is not known, the failure says so.
+        Err(failure) if failure == failure::OUT_OF_MEMORY => {}
+        Err(failure) => return Err(failure),
     }
     let keys = different(command.from(1));
     let deletes: Vec<_> = keys
@@ -102,7 +107,7 @@ fn pairs(command: &Command, name: &str) -> Result<BTreeMap<Bytes, Bytes>, Failur
         .collect())
 }
 
-/// MSET: at one moment where the keys have one owner, else each by itself.
+/// MSET: at one moment where that is possible, else each by itself.
 pub(super) async fn set_all(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
     if let Some(reply) = transaction::at_one_moment(core, db, Data::MSet, command).await? {
         return Ok(reply);

@@ -50,13 +50,15 @@ use pluvio_client::{
     Change, Deadline, Lifetime, Mutation, Operation, Outcome, Output, Projection, RejectRules,
     Transacted, TransactionStep,
 };
+use pluvio_env::Moment;
 use pluvio_mutation::{Current, Draft, DraftChange, Now};
 use pluvio_units::{ObjectVersion, TableId, UnixMs};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most bytes of the values that one command gives: the same large one may be asked for often.
+/// Most bytes of the values that one command gives: the same large one may be asked for often. Also
+/// of those that are read for one command.
 const VALUES_BYTES_MAX: usize = 64 << 20;
 
 /// A value, and when it expires.
@@ -201,6 +203,8 @@ pub(crate) struct Overlay<'c> {
     /// The user, if there is something that it may not do.
     caller: Option<Arc<Caller>>,
     objects: Objects,
+    /// When the time of the command is over, and of all its scripts.
+    until: Moment,
     /// At how many moments objects were read.
     moments: usize,
     /// The commands of scripts, for MONITOR, which is told when they are committed.
@@ -219,12 +223,13 @@ pub(crate) enum Committed {
 }
 
 impl<'c> Overlay<'c> {
-    pub(crate) fn new(core: &'c Core, (share, block): (&'c Share, &Block)) -> Self {
+    pub(crate) fn new(core: &'c Core, (share, block): (&'c Share, &Block), until: Moment) -> Self {
         Self {
             core,
             share,
             caller: block.caller(),
             objects: Objects::new(core),
+            until,
             moments: 0,
             told: Told::default(),
         }
@@ -242,6 +247,11 @@ impl<'c> Overlay<'c> {
 
     pub(super) fn core(&self) -> &'c Core {
         self.core
+    }
+
+    /// When the time of the command is over.
+    pub(super) fn until(&self) -> Moment {
+        self.until
     }
 
     /// The connection's part of the memory.
@@ -284,14 +294,35 @@ impl<'c> Overlay<'c> {
         }
     }
 
-    /// Reads what has not been read yet, at one moment.
+    /// Reads what has not been read yet, at one moment. Where that is too much for one transaction,
+    /// it is read in pieces: the commit compares them (OVERLAY-1).
     pub(super) async fn read(&mut self, wanted: Vec<ObjectAt>) -> Result<(), NotTransacted> {
         let mut new = wanted;
         new.retain(|place| !self.objects.places.contains(place));
         new.sort_unstable();
         new.dedup();
+        let mut pieces = vec![new];
+        let mut bytes = 0;
+        while let Some(mut piece) = pieces.pop() {
+            match self.read_together(&piece).await {
+                Ok(more) => bytes += more,
+                Err(NotTransacted::TooLarge(_)) if piece.len() > 1 => {
+                    pieces.push(piece.split_off(piece.len() / 2));
+                    pieces.push(piece);
+                }
+                Err(other) => return Err(other),
+            }
+            if bytes > VALUES_BYTES_MAX {
+                return Err(failure::keys_hold_too_much(VALUES_BYTES_MAX).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads objects that have not been read yet, at one moment. Gives the bytes of their values.
+    async fn read_together(&mut self, new: &[ObjectAt]) -> Result<usize, NotTransacted> {
         if new.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let get = |key, projection| {
             let get = crate::database::reading(key, projection);
@@ -313,6 +344,7 @@ impl<'c> Overlay<'c> {
         let databases: BTreeSet<DatabaseId> = new.iter().map(|(db, _)| *db).collect();
         self.moments += databases.len();
         let mut outcomes = outcomes.into_iter();
+        let mut bytes = 0;
         for place in new {
             let (value, deadline) = (outcomes.next(), outcomes.next());
             let Some((Outcome::Unchanged { version, output }, deadline)) = value.zip(deadline)
@@ -327,8 +359,11 @@ impl<'c> Overlay<'c> {
                 Output::Bytes(value) => Some((value, deadline)),
                 _ => None,
             };
-            if let Some((_, Some(deadline))) = held {
-                self.objects.is_there_until(deadline);
+            if let Some((value, deadline)) = &held {
+                bytes += value.len();
+                if let Some(deadline) = deadline {
+                    self.objects.is_there_until(*deadline);
+                }
             }
             let is_there = version != ObjectVersion(0);
             let object = Object {
@@ -342,9 +377,9 @@ impl<'c> Overlay<'c> {
                 held,
                 is_changed: false,
             };
-            self.objects.places.insert(place, object);
+            self.objects.places.insert(place.clone(), object);
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// Makes all changes, if the watched keys and all that was read are as they were. Where there

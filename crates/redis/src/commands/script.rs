@@ -135,6 +135,14 @@ impl Call {
     pub(super) fn is_read_only(self) -> bool {
         self.is_read_only
     }
+
+    /// What is told when it was stopped.
+    pub(super) fn killed(self) -> Failure {
+        match self.by {
+            By::Source | By::Hash => failure::SCRIPT_KILLED,
+            By::Function => failure::FUNCTION_KILLED,
+        }
+    }
 }
 
 /// Where the keys of a command begin that runs a script.
@@ -189,6 +197,8 @@ enum Attempt {
     Wants(Want),
     /// Its budget is used up.
     TooLong,
+    /// SCRIPT KILL or FUNCTION KILL has stopped it.
+    Killed,
 }
 
 /// Runs a script on an overlay, after what was run there before.
@@ -202,7 +212,15 @@ pub(super) async fn run(
     command: &Command,
 ) -> Result<Reply, NotTransacted> {
     let (core, share) = (overlay.core(), overlay.share());
-    let job = match prepare(core, db, call, command).await {
+    let clock = &core.databases.parts().clock;
+    // All attempts together, and all scripts of a block, take no longer than an operation may.
+    let until = overlay.until();
+    let left = until.since(clock.now());
+    if left.is_zero() {
+        return Ok(Reply::Error(failure::SCRIPT_TOO_SLOW));
+    }
+    // The other half is for the script, where the cluster cannot keep it.
+    let job = match prepare(core, db, (call, left / 2), command).await {
         Ok(job) => Job {
             caller: overlay.caller(),
             ..job
@@ -215,13 +233,10 @@ pub(super) async fn run(
     let mut fetched = None;
     let mut fetched_bytes = 0_usize;
     let mut is_long = false;
-    let clock = &core.databases.parts().clock;
-    // All attempts together take no longer than an operation may.
-    let until = clock.now() + core.databases.client().timeout();
     for _ in 0..WANTS_MAX {
         if clock.now() >= until {
             overlay.objects().restore(&before);
-            return Ok(Reply::Error(failure::SCRIPT_STOPPED));
+            return Ok(Reply::Error(failure::SCRIPT_TOO_SLOW));
         }
         let attempt = match is_long {
             false => {
@@ -240,7 +255,11 @@ pub(super) async fn run(
             }
             Attempt::TooLong if is_long => {
                 overlay.objects().restore(&before);
-                return Ok(Reply::Error(failure::SCRIPT_STOPPED));
+                return Ok(Reply::Error(failure::SCRIPT_TOO_SLOW));
+            }
+            Attempt::Killed => {
+                overlay.objects().restore(&before);
+                return Ok(Reply::Error(call.killed()));
             }
             Attempt::TooLong => {
                 overlay.objects().restore(&before);
@@ -269,10 +288,11 @@ pub(super) async fn run(
     ))))
 }
 
+/// Finds what is to be run. A new script is kept before, if the cluster does so within a time.
 async fn prepare(
     core: &Core,
     db: DatabaseId,
-    call: Call,
+    (call, keeping): (Call, Duration),
     command: &Command,
 ) -> Result<Job, Failure> {
     let count = arguments(command)?;
@@ -284,7 +304,7 @@ async fn prepare(
             if !scripts.knows(&source) {
                 check(&source)?;
             }
-            scripts.keep(client, source).await
+            scripts.keep(client, source, keeping).await
         }
         By::Hash => scripts.by_hash(client, command.get(1)).await?,
         By::Function => scripts.function(client, command.get(1)).await?,
@@ -452,14 +472,21 @@ async fn elsewhere(
         running.await;
         result.await
     });
-    match waited.await {
+    let waited = waited.await;
+    // Nobody else stops it before this ends.
+    let is_killed = stop.is_stopped();
+    match waited {
+        Ok(Ok((Attempt::TooLong | Attempt::Wants(_), _))) if is_killed => Attempt::Killed,
         Ok(Ok((attempt, changed))) => {
             *objects = changed;
             attempt
         }
         Ok(Err(_)) | Err(_) => {
             stop.stop();
-            Attempt::TooLong
+            match is_killed {
+                true => Attempt::Killed,
+                false => Attempt::TooLong,
+            }
         }
     }
 }

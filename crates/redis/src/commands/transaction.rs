@@ -23,7 +23,7 @@ use crate::table::{Run, SPECS};
 use core::ops::Range;
 use core::time::Duration;
 use pluvio_client::{Outcome, Projection, Transacted, TransactionStep};
-use pluvio_env::timeout;
+use pluvio_env::{Moment, timeout};
 use pluvio_units::{ObjectVersion, TableId};
 
 /// Longest pause before a transaction is computed anew.
@@ -134,12 +134,15 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
             cluster::admit(core, *db, *what, command).await?;
         }
     }
+    // One time for all of it, however many scripts there are.
+    let until = end_of_time(core);
     let mut watched = &watched[..];
     let mut from = 0;
     while from < entries.len() || !watched.is_empty() {
         let part = from..part_end(&entries, from);
         if !part.is_empty() || !watched.is_empty() {
-            match run_part(core, (share, block), &entries[part.clone()], watched).await {
+            let by = (share, block);
+            match run_part(core, (by, until), &entries[part.clone()], watched).await {
                 Ok(Some(replies)) => {
                     for (entry, reply) in entries[part.clone()].iter_mut().zip(replies) {
                         if matches!(entry, Entry::Data(..)) {
@@ -194,7 +197,7 @@ fn part_end(entries: &[Entry], from: usize) -> usize {
 /// Runs commands as one transaction. `None`: a watched key has changed.
 async fn run_part(
     core: &Core,
-    by: (&Share, &Block),
+    by: ((&Share, &Block), Moment),
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
@@ -246,13 +249,13 @@ async fn run_part(
 /// Computes commands as often as others change their objects meanwhile, until the time is over.
 async fn run_on_overlay(
     core: &Core,
-    by: (&Share, &Block),
+    (by, until): ((&Share, &Block), Moment),
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
-    let mut tries = Tries::new(core);
+    let mut tries = Tries::new(core, until);
     loop {
-        let mut overlay = Overlay::new(core, by);
+        let mut overlay = Overlay::new(core, by, until);
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
             replies.push(match entry {
@@ -286,7 +289,7 @@ pub(super) async fn at_one_moment(
     match core.databases.transact(&steps).await {
         Ok((Transacted::Committed(outcomes), _)) => Ok(Some(plan.gather.reply(outcomes))),
         Ok((Transacted::Refused { .. }, _)) => Err(failure::CONTENDED),
-        Err(NotTransacted::Impossible(_)) => Ok(None),
+        Err(NotTransacted::TooLarge(_) | NotTransacted::Unsupported(_)) => Ok(None),
         Err(NotTransacted::Failure(failure)) => Err(failure),
     }
 }
@@ -299,18 +302,20 @@ pub(super) async fn alone(
     what: Data,
     command: &Command,
 ) -> CommandResult {
-    let mut tries = Tries::new(core);
     let _turns = match script::Call::of(what) {
         Some(call) if !call.is_read_only() => {
             let turns = core.shared.scripts.turns(script::named_keys(command));
             let clock = &core.databases.parts().clock;
             let within = timeout(&**clock, core.databases.client().timeout(), turns).await;
-            within.map_err(|_| failure::CONTENDED)?
+            let taken = within.map_err(|_| failure::NO_TURN)?;
+            taken.ok_or_else(|| call.killed())?
         }
         Some(_) | None => Vec::new(),
     };
+    let until = end_of_time(core);
+    let mut tries = Tries::new(core, until);
     loop {
-        let mut overlay = Overlay::new(core, by);
+        let mut overlay = Overlay::new(core, by, until);
         let reply = overlay.run(db, what, command).await?;
         match overlay.commit(&[]).await? {
             Committed::Done => return Ok(reply),
@@ -319,18 +324,23 @@ pub(super) async fn alone(
     }
 }
 
+/// When the time of a command is over that begins now.
+fn end_of_time(core: &Core) -> Moment {
+    core.shared.now() + core.databases.client().timeout()
+}
+
 /// The tries of one transaction whose objects others change meanwhile.
-pub(super) struct Tries<'c> {
+struct Tries<'c> {
     core: &'c Core,
-    until: pluvio_env::Moment,
+    until: Moment,
     tries: u32,
 }
 
 impl<'c> Tries<'c> {
-    pub(super) fn new(core: &'c Core) -> Self {
+    fn new(core: &'c Core, until: Moment) -> Self {
         Self {
             core,
-            until: core.shared.now() + core.databases.client().timeout(),
+            until,
             tries: 0,
         }
     }
@@ -339,7 +349,7 @@ impl<'c> Tries<'c> {
     ///
     /// # Errors
     /// The time is over.
-    pub(super) async fn again(&mut self) -> Result<(), Failure> {
+    async fn again(&mut self) -> Result<(), Failure> {
         if self.core.shared.now() >= self.until {
             return Err(failure::CONTENDED);
         }

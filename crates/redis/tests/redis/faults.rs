@@ -152,6 +152,10 @@ fn a_script_is_loaded_when_the_cluster_keeps_it_and_not_before() {
     }
     // It runs all the same, here.
     assert_eq!(c.call(&["EVAL", "return 2", "0"]), b":2\r\n");
+    // Also where it is new.
+    let before = bench.cluster.now();
+    assert_eq!(c.call(&["EVAL", "return 3", "0"]), b":3\r\n");
+    assert!(bench.cluster.now() - before < Duration::from_secs(10));
     // Until the refusals are used up.
     assert!((0..50).any(|_| load(&mut c).starts_with("$40\r\n")));
     assert_eq!(load(&mut c), load(&mut c));
@@ -180,9 +184,43 @@ fn a_script_waits_for_others_no_longer_than_a_command_may_take() {
     let replies = run_together(&bench.cluster, &mut connections, 1);
     let passed = bench.cluster.now() - start;
     assert!(passed < Duration::from_secs(25), "{passed:?}");
+    let mut waited = 0;
     for reply in replies {
         let reply = String::from_utf8(reply).unwrap();
-        let is_refused = reply.starts_with("-NOREPLICAS ") || reply.starts_with("-TRYAGAIN ");
-        assert!(is_refused, "{reply}");
+        let waits = reply.starts_with("-TRYAGAIN not executed: scripts before it");
+        assert!(reply.starts_with("-NOREPLICAS ") || waits, "{reply}");
+        waited += u32::from(waits);
+    }
+    assert!(waited > 0, "some waited for their turns in vain");
+}
+
+/// Locks of several servers need memory, and so may the tombstones of many keys.
+#[test]
+fn keys_are_deleted_one_by_one_where_memory_has_no_room_for_all_at_one_moment() {
+    let full = || refused(RetryReason::MemoryFull);
+    for command in ["DEL", "UNLINK"] {
+        let mut bench = Bench::new();
+        let mut c = bench.connect();
+        c.say("MSET a 1 b 2 {a}c 3");
+        bench.cluster.plan(Opcode::Transact, full(), 1_000_000);
+        assert_eq!(c.say(&format!("{command} a b {{a}}c none b")), ":3\r\n");
+        assert_eq!(c.say("EXISTS a b {a}c"), ":0\r\n");
+        // A block is done at one moment, or it is refused.
+        c.say("SET a 1");
+        for command in ["MULTI", "DEL a b"] {
+            c.say(command);
+        }
+        assert!(c.say("EXEC").starts_with("-OOM "));
+        assert_eq!(c.say("EXISTS a"), ":1\r\n");
+        // Other refusals are no reason.
+        let mut bench = Bench::new();
+        let mut c = bench.connect();
+        c.say("MSET a 1 b 2");
+        let why = RetryReason::TooFewBackups;
+        bench
+            .cluster
+            .plan(Opcode::Transact, refused(why), 1_000_000);
+        assert!(c.say("DEL a b").starts_with("-NOREPLICAS "));
+        assert_eq!(c.say("EXISTS a b"), ":2\r\n");
     }
 }

@@ -506,8 +506,8 @@ fn readers_see_a_sum_that_never_changes() {
 /// Work that was handed to another thread, and the end of it.
 type Work = (Box<dyn FnOnce() + Send>, oneshot::Sender<()>);
 
-#[test]
-fn a_function_that_takes_long_is_shown_and_stopped() {
+/// A bench where scripts that take long are not run before the test does so.
+fn bench_with_held_work() -> (Bench, Arc<Mutex<Vec<Work>>>) {
     let held = Arc::<Mutex<Vec<Work>>>::default();
     let place = Arc::clone(&held);
     let mut options = RedisOptions::default();
@@ -518,7 +518,139 @@ fn a_function_that_takes_long_is_shown_and_stopped() {
     }));
     let cluster = FakeCluster::new(1);
     let client = cluster.client();
-    let mut bench = Bench::with(cluster, &client, options);
+    (Bench::with(cluster, &client, options), held)
+}
+
+const FOREVER: &str = "while true do end";
+
+#[test]
+fn all_scripts_of_a_block_have_one_time() {
+    let (mut bench, _held) = bench_with_held_work();
+    let mut c = bench.connect();
+    c.say("SET {t}k v");
+    let start = bench.cluster.now();
+    c.say("MULTI");
+    c.say("SET {t}done yes");
+    for _ in 0..5 {
+        c.call(&["EVAL", FOREVER, "1", "{t}k"]);
+    }
+    c.call(&[
+        "EVAL",
+        "return redis.call('set', KEYS[1], 'late')",
+        "1",
+        "{t}k",
+    ]);
+    let reply = c.say("EXEC");
+    let passed = bench.cluster.now() - start;
+    assert!(passed < Duration::from_secs(11), "{passed:?}");
+    let over = "-ERR Error running script: its time was over; ";
+    assert!(
+        reply.starts_with(&format!("*7\r\n+OK\r\n{over}")),
+        "{reply}"
+    );
+    assert_eq!(reply.matches(over).count(), 6, "{reply}");
+    // As after any error of one command.
+    assert_eq!(c.say("MGET {t}done {t}k"), "*2\r\n$3\r\nyes\r\n$1\r\nv\r\n");
+}
+
+#[test]
+fn scripts_that_run_and_those_that_wait_for_them_are_killed() {
+    let (mut bench, held) = bench_with_held_work();
+    let (mut c, mut d, mut e) = (bench.connect(), bench.connect(), bench.connect());
+    c.push(&encode(&["EVAL", FOREVER, "1", "k"]));
+    c.work_until(|| !held.lock().unwrap().is_empty());
+    d.push(&encode(&[
+        "EVAL",
+        "return redis.call('incr', KEYS[1])",
+        "1",
+        "k",
+    ]));
+    d.settle();
+    assert_eq!(d.take(), b"", "it waits for its turn");
+    assert_eq!(e.say("SCRIPT KILL"), OK);
+    let killed = "-ERR Error running script: Script killed by user with SCRIPT KILL; ";
+    let reply = String::from_utf8(d.replies(1).concat()).unwrap();
+    assert!(reply.starts_with(killed), "{reply}");
+    let (work, done) = held.lock().unwrap().pop().unwrap();
+    work();
+    done.send(()).unwrap();
+    let reply = String::from_utf8(c.replies(1).concat()).unwrap();
+    assert!(reply.starts_with(killed), "{reply}");
+    let none = "-NOTBUSY No scripts in execution right now.\r\n";
+    assert_eq!(e.say("SCRIPT KILL"), none);
+    assert_eq!(
+        eval(&mut d, "return redis.call('incr', KEYS[1])", &["k"], &[]),
+        ":1\r\n"
+    );
+    // Nobody kills this one.
+    c.push(&encode(&["EVAL", FOREVER, "1", "k"]));
+    let reply = String::from_utf8(c.replies(1).concat()).unwrap();
+    let over = "-ERR Error running script: its time was over; ";
+    assert!(reply.starts_with(over), "{reply}");
+    assert_eq!(e.say("SCRIPT KILL"), none);
+}
+
+/// More than one transaction may read.
+#[test]
+fn scripts_that_name_many_large_values_delete_and_read_them() {
+    for mut bench in [Bench::new(), Bench::local()] {
+        let mut c = bench.connect();
+        let keys: Vec<String> = (0..70).map(|n| format!("{{t}}{n}")).collect();
+        let keys: Vec<&str> = keys.iter().map(|key| &key[..]).collect();
+        for key in &keys {
+            assert_eq!(c.say(&format!("SETRANGE {key} 1048575 x")), ":1048576\r\n");
+        }
+        let lengths = "local sum = 0 for _, key in ipairs(KEYS) do \
+                       sum = sum + redis.call('strlen', key) end return sum";
+        assert_eq!(eval(&mut c, lengths, &keys[..60], &[]), ":62914560\r\n");
+        let deletes = "return redis.call('del', unpack(KEYS))";
+        let reply = eval(&mut c, deletes, &keys, &[]);
+        let expected = "-ERR the keys that are named hold more than 67108864 bytes";
+        assert!(reply.starts_with(expected), "{reply}");
+        assert_eq!(eval(&mut c, deletes, &keys[..60], &[]), ":60\r\n");
+        assert_eq!(c.say("DBSIZE"), ":10\r\n");
+    }
+}
+
+// shows: EVAL-1
+#[test]
+fn values_that_are_read_in_pieces_are_those_of_one_moment() {
+    let mut bench = Bench::new();
+    let mut other = bench.another();
+    bench.cluster.set_latency(Duration::from_millis(1));
+    let mut c = bench.connect();
+    let keys: Vec<String> = (0..8).map(|n| format!("{{t}}{n}")).collect();
+    let keys: Vec<&str> = keys.iter().map(|key| &key[..]).collect();
+    // Each ends with a number, and all numbers are the same.
+    let large = "x".repeat(1_000_000);
+    let all = |number: &str| {
+        let pairs = keys
+            .iter()
+            .map(|key| [(*key).to_owned(), format!("{large}{number}")]);
+        let command = core::iter::once("MSET".to_owned()).chain(pairs.flatten().take(6));
+        encode(&command.collect::<Vec<_>>())
+    };
+    c.push(&all("0"));
+    c.replies(1);
+    for key in &keys[3..] {
+        c.call(&["SET", key, &large]);
+    }
+    let same = "local ends = {} for n, key in ipairs(KEYS) do \
+                local value = redis.call('get', key) ends[n] = value:sub(1000001) end \
+                return ends[1] == ends[2] and ends[2] == ends[3] and 1 or 0";
+    let read = encode(&[&["EVAL_RO", same, "8"][..], &keys].concat());
+    let mut connections = [bench.connect(), other.connect()];
+    for round in 0..20 {
+        connections[0].push(&all(&round.to_string()));
+        connections[1].push(&read);
+    }
+    let replies = run_together(&bench.cluster, &mut connections, 20);
+    assert_eq!(replies[1], b":1\r\n".repeat(20));
+}
+
+#[test]
+fn a_function_that_takes_long_is_shown_and_stopped() {
+    let (mut bench, held) = bench_with_held_work();
     let (mut c, mut d) = (bench.connect(), bench.connect());
     let source = "#!lua name=slow\n\
                   redis.register_function('turns', function() while true do end end)";
@@ -537,6 +669,7 @@ fn a_function_that_takes_long_is_shown_and_stopped() {
     work();
     done.send(()).unwrap();
     let reply = c.replies(1).concat();
-    assert!(reply.starts_with(b"-ERR Error running script: stopped"));
+    let killed = b"-ERR Error running script: Script killed by user with FUNCTION KILL";
+    assert!(reply.starts_with(killed), "{reply:?}");
     assert!(d.say("FUNCTION STATS").starts_with(nothing));
 }

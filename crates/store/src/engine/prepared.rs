@@ -16,6 +16,9 @@
 //! - PREP-3: a vote that was not given is "no" for good once somebody has asked for it.
 //! - PREP-4: a release finds room where live objects are at their limit: it is shorter than the
 //!   prepared object that it replaces.
+//! - PREP-5: locks of an owner that has only keys to be read or deleted may go beyond the limit of
+//!   live objects, as graves may. They leave deletes their room. So transactions that make nothing
+//!   more are done in full memory, as far as there is room for their locks.
 //!
 //! Any thread. Not here: who asks whom (crate `client`).
 

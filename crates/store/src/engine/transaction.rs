@@ -769,6 +769,11 @@ impl<'t> Transaction<'t> {
         }
         let (mut entries, mut old_bytes, mut graves_bytes) = (Vec::with_capacity(count + 1), 0, 0);
         let (mut is_growing, mut has_put) = (false, false);
+        // PREP-5.
+        let makes_nothing_more = self.prepare.is_some()
+            && !drafts
+                .iter()
+                .any(|draft| matches!(draft.change(), DraftChange::Put(..)));
         for change in changes.iter_mut() {
             let Change {
                 object, kind, len, ..
@@ -792,14 +797,17 @@ impl<'t> Transaction<'t> {
                 };
                 *len = Encoded::object_len(&object) as u32;
                 has_put = true;
-                match target.replaced() {
-                    None => is_growing = true,
-                    Some(old) => {
-                        let len = old.len as usize;
-                        let len = Encoded::object_len_at(len, old.version, version);
-                        old_bytes += len as u32;
-                        graves_bytes += burial.graves().encoded_len() as u32;
+                let old_len = target.replaced().map(|old| {
+                    let len = old.len as usize;
+                    Encoded::object_len_at(len, old.version, version) as u32
+                });
+                old_bytes += old_len.unwrap_or(0);
+                match old_len {
+                    _ if makes_nothing_more => {
+                        graves_bytes += len.saturating_sub(old_len.unwrap_or(0));
                     }
+                    None => is_growing = true,
+                    Some(_) => graves_bytes += burial.graves().encoded_len() as u32,
                 }
                 entries.push(Entry::Object(object));
             }

@@ -91,7 +91,7 @@ fn run(
     };
     let reply = match attempt(&job, &mut objects, &None, limits) {
         Attempt::Done(reply, _) => reply,
-        Attempt::Wants(_) | Attempt::TooLong => return None,
+        Attempt::Wants(_) | Attempt::TooLong | Attempt::Killed => return None,
     };
     let is_error = matches!(reply, Reply::Error(_));
     // OVERLAY-1: what was read at one moment needs no comparing.

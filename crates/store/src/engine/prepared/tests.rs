@@ -470,3 +470,61 @@ fn who_has_locked_a_key_has_voted_for_it() {
         .vote(&bench.site(b"changed"), vote, Duration::ZERO);
     assert!(vote.expect("it is here").into_pending());
 }
+
+// shows: PREP-5
+#[test]
+fn full_memory_has_room_for_locks_of_keys_that_are_read_or_deleted() {
+    for (kind, committed) in KINDS
+        .into_iter()
+        .flat_map(|kind| [(kind, true), (kind, false)])
+    {
+        let bench = Bench::new(kind);
+        let mut keys = Vec::new();
+        for len in [100_000, 1000, 1] {
+            let value = vec![b'v'; len];
+            loop {
+                let key = format!("key {}", keys.len()).into_bytes();
+                match bench.change(&key, Change::Put((&value[..]).into())) {
+                    Ok(_) => keys.push(key),
+                    Err(EngineError::Full { .. }) => break,
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+        }
+        let [first, second, third] = [&keys[0][..], &keys[1], &keys[2]];
+        // A change of one of them makes it an append like others.
+        let steps = [
+            bench.step(first, put(b"new")),
+            bench.step(second, None),
+            bench.step(b"absent", None),
+        ];
+        let share = |steps: &[StepAt<'_>]| Share {
+            sequence: VOTE,
+            keys: steps.iter().map(|s| (s.table.id(), s.hash)).collect(),
+        };
+        let refused = bench.prepare(&steps, &[share(&steps)]);
+        assert!(
+            matches!(
+                refused,
+                Err(NotTransacted::Engine(EngineError::Full { .. }))
+            ),
+            "{kind:?}"
+        );
+        let steps = [
+            bench.step(first, Some(Change::Delete)),
+            bench.step(second, None),
+            bench.step(third, Some(Change::Delete)),
+            bench.step(b"absent", None),
+        ];
+        assert!(bench.prepare(&steps, &[share(&steps)]).unwrap(), "{kind:?}");
+        let decided = bench.decide(first, Some(committed)).committed;
+        assert_eq!(decided, Some(committed));
+        for key in [third, b"absent", second, first] {
+            assert!(bench.release(key, committed));
+        }
+        let len = |key: &[u8]| bench.read(key).unwrap().1.map(|value| value.len());
+        let left = (!committed).then_some(100_000);
+        assert_eq!([len(first), len(third)], [left; 2], "{kind:?}");
+        assert_eq!((len(second), len(b"absent")), (Some(100_000), None));
+    }
+}

@@ -343,3 +343,32 @@ fn a_group_lies_in_the_log_of_the_most_durable_of_its_tables() {
     finish(&engine, &pending, done);
     assert_eq!(log_of(&all), LogId(2));
 }
+
+#[test]
+fn full_memory_takes_deletes_of_many_keys_at_one_moment() {
+    for kind in KINDS {
+        let engine = engine(kind, 1);
+        let table = table(&engine, 1);
+        let value_of = vec![b'x'; 10_000];
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        loop {
+            let key = format!("key {}", keys.len()).into_bytes();
+            let steps = [put(&table, &key, &value_of)];
+            match engine.transact((LogId(0), 1), &steps, None) {
+                Ok(done) => drop(finish(&engine, &steps, done)),
+                Err(NotTransacted::Engine(EngineError::Full { .. })) => break,
+                Err(other) => panic!("{other:?}"),
+            }
+            keys.push(key);
+        }
+        let reads = keys[..300].iter().map(|key| is(&table, key, 0));
+        let reads: Vec<_> = reads.collect();
+        assert!(!run(&engine, &reads).0, "{kind:?}");
+        for some in keys.chunks(1000) {
+            let deletes = some.iter().map(|key| change(&table, key, Change::Delete));
+            let deletes: Vec<_> = deletes.collect();
+            assert!(run(&engine, &deletes).0, "{kind:?}");
+        }
+        assert_eq!(engine.stats().objects, 0, "{kind:?}");
+    }
+}
