@@ -78,51 +78,28 @@ struct Root {
     below: Mutex<BTreeMap<PathBuf, Known>>,
 }
 
-/// A directory that must stay where it is.
-#[derive(Debug)]
-struct Known {
-    identity: Identity,
-    /// As long as it is open, no new directory gets its inode.
-    _open: fs::File,
-}
-
-/// A directory, whatever its name is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Identity {
-    device: u64,
-    inode: u64,
-}
-
-impl Identity {
-    fn of(found: &fs::Metadata) -> Self {
-        use std::os::unix::fs::MetadataExt;
-        Self {
-            device: found.dev(),
-            inode: found.ino(),
-        }
-    }
-
-    /// Fails with [`DiskError::Gone`] when the path leads to another directory, or to none.
-    fn check(self, path: &Path) -> Result<(), DiskError> {
-        use io::ErrorKind::{NotADirectory, NotFound};
-        let shown = path.display().to_string();
-        match fs::metadata(path) {
-            Ok(found) if Self::of(&found) == self => Ok(()),
-            Err(error) if !matches!(error.kind(), NotFound | NotADirectory) => {
-                Err(disk_error(&shown, &error))
-            }
-            Ok(_) | Err(_) => Err(DiskError::Gone { path: shown }),
-        }
-    }
-}
+/// A directory that must stay where it is. As long as it is open, no new one gets its inode.
+#[derive(Clone, Debug)]
+struct Known(Arc<fs::File>);
 
 impl Known {
     fn of(directory: &Path) -> io::Result<Self> {
-        let open = fs::File::open(directory)?;
-        Ok(Self {
-            identity: Identity::of(&open.metadata()?),
-            _open: open,
-        })
+        fs::File::open(directory).map(|open| Self(Arc::new(open)))
+    }
+
+    /// Fails with [`DiskError::Gone`] when the path leads to another directory, or to none.
+    fn check(&self, path: &Path) -> Result<(), DiskError> {
+        use io::ErrorKind::{NotADirectory, NotFound};
+        use std::os::unix::fs::MetadataExt;
+        let shown = path.display().to_string();
+        let fail = |error: io::Error| disk_error(&shown, &error);
+        // Both anew: some file systems change inodes while a machine runs.
+        let known = self.0.metadata().map_err(fail)?;
+        match fs::metadata(path) {
+            Ok(found) if (found.dev(), found.ino()) == (known.dev(), known.ino()) => Ok(()),
+            Err(error) if !matches!(error.kind(), NotFound | NotADirectory) => Err(fail(error)),
+            Ok(_) | Err(_) => Err(DiskError::Gone { path: shown }),
+        }
     }
 }
 
@@ -144,11 +121,10 @@ impl Root {
     /// # Errors
     /// It has not stayed, or the file system refuses.
     fn must_stay(&self, full: &Path, shown: &str) -> Result<(), DiskError> {
-        let fail = |error: io::Error| disk_error(shown, &error);
         // Checks those that are known, this one too.
         self.make_parents(&full.join(LOCK_NAME), shown)?;
         if full != self.path && !self.below().contains_key(full) {
-            let known = Known::of(full).map_err(fail)?;
+            let known = Known::of(full).map_err(|error| disk_error(shown, &error))?;
             self.below().entry(full.to_owned()).or_insert(known);
         }
         Ok(())
@@ -162,15 +138,15 @@ impl Root {
     /// A path leads to another directory by now, or to none: a retry does not help before that one
     /// is back. Or the file system refuses.
     fn make_parents(&self, full: &Path, shown: &str) -> Result<(), DiskError> {
-        self.known.identity.check(&self.path)?;
+        self.known.check(&self.path)?;
         // Collected, so that nobody waits for the lock while the device hangs.
         let above: Vec<_> = {
             let below = self.below();
             let above = below.iter().filter(|(path, _)| full.starts_with(path));
-            above.map(|(path, k)| (path.clone(), k.identity)).collect()
+            above.map(|(path, k)| (path.clone(), k.clone())).collect()
         };
-        for (path, identity) in above {
-            identity.check(&path)?;
+        for (path, known) in above {
+            known.check(&path)?;
         }
         match full.parent() {
             Some(parent) if parent != self.path => {
