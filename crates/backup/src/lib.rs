@@ -37,9 +37,9 @@
 //!   one works. Its frames are lost until the process is started again: they are offered to no recovery, and
 //!   written no more. The masters are told of each. Of a replica that a start finds in two data
 //!   directories, the one that recovery can do more with is kept.
-//! - BACKUP-15: each data directory is tried every few seconds, so one that hangs, fails, or has
-//!   another one in its place is found out while nobody uses it. One trial of it is under way at most. It lasts until the disk has
-//!   answered, or the directory is left.
+//! - BACKUP-15: each data directory is tried every few seconds. So one that hangs, fails or is gone
+//!   is found out while nobody uses it. One trial of it is under way at most. It lasts until the disk
+//!   has answered, or the directory is left.
 //!
 //! Threads: a [`Backup`] is a cheap handle, used from every core. One lock guards the catalogue
 //! and is never held over an await; each frame has a turn (an async lock), held over its I/O. A
