@@ -21,7 +21,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// A write that takes longer will not end, nor will a trial: a disk that is merely slow takes less.
-/// Masters have left its replica behind long since.
+/// Masters have left its replica behind long since. For so long a data directory may be gone, and
+/// another one must work.
 const HANG_MAX: Duration = Duration::from_secs(20);
 /// Between two looks for such a write.
 const HANG_LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -165,9 +166,10 @@ impl Backup {
         self.0.catalogue().check_fence(master).is_err()
     }
 
-    /// Ends when a write to the disk hangs, or a trial of it, and says so. The process should then
-    /// end: masters that need this backup wait for it as long as it is there (BACKUP-13).
-    pub async fn hangs(&self) -> String {
+    /// Ends when a write to the disk hangs, or a trial of it, or when the data directory is gone, and
+    /// says so. The process should then end: masters that need this backup wait for it, or count on
+    /// it, as long as it is there (BACKUP-13).
+    pub async fn unusable(&self) -> String {
         loop {
             self.0.env.clock.sleep(HANG_LOOK_PAUSE).await;
             let now = self.0.env.clock.now();
@@ -176,6 +178,13 @@ impl Backup {
                 pluvio_units::mark("backup-hangs");
                 let (name, seconds) = (&home.name, home.trial_seconds());
                 return format!("its disk hangs: a trial of {name} has not ended for {seconds} s");
+            }
+            let gone = here().find_map(|home| Some((&home.name, home.why_gone(HANG_MAX)?)));
+            if let Some((name, why)) = gone {
+                pluvio_units::mark("backup-directory-gone");
+                return format!(
+                    "its data directory {name} is gone: {why} Bring it back, or make an empty one, and start this server again"
+                );
             }
             let busiest = {
                 let catalogue = self.0.catalogue();

@@ -76,6 +76,8 @@ struct Health {
     tried: Option<Moment>,
     /// Why the last one that ended has failed.
     trouble: Option<String>,
+    /// Trials find another directory in its place, or none: for how many looks, one a second.
+    gone: Option<u64>,
     /// It is being asked how much room it has.
     asked_for_room: bool,
     /// Requests under way beside writes, by number, and since when.
@@ -113,7 +115,7 @@ impl Trial {
 pub(crate) struct Failed {
     /// For people.
     pub(crate) why: String,
-    /// It judged an error, and there is no further trial.
+    /// It judged an error, or the directory is gone: there is no further trial.
     pub(crate) is_final: bool,
     /// The one before had not failed.
     pub(crate) is_new: bool,
@@ -295,16 +297,23 @@ impl Directory {
         true
     }
 
-    /// Finds out whether its disk does what a disk should. A full one does. Ends when the disk has
-    /// answered, however late, or when the directory is left.
+    /// Finds out whether it is still there, and its disk does what a disk should. A full one does.
+    /// Ends when the disk has answered, however late, or when the directory is left.
     ///
     /// # Errors
     /// It does not.
     pub(crate) async fn trial(&self) -> Result<(), Failed> {
         let after_error = self.health().trial.is_some_and(|trial| trial.after_error);
         let outcome = self.unless_left(self.try_disk(after_error)).await;
+        if self.is_only {
+            // Of several ones it is asked more often: see `look_at_room`.
+            let room = self.env.disk.room().await;
+            self.health().room = room;
+        }
+        let is_gone = matches!(outcome, Some(Err(DiskError::Gone { .. })));
         let mut health = self.health();
         let trial = health.trial.take();
+        health.gone = is_gone.then(|| health.gone.unwrap_or(0));
         let error = match outcome {
             None | Some(Ok(()) | Err(DiskError::Full { .. } | DiskError::TooManyFiles { .. })) => {
                 None
@@ -316,7 +325,7 @@ impl Directory {
         match error {
             Some(why) => Err(Failed {
                 why,
-                is_final: trial.is_some_and(|trial| trial.after_error),
+                is_final: is_gone || trial.is_some_and(|trial| trial.after_error),
                 is_new: before.is_none(),
             }),
             None => {
@@ -331,6 +340,8 @@ impl Directory {
     async fn try_disk(&self, after_error: bool) -> Result<(), DiskError> {
         static DATA: [u8; TRIAL_BYTES] = [0xa5; TRIAL_BYTES];
         let disk = &*self.env.disk;
+        // Files that are open tell nothing of that.
+        disk.same_directory(FRAMES).await?;
         if after_error {
             disk.remove(TRIAL).await?;
         }
@@ -349,6 +360,9 @@ impl Directory {
     /// A second has passed. Says why the directory is to be left, if its trial is late.
     pub(crate) fn look_at_trial(&self) -> Option<String> {
         let mut health = self.health();
+        if let Some(seconds) = &mut health.gone {
+            *seconds += 1;
+        }
         let trial = health.trial.as_mut()?;
         trial.seconds += 1;
         trial.is_late().then(|| trial.why())
@@ -357,6 +371,15 @@ impl Directory {
     /// For how many seconds its trial is under way, 0 without one.
     pub(crate) fn trial_seconds(&self) -> u64 {
         self.health().trial.map_or(0, |trial| trial.seconds)
+    }
+
+    /// Why trials do not find it, if the server cannot go on without it: it is the only one, or none
+    /// of the others has worked for `others_max`.
+    pub(crate) fn why_gone(&self, others_max: Duration) -> Option<String> {
+        let health = self.health();
+        let seconds = health.gone?;
+        let is_over = self.is_only || seconds >= others_max.as_secs();
+        is_over.then(|| health.trouble.clone()).flatten()
     }
 
     /// The complaint of trials about it while it is used.
@@ -375,7 +398,7 @@ impl Directory {
         let health = self.health();
         let failed = health.failed_until.is_some_and(|until| until > now);
         let on_trial = health.trial.is_some_and(|trial| trial.after_error);
-        !self.is_left() && !on_trial && !failed
+        !self.is_left() && !on_trial && !failed && health.gone.is_none()
     }
 
     /// Whether it was full a moment ago.

@@ -1,4 +1,4 @@
-//! Leaves a data directory whose device has failed or hangs, and tells the masters which replicas
+//! Leaves a data directory that is gone, or whose device has failed or hangs, and tells the masters which replicas
 //! they have lost with it (BACKUP-14).
 
 use crate::backup::{Backup, Inner};

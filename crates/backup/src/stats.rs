@@ -48,8 +48,7 @@ pub struct DirectoryStats {
     pub frames: u64,
     /// Bytes of these.
     pub frame_bytes: u64,
-    /// Bytes that the file system has left. `None`: not known, or not asked, as where there is one
-    /// data directory.
+    /// Bytes that the file system has left, if that is known.
     pub room: Option<u64>,
     /// How fast the disk is, in MB/s, as measured at start.
     pub mb_per_s: u32,

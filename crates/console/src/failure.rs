@@ -93,6 +93,7 @@ impl From<DiskError> for Failure {
         let advice = match &error {
             DiskError::InUse { .. } => "; stop that process or choose another directory",
             DiskError::Full { .. } => "; make room or choose another directory",
+            DiskError::Gone { .. } => "; bring it back and start the process again",
             DiskError::NotFound { .. } | DiskError::Other { .. } => "",
             _ => "",
         };

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -73,43 +73,80 @@ pub struct OsDisk {
 struct Root {
     path: PathBuf,
     /// Which directory the path led to then (ENVOS-5).
-    identity: Identity,
+    known: Known,
+    /// The same for directories in it ([`Disk::same_directory`]).
+    below: Mutex<BTreeMap<PathBuf, Known>>,
 }
 
-/// A directory, whatever its name is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Identity {
-    device: u64,
-    inode: u64,
-}
+/// A directory that must stay where it is. As long as it is open, no new one gets its inode.
+#[derive(Clone, Debug)]
+struct Known(Arc<fs::File>);
 
-impl Identity {
+impl Known {
     fn of(directory: &Path) -> io::Result<Self> {
+        fs::File::open(directory).map(|open| Self(Arc::new(open)))
+    }
+
+    /// Fails with [`DiskError::Gone`] when the path leads to another directory, or to none.
+    fn check(&self, path: &Path) -> Result<(), DiskError> {
+        use io::ErrorKind::{NotADirectory, NotFound};
         use std::os::unix::fs::MetadataExt;
-        let found = fs::metadata(directory)?;
-        Ok(Self {
-            device: found.dev(),
-            inode: found.ino(),
-        })
+        let shown = path.display().to_string();
+        let fail = |error: io::Error| disk_error(&shown, &error);
+        // Both anew: some file systems change inodes while a machine runs.
+        let known = self.0.metadata().map_err(fail)?;
+        match fs::metadata(path) {
+            Ok(found) if (found.dev(), found.ino()) == (known.dev(), known.ino()) => Ok(()),
+            Err(error) if !matches!(error.kind(), NotFound | NotADirectory) => Err(fail(error)),
+            Ok(_) | Err(_) => Err(DiskError::Gone { path: shown }),
+        }
     }
 }
 
 impl Root {
+    fn of(path: PathBuf) -> io::Result<Self> {
+        Ok(Self {
+            known: Known::of(&path)?,
+            path,
+            below: Mutex::default(),
+        })
+    }
+
+    fn below(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Known>> {
+        self.below.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory of this path must stay from now on. It is made if it is missing.
+    ///
+    /// # Errors
+    /// It has not stayed, or the file system refuses.
+    fn must_stay(&self, full: &Path, shown: &str) -> Result<(), DiskError> {
+        // Checks those that are known, this one too.
+        self.make_parents(&full.join(LOCK_NAME), shown)?;
+        if full != self.path && !self.below().contains_key(full) {
+            let known = Known::of(full).map_err(|error| disk_error(shown, &error))?;
+            self.below().entry(full.to_owned()).or_insert(known);
+        }
+        Ok(())
+    }
+
     /// Makes the directories above a file. Everything that makes or names a file calls this first,
     /// so nothing is made in another directory than the one that was opened (ENVOS-5). `shown` is
     /// the file's name in errors.
     ///
     /// # Errors
-    /// The path leads to another directory by now, or to none. The message says what to do; a retry
-    /// does not help before that is done. Or the file system refuses.
+    /// A path leads to another directory by now, or to none: a retry does not help before that one
+    /// is back. Or the file system refuses.
     fn make_parents(&self, full: &Path, shown: &str) -> Result<(), DiskError> {
-        if Identity::of(&self.path).ok() != Some(self.identity) {
-            return Err(DiskError::Other {
-                path: self.path.display().to_string(),
-                message: "the data directory is not there any more: was it moved, or its device \
-                          unmounted? Bring it back and start the process again"
-                    .to_owned(),
-            });
+        self.known.check(&self.path)?;
+        // Collected, so that nobody waits for the lock while the device hangs.
+        let above: Vec<_> = {
+            let below = self.below();
+            let above = below.iter().filter(|(path, _)| full.starts_with(path));
+            above.map(|(path, k)| (path.clone(), k.clone())).collect()
+        };
+        for (path, known) in above {
+            known.check(&path)?;
         }
         match full.parent() {
             Some(parent) if parent != self.path => {
@@ -152,10 +189,7 @@ impl OsDisk {
             Err(error) => return Err(fail(error.into())),
         }
         Ok(Self {
-            root: Arc::new(Root {
-                identity: Identity::of(&root).map_err(fail)?,
-                path: root,
-            }),
+            root: Arc::new(Root::of(root).map_err(fail)?),
             lock: Arc::new(DirectoryLock { _file: file }),
             fallback,
             small_writes: Arc::new(SmallWrites::new()),
@@ -272,6 +306,13 @@ impl Disk for OsDisk {
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
             sync_up_to(&root.path, &full, &mut failed)
                 .map_err(|error| disk_error(directory, &error))
+        })
+    }
+
+    fn same_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        self.run(directory, |root, directory| {
+            let full = resolve_directory(root, directory)?;
+            root.must_stay(&full, directory)
         })
     }
 

@@ -15,7 +15,8 @@
 //! - ENVOS-4: after [`OsRuntime::shutdown`] tasks and background workers run no more. Work that was
 //!   given to the blocking threads may still run, up to the limit given.
 //! - ENVOS-5: files are made only in the directory that was opened. Where its name belongs to
-//!   another one later, or to none, nothing is written there: nobody would look for it.
+//!   another one later, or to none, nothing is written there: nobody would look for it. The same
+//!   holds for a directory in it that must stay (`Disk::same_directory`).
 //!
 //! Limits: sockets are in `net`, memory regions in `memory`.
 

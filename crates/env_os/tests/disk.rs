@@ -125,7 +125,7 @@ fn a_directory_that_is_gone_is_not_made_anew() {
             for name in ["b", "frames/b"] {
                 for mode in [OpenMode::New, OpenMode::Create] {
                     let refused = disk.open(name, mode).await;
-                    assert!(matches!(refused, Err(DiskError::Other { .. })), "{name}");
+                    assert!(matches!(refused, Err(DiskError::Gone { .. })), "{name}");
                 }
             }
             assert_eq!(root.exists(), is_there);
@@ -137,6 +137,40 @@ fn a_directory_that_is_gone_is_not_made_anew() {
         std::fs::rename(&away, &root).unwrap();
         disk.open("frames/b", OpenMode::New).await.unwrap();
         disk.rename("frames/b", "frames/c").await.unwrap();
+    });
+}
+
+// shows: ENVOS-5
+#[test]
+fn a_directory_that_must_stay_is_missed_when_another_one_has_its_name() {
+    with_disk(|disk, root| async move {
+        let frames = root.join("frames");
+        disk.same_directory("frames").await.unwrap();
+        assert!(frames.is_dir(), "it is made");
+        let file = disk.open("frames/a", OpenMode::New).await.unwrap();
+        disk.same_directory("frames").await.unwrap();
+        for is_there in [false, true] {
+            std::fs::remove_dir_all(&frames).unwrap();
+            if is_there {
+                std::fs::create_dir(&frames).unwrap();
+            }
+            let gone = disk.same_directory("frames").await;
+            let path = frames.display().to_string();
+            assert_eq!(gone, Err(DiskError::Gone { path: path.clone() }));
+            let refused = disk.open("frames/b", OpenMode::New).await.err();
+            assert_eq!(refused, Some(DiskError::Gone { path }));
+            // Other directories and open files go on.
+            disk.open("c", OpenMode::Create).await.unwrap();
+            file.write_at(0, Bytes::from_static(b"x")).await.unwrap();
+            if !is_there {
+                std::fs::create_dir(&frames).unwrap();
+            }
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+        for directory in ["frames", ""] {
+            let gone = disk.same_directory(directory).await;
+            assert!(matches!(gone, Err(DiskError::Gone { .. })), "{gone:?}");
+        }
     });
 }
 

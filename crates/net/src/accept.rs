@@ -473,7 +473,7 @@ async fn secured(place: &Place, arrival: Arrival, peer: &Peer) -> Option<Arrival
     };
     add(&shared.counters.of(place.core).tls_failed, 1);
     if place.port.may_warn() {
-        tracing::warn!(peer = %peer.address, why, "a connection got no TLS");
+        tracing::warn!(peer = %peer.address, %why, "a connection got no TLS");
     }
     if let Some(stream) = plain {
         Box::pin(write_and_close(stream, plain_answer, &*shared.clock)).await;

@@ -167,8 +167,8 @@ async fn greet_unlimited(stream: &mut impl Talk, terms: &Terms<'_>) -> Result<us
         }
         Spoken::Foreign(start) => {
             return Err(Ungreeted::Broken(format!(
-                "it is not a Pluvio RPC port (it answered {:?})",
-                start.escape_ascii().to_string()
+                "it is not a Pluvio RPC port (it answered \"{}\")",
+                start.escape_ascii()
             )));
         }
     };
@@ -223,9 +223,9 @@ pub(crate) async fn welcome(stream: &mut impl Talk, terms: &Terms<'_>) -> Result
         Spoken::Hello(bytes) => bytes,
         Spoken::Foreign(start) if start.is_empty() => return Err(Unwelcome::Wordless),
         Spoken::Foreign(start) => {
-            let shown = start.escape_ascii().to_string();
+            let shown = start.escape_ascii();
             return Err(Unwelcome::Stranger {
-                why: format!("does not speak Pluvio's RPC protocol (it began with {shown:?})"),
+                why: format!("does not speak Pluvio's RPC protocol (it began with \"{shown}\")"),
                 answer: Some(explain(&start)),
             });
         }

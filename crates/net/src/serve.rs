@@ -56,7 +56,8 @@ pub(crate) async fn serve(
         Err(Unwelcome::Stranger { why, answer }) => {
             add(&counters.handshakes_failed, 1);
             if place.port.may_warn() {
-                tracing::warn!(peer = %peer.address, why, "RPC connection refused");
+                // As text: `why` quotes the stranger's bytes, and would be escaped twice.
+                tracing::warn!(peer = %peer.address, %why, "RPC connection refused");
             }
             if let Some(answer) = answer {
                 // On the heap: its buffer would be part of every connection.

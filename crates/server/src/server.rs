@@ -272,14 +272,15 @@ impl Server {
         self.status.source.readiness()
     }
 
-    /// Ends when the cluster has declared this server dead, or when its disk hangs, and says why.
+    /// Ends when the cluster has declared this server dead, or when its disk hangs or its data
+    /// directory is gone, and says why.
     /// The process should then end: it can come back as a new server.
     pub async fn expelled(&self) -> String {
-        let hangs = self.backup().hangs();
+        let unusable = self.backup().unusable();
         tokio::select! {
             biased;
             why = self.declared_dead() => why,
-            why = hangs => why,
+            why = unusable => why,
         }
     }
 

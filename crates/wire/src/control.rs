@@ -671,7 +671,7 @@ pub struct DataDirectoryStatus {
     pub frames: u64,
     /// Bytes of these.
     pub frame_bytes: u64,
-    /// Bytes that the file system has left. `None`: not known, or there is no other directory.
+    /// Bytes that the file system has left, if that is known.
     pub room: Option<u64>,
     /// How fast it was at start, in MB/s.
     pub mb_per_s: u32,

@@ -157,6 +157,10 @@ pub struct GetTabletDataReply {
     pub left: u64,
     /// With results: what clients have acknowledged, also of operations on other tablets.
     pub acknowledged: Vec<Acknowledged>,
+    /// With last changes: for how many microseconds the tablet has been frozen. `None` from servers
+    /// that do not say so.
+    #[serde(default)]
+    pub frozen_us: Option<u64>,
     /// Entries, one after the other without padding (the payload).
     #[serde(skip)]
     pub data: Bytes,

@@ -18,6 +18,8 @@ pub enum DeviceMode {
     Hangs,
     /// There is no space left for new bytes.
     Full,
+    /// Its directory has no name any more: open files go on working, no others are found or made.
+    Gone,
 }
 
 /// Says what a device does. Outlives the process that uses it.
@@ -94,7 +96,7 @@ impl DeviceSwitch {
         work: impl Future<Output = Result<T, DiskError>>,
     ) -> Result<T, DiskError> {
         match self.answers().await {
-            DeviceMode::Works | DeviceMode::Full => work.await,
+            DeviceMode::Works | DeviceMode::Full | DeviceMode::Gone => work.await,
             DeviceMode::Fails | DeviceMode::Hangs => Err(failed(path)),
         }
     }
@@ -108,7 +110,7 @@ impl DeviceSwitch {
     ) -> Result<T, DiskError> {
         match self.answers().await {
             DeviceMode::Full if takes_space => Err(DiskError::Full { path: path.into() }),
-            DeviceMode::Works | DeviceMode::Full => work.await,
+            DeviceMode::Works | DeviceMode::Full | DeviceMode::Gone => work.await,
             DeviceMode::Fails | DeviceMode::Hangs => {
                 if self.is_odd() {
                     // Nobody is told.
@@ -149,6 +151,11 @@ impl Device {
         format!("{}{path}", self.folder)
     }
 
+    fn gone(&self) -> DiskError {
+        let path = self.directory("");
+        DiskError::Gone { path }
+    }
+
     fn directory(&self, path: &str) -> String {
         self.path(path).trim_end_matches('/').to_owned()
     }
@@ -158,6 +165,12 @@ impl Disk for Device {
     fn open(&self, path: &str, mode: OpenMode) -> BoxFuture<'_, Result<Arc<dyn File>, DiskError>> {
         let path = self.path(path);
         Box::pin(async move {
+            if self.switch.answers().await == DeviceMode::Gone {
+                return Err(match mode {
+                    OpenMode::Existing => DiskError::NotFound { path },
+                    OpenMode::New | OpenMode::Create => self.gone(),
+                });
+            }
             let opened = self.disk.open(&path, mode);
             let file = self.switch.change(&path, false, opened).await?;
             let switch = self.switch.clone();
@@ -169,6 +182,9 @@ impl Disk for Device {
     fn remove(&self, path: &str) -> BoxFuture<'_, Result<(), DiskError>> {
         let path = self.path(path);
         Box::pin(async move {
+            if self.switch.answers().await == DeviceMode::Gone {
+                return Ok(());
+            }
             let removed = self.disk.remove(&path);
             self.switch.change(&path, false, removed).await
         })
@@ -177,6 +193,9 @@ impl Disk for Device {
     fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>> {
         let (from, to) = (self.path(from), self.path(to));
         Box::pin(async move {
+            if self.switch.answers().await == DeviceMode::Gone {
+                return Err(DiskError::NotFound { path: from });
+            }
             let renamed = self.disk.rename(&from, &to);
             self.switch.change(&to, false, renamed).await
         })
@@ -185,6 +204,9 @@ impl Disk for Device {
     fn list(&self, directory: &str) -> BoxFuture<'_, Result<Vec<String>, DiskError>> {
         let directory = self.directory(directory);
         Box::pin(async move {
+            if self.switch.answers().await == DeviceMode::Gone {
+                return Ok(Vec::new());
+            }
             let listed = self.disk.list(&directory);
             self.switch.look(&directory, listed).await
         })
@@ -193,9 +215,21 @@ impl Disk for Device {
     fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
         let directory = self.directory(directory);
         Box::pin(async move {
+            if self.switch.answers().await == DeviceMode::Gone {
+                return Ok(());
+            }
             let synced = self.disk.sync_directory(&directory);
             self.switch.change(&directory, false, synced).await
         })
+    }
+
+    /// The system knows names without asking a device.
+    fn same_directory(&self, _directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        let found = match self.switch.mode() {
+            DeviceMode::Gone => Err(self.gone()),
+            DeviceMode::Works | DeviceMode::Fails | DeviceMode::Hangs | DeviceMode::Full => Ok(()),
+        };
+        Box::pin(core::future::ready(found))
     }
 
     fn boot(&self) -> u64 {
@@ -237,7 +271,7 @@ impl File for DeviceFile {
         second: &[u8],
     ) -> Option<Result<(), DiskError>> {
         match self.switch.mode() {
-            DeviceMode::Works => self.file.write_both_now(offset, first, second),
+            DeviceMode::Works | DeviceMode::Gone => self.file.write_both_now(offset, first, second),
             DeviceMode::Fails | DeviceMode::Hangs | DeviceMode::Full => None,
         }
     }

@@ -530,15 +530,7 @@ fn an_only_data_directory_that_hangs_ends_the_server_and_one_that_fails_does_not
     let machine = Machine::of_one(23);
     let backup = machine.start();
     machine.fill(&backup, 1..5);
-    let said = Arc::<Mutex<Option<String>>>::default();
-    let (watched, saying) = (backup.clone(), Arc::clone(&said));
-    machine
-        .node
-        .sim
-        .spawn(machine.node.process, "watch", async move {
-            let why = watched.hangs().await;
-            *saying.lock().unwrap() = Some(why);
-        });
+    let said = machine.watch(&backup);
     for mode in [DeviceMode::Fails, DeviceMode::Works] {
         machine.switches[0].set(mode);
         machine.run_for(60);
@@ -590,4 +582,109 @@ fn without_trials_a_data_directory_that_nobody_uses_is_left_alone() {
     machine.run_for(60);
     assert_eq!(left(&backup), [false; 2]);
     assert_eq!(machine.waiting(), [0; 2]);
+}
+
+// shows: BACKUP-14, BACKUP-15
+#[test]
+fn a_data_directory_that_is_gone_is_left_though_its_open_files_work() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-leaves-directory"]);
+    for gone in [1, 0] {
+        let machine = Machine::new(26);
+        let (told, _port) = machine.master();
+        let backup = machine.start();
+        machine.fill(&backup, 1..21);
+        let heads: Vec<u64> = (50..60).collect();
+        for head in &heads {
+            let request = image_of(*head).request(*head, Head, 0, 1);
+            machine.write(&backup, request).unwrap();
+        }
+        machine.run_for(60);
+        let lost = match gone {
+            0 => machine.in_first(),
+            _ => machine.in_second(),
+        };
+        let is_lost = |head: &&u64| lost.contains(head);
+        let (of_lost, of_other): (Vec<&u64>, Vec<&u64>) = heads.iter().partition(is_lost);
+        machine.switches[gone].set(DeviceMode::Gone);
+        let write = |head: u64, from: usize| {
+            let request = image_of(head).request(head, Head, from, from + 1);
+            machine.write(&backup, request)
+        };
+        write(*of_lost[0], 1).expect("open files work");
+        machine.run_for(8);
+        let mut expected = [false; 2];
+        expected[gone] = true;
+        assert_eq!(left(&backup), expected);
+        let why = backup.directories()[gone].left.clone().unwrap();
+        assert!(why.contains("is not there any more"), "{why}");
+        let mut known = told.lock().unwrap().clone();
+        known.sort_unstable();
+        known.dedup();
+        assert_eq!(known, lost);
+        let refused = write(*of_lost[0], 2).unwrap_err();
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::NotFound));
+        write(*of_other[0], 1).expect("the other one works");
+        machine.fill(&backup, 100..110);
+    }
+}
+
+impl Machine {
+    /// Notes why its server should end.
+    fn watch(&self, backup: &Backup) -> Arc<Mutex<Option<String>>> {
+        let said = Arc::<Mutex<Option<String>>>::default();
+        let (watched, saying) = (backup.clone(), Arc::clone(&said));
+        self.node.sim.spawn(self.node.process, "watch", async move {
+            let why = watched.unusable().await;
+            *saying.lock().unwrap() = Some(why);
+        });
+        said
+    }
+}
+
+// shows: BACKUP-13, BACKUP-15
+#[test]
+fn an_only_data_directory_that_is_gone_ends_the_server() {
+    let _marks = pluvio_units::Marks::to_reach(&["backup-directory-gone"]);
+    let machine = Machine::of_one(27);
+    let backup = machine.start();
+    machine.fill(&backup, 1..5);
+    let said = machine.watch(&backup);
+    machine.run_for(60);
+    assert_eq!(*said.lock().unwrap(), None);
+    machine.switches[0].set(DeviceMode::Gone);
+    machine.run_for(8);
+    let why = said.lock().unwrap().take().unwrap();
+    assert!(
+        why.starts_with("its data directory the data directory is gone: "),
+        "{why}"
+    );
+    assert!(why.contains("make an empty one"), "{why}");
+}
+
+/// The last one may come back for a while.
+// shows: BACKUP-13, BACKUP-14
+#[test]
+fn data_directories_that_are_all_gone_end_the_server_a_little_later() {
+    let machine = Machine::new(28);
+    let backup = machine.start();
+    machine.fill(&backup, 1..21);
+    let said = machine.watch(&backup);
+    for switch in &machine.switches {
+        switch.set(DeviceMode::Gone);
+    }
+    machine.run_for(15);
+    let last = left(&backup).iter().position(|left| !left).unwrap();
+    assert!(left(&backup).contains(&true));
+    let why = trouble(&backup)[last].clone().unwrap();
+    assert!(why.contains("is not there any more"), "{why}");
+    machine.switches[last].set(DeviceMode::Works);
+    machine.run_for(15);
+    assert_eq!(*said.lock().unwrap(), None);
+    assert_eq!(trouble(&backup), [None, None]);
+    machine.fill(&backup, 100..110);
+    machine.switches[last].set(DeviceMode::Gone);
+    machine.run_for(18);
+    assert_eq!(*said.lock().unwrap(), None);
+    machine.run_for(12);
+    assert!(said.lock().unwrap().is_some());
 }

@@ -99,7 +99,7 @@ fn a_backup_whose_write_hangs_says_so_and_one_that_waits_does_not() {
     let said = Arc::new(std::sync::Mutex::new(None));
     let (watched, saying) = (backup.clone(), Arc::clone(&said));
     node.sim.spawn(node.process, "watch", async move {
-        let why = watched.hangs().await;
+        let why = watched.unusable().await;
         *saying.lock().expect("is not poisoned") = Some(why);
     });
     node.sim.run_for(Duration::from_secs(60));

@@ -218,7 +218,7 @@ impl Metrics {
         );
         of(
             "data_directory_room_bytes",
-            "Bytes that its file system has left, where there are several.",
+            "Bytes that its file system has left.",
             |directory| directory.room,
         );
     }

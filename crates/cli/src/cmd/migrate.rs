@@ -51,7 +51,7 @@ pub async fn run(session: &Session, wanted: &Migrate, json: bool) -> Result<(), 
     let to = ServerId(wanted.to);
     let begun = client.start_migration(&table, tablet, to).await?;
     let Some(migration) = begun.migration else {
-        return show_there(wanted, begun, json);
+        return show_there(wanted, begun, true, json);
     };
     if wanted.no_wait {
         if json {
@@ -75,7 +75,7 @@ pub async fn run(session: &Session, wanted: &Migrate, json: bool) -> Result<(), 
             let info = client.table_info(&table).await?;
             let inside = |t: &&pluvio_wire::TabletInfo| begun.range.contains(t.range.first);
             if info.tablets.iter().filter(inside).all(|t| t.owner == to) {
-                return show_there(wanted, begun, json);
+                return show_there(wanted, begun, false, json);
             }
             Err(Failure::new(
                 "the tablet stays where it was: a server or the table went away; see `pluvio status`",
@@ -119,19 +119,40 @@ fn hash(of: u64) -> String {
     format!("{of:016x}")
 }
 
-fn show_there(wanted: &Migrate, begun: MigrateTabletReply, json: bool) -> Result<(), Failure> {
-    if json {
-        return print_json(&json!({
-            "migration": begun.migration,
-            "name": wanted.name,
-            "first": hash(begun.range.first.0),
-            "last": hash(begun.range.last.0),
-            "to": wanted.to,
-            "moved": true,
-        }));
+/// The tablet is where it is wanted; `already` when nothing had to be moved.
+fn show_there(
+    wanted: &Migrate,
+    begun: MigrateTabletReply,
+    already: bool,
+    json: bool,
+) -> Result<(), Failure> {
+    match json {
+        true => print_json(&there_json(wanted, begun, already)),
+        false => print_line(&there_text(wanted, begun, already)),
     }
+}
+
+fn there_json(wanted: &Migrate, begun: MigrateTabletReply, already: bool) -> Value {
+    json!({
+        "migration": begun.migration,
+        "name": wanted.name,
+        "first": hash(begun.range.first.0),
+        "last": hash(begun.range.last.0),
+        "to": wanted.to,
+        "moved": true,
+        "already_there": already,
+    })
+}
+
+fn there_text(wanted: &Migrate, begun: MigrateTabletReply, already: bool) -> String {
     let Migrate { name, to, .. } = wanted;
-    print_line(&format!("the tablet of table {name} is on server {to}"))
+    let range = begun.range;
+    match already {
+        true => format!(
+            "tablet {range} of table {name} is on server {to} already: there is nothing to move"
+        ),
+        false => format!("tablet {range} of table {name} is on server {to}"),
+    }
 }
 
 fn show(status: &MigrationStatus, json: bool) -> Result<(), Failure> {
@@ -180,6 +201,28 @@ pub fn as_json(status: &MigrationStatus) -> Value {
 mod tests {
     use super::*;
     use pluvio_units::KeyHash;
+
+    #[test]
+    fn a_tablet_that_is_there_already_is_told() {
+        let wanted = Migrate {
+            name: "t".to_owned(),
+            to: 3,
+            at: None,
+            tablet: None,
+            no_wait: false,
+        };
+        let begun = MigrateTabletReply {
+            migration: None,
+            range: HashRange::new(KeyHash(0), KeyHash(u64::MAX)),
+        };
+        let text = there_text(&wanted, begun, true);
+        assert!(
+            text.ends_with("of table t is on server 3 already: there is nothing to move"),
+            "{text}"
+        );
+        assert_eq!(there_json(&wanted, begun, true)["already_there"], true);
+        assert!(!there_text(&wanted, begun, false).contains("already"));
+    }
 
     #[test]
     fn ranges_are_two_hashes() {

@@ -24,11 +24,16 @@ use std::time::Duration;
 
 /// `pluvio status`.
 #[derive(Args, Clone, Debug)]
-pub struct Status {}
+pub struct Status {
+    /// Show the data directories of all servers, not only those in trouble; --json always has them
+    #[arg(long)]
+    directories: bool,
+}
 
 /// Runs the command.
-pub fn run(global: &Global, _: &Status) -> Result<ExitCode, Failure> {
+pub fn run(global: &Global, wanted: &Status) -> Result<ExitCode, Failure> {
     let (json, coordinator) = (global.json, global.coordinator.clone());
+    let all_directories = wanted.directories;
     with_session(global, 1, move |Session { client, .. }| async move {
         let status = match client.cluster_status().await {
             Ok(status) => status,
@@ -45,7 +50,7 @@ pub fn run(global: &Global, _: &Status) -> Result<ExitCode, Failure> {
         if json {
             print_json(&as_json(&status))?;
         } else {
-            print_line(&as_text(&status))?;
+            print_line(&as_text(&status, all_directories))?;
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -135,7 +140,7 @@ fn whole_text(status: &ClusterStatus) -> String {
     text
 }
 
-fn as_text(status: &ClusterStatus) -> String {
+fn as_text(status: &ClusterStatus, all_directories: bool) -> String {
     let up = status.list.up().count();
     let mut parts = vec![format!(
         "cluster {:016x}: {} up, {}",
@@ -145,6 +150,9 @@ fn as_text(status: &ClusterStatus) -> String {
     )];
     parts.push(whole_text(status));
     parts.push(servers_text(status));
+    if let Some(directories) = directories_text(status, all_directories) {
+        parts.push(directories);
+    }
     let readers = readers_text(status);
     if !readers.is_empty() {
         parts.push(readers);
@@ -195,6 +203,45 @@ fn servers_text(status: &ClusterStatus) -> String {
         ]);
     }
     table_text(&text)
+}
+
+/// The data directories of servers: of all, or of those that have trouble with one.
+fn directories_text(status: &ClusterStatus, all: bool) -> Option<String> {
+    let heads = [
+        "server",
+        "data directory",
+        "frames",
+        "bytes",
+        "room",
+        "MB/s",
+        "state",
+    ];
+    let mut text = table(&heads, &[0, 2, 3, 4, 5]);
+    let has_trouble = |s: &ServerStatus| {
+        let mut data = s.data.iter();
+        data.any(|d| d.left.is_some() || d.trouble.is_some())
+    };
+    let mut servers: Vec<_> = status.servers.iter().collect();
+    servers.sort_by_key(|s| s.id);
+    for server in servers.into_iter().filter(|s| all || has_trouble(s)) {
+        for directory in &server.data {
+            let state = match (&directory.left, &directory.trouble) {
+                (Some(why), _) => format!("left: {why}"),
+                (None, Some(why)) => format!("used, in trouble: {why}"),
+                (None, None) => "used".to_owned(),
+            };
+            text.add_row([
+                server.id.to_string(),
+                directory.name.clone(),
+                count(directory.frames),
+                bytes(directory.frame_bytes),
+                directory.room.map_or("-".to_owned(), bytes),
+                directory.mb_per_s.to_string(),
+                state,
+            ]);
+        }
+    }
+    (!text.is_empty()).then(|| table_text(&text))
 }
 
 /// The processes that read a server's memory.
@@ -444,8 +491,9 @@ pub fn troubles(status: &ClusterStatus) -> Vec<String> {
 mod tests {
     use super::*;
     use pluvio_units::{ClusterId, RecoveryId, ServerListVersion};
-    use pluvio_wire::BalanceStatus;
-    use pluvio_wire::{RecoveryFailures, ReplayStats, ServerList};
+    use pluvio_wire::{
+        BalanceStatus, DataDirectoryStatus, RecoveryFailures, ReplayStats, ServerList,
+    };
 
     fn cluster() -> ClusterStatus {
         let info = |id, state| ServerInfo {
@@ -496,7 +544,7 @@ mod tests {
     fn troubles_are_told() {
         let mut without_store = cluster();
         without_store.metadata_trouble = Some("metadata store full".into());
-        let text = as_text(&without_store);
+        let text = as_text(&without_store, false);
         assert!(text.contains("can change nothing: metadata store full"));
         let found = troubles(&cluster());
         assert_eq!(found.len(), 4, "{found:?}");
@@ -506,11 +554,55 @@ mod tests {
         assert!(found[2].contains("2 of 4 segments"));
         assert!(found[2].contains("(3 servers are needed for 2 replicas)"));
         assert!(found[3].contains("server 3 does not answer"));
-        let text = as_text(&cluster());
+        let text = as_text(&cluster(), false);
         assert!(
             text.contains("crashed") && text.contains("no answer"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn data_directories_are_shown_when_asked_for_or_in_trouble() {
+        let directory = |name: &str, left: Option<&str>| DataDirectoryStatus {
+            name: name.to_owned(),
+            left: left.map(str::to_owned),
+            frames: 3,
+            frame_bytes: 5 << 20,
+            room: Some(7 << 30),
+            mb_per_s: 480,
+            ..DataDirectoryStatus::default()
+        };
+        let mut status = cluster();
+        status.servers[0].data = vec![directory("/a", None)];
+        status.servers.push(ServerStatus {
+            id: ServerId(3),
+            data: vec![directory("/b", None), directory("/c", None)],
+            ..ServerStatus::default()
+        });
+        assert_eq!(directories_text(&status, false), None);
+        let rows = |text: Option<String>| -> Vec<Vec<String>> {
+            let text = text.expect("there are some");
+            let words = |line: &str| line.split("  ").map(|w| w.trim().to_owned()).collect();
+            let cells = text.lines().skip(1).map(words);
+            let filled = |cells: Vec<String>| cells.into_iter().filter(|c| !c.is_empty());
+            cells.map(|cells| filled(cells).collect()).collect()
+        };
+        let shown = rows(directories_text(&status, true));
+        let expected = ["2", "/a", "3", "5.0 MiB", "7.0 GiB", "480", "used"];
+        assert_eq!(
+            (shown.len(), &shown[0][..]),
+            (3, &expected.map(str::to_owned)[..])
+        );
+        status.servers[1].data[1] = directory("/c", Some("its disk hangs"));
+        status.servers[1].data[0].trouble = Some("is slow".to_owned());
+        let shown = rows(directories_text(&status, false));
+        assert_eq!(shown.len(), 2, "{shown:?}");
+        assert_eq!(shown[0].last().unwrap(), "used, in trouble: is slow");
+        assert_eq!(shown[1].last().unwrap(), "left: its disk hangs");
+        assert!(as_text(&status, false).contains("data directory"));
+        let json = as_json(&status);
+        assert_eq!(json["servers"][2]["data"][1]["left"], "its disk hangs");
+        assert_eq!(json["servers"][1]["data"][0]["room"], 7_u64 << 30);
     }
 
     #[test]

@@ -89,6 +89,42 @@ fn directories_that_do_not_belong_together_are_refused() {
     start(&cluster, &[&a, &b], &[]).kill();
 }
 
+/// Files that are open go on working, so no write fails.
+#[test]
+fn data_directories_that_are_removed_are_missed() {
+    let cluster = Setup::servers(2).start();
+    let [a, b, only] = ["a", "b", "only"].map(|name| cluster.directory().join(name));
+    fs::create_dir(&b).unwrap();
+    let mut two = start(&cluster, &[&a, &b], &[]);
+    let mut one = start(&cluster, &[&only], &[]);
+    let all = [&a, &b, &only];
+    wait_for("the first trials", || {
+        let tried = all.iter().all(|data| data.join("frames").is_dir());
+        tried.then_some(()).ok_or("there are none".to_owned())
+    });
+    let shown = cluster.run(["status", "--directories"]).ok().text();
+    assert!(all.iter().all(|data| shown.contains(name(data))), "{shown}");
+    fs::remove_dir_all(b.join("frames")).unwrap();
+    wait_for("the directory to be left", || {
+        let left = goes_on_without(&cluster, &b);
+        left.then_some(()).ok_or("it is used".to_owned())
+    });
+    let shown = cluster.run(["status"]).ok().text();
+    let why = "the directory is not there any more";
+    assert!(shown.contains("left: ") && shown.contains(why), "{shown}");
+    assert!(two.is_alive() && one.is_alive());
+    fs::remove_dir_all(&only).unwrap();
+    wait_for("the server to end", || {
+        (!one.is_alive())
+            .then_some(())
+            .ok_or("it is alive".to_owned())
+    });
+    let said = one.stderr();
+    assert!(said.contains(name(&only)) && said.contains(why), "{said}");
+    cluster.wait_settled(3);
+    two.kill();
+}
+
 /// Devices that fail; not every machine lets its users, or its containers, mount one.
 mod needs_small_disk {
     use super::*;

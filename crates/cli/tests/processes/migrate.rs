@@ -125,6 +125,10 @@ fn what_cannot_move_is_refused_in_words() {
         let id = id.to_string();
         let part = ["small", "--to", &id, "--tablet", "100-1ff", "--json"];
         assert_eq!(migrate(&part).json()["moved"], true);
+        let again = migrate(&part).json();
+        assert_eq!(again["already_there"], true, "{again}");
+        let said = migrate(&part[..5]).ok().text();
+        assert!(said.contains("already"), "{said}");
     }
     let listed = run(&["table", "list", "--json"]).json();
     let tables = listed["tables"].as_array().unwrap().clone();

@@ -33,6 +33,15 @@ pub enum DiskError {
         /// The file's path below the data directory.
         path: String,
     },
+    /// The path of a directory leads to another one by now, or to none; open files go on working.
+    /// Not retryable until it is back.
+    #[error(
+        "{path}: the directory is not there any more; was it removed or moved, or its device unmounted?"
+    )]
+    Gone {
+        /// The directory.
+        path: String,
+    },
     /// Anything else, for example a device error or missing rights. Not retryable.
     #[error("{path}: {message}")]
     Other {
@@ -69,6 +78,15 @@ pub trait Disk: Send + Sync {
     /// failed for a directory, it fails for as long as the process runs. The changes that the
     /// failed call should have covered may be lost, and a later call could not tell.
     fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>>;
+    /// Whether `directory` is the one that the first call for it found, or made.
+    ///
+    /// # Errors
+    /// [`DiskError::Gone`] when another one has its name by now, or that of the data directory, or
+    /// none has. Or the file system refuses.
+    fn same_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        let _always = directory;
+        Box::pin(core::future::ready(Ok(())))
+    }
     /// Bytes that the file system has left for this process; `None` if it does not say.
     fn room(&self) -> BoxFuture<'_, Option<u64>> {
         Box::pin(core::future::ready(None))

@@ -48,7 +48,17 @@ const FETCH_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Arrival {
     request: ReceiveTablet,
     cancellation: Cancellation,
-    progress: Mutex<(MigrationProgress, Option<Moment>)>,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    progress: MigrationProgress,
+    /// Since when the owner is asked to freeze it. It may be frozen from then on; an owner that
+    /// waits for its replicas serves it a while longer (MOVE-6).
+    to_freeze: Option<Moment>,
+    /// Since when it is frozen, as the owner says.
+    frozen: Option<Moment>,
 }
 
 impl Arrival {
@@ -56,20 +66,30 @@ impl Arrival {
         Self {
             request,
             cancellation: Cancellation::new("the owner is not up any more"),
-            progress: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, (MigrationProgress, Option<Moment>)> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn progress(&self, now: Moment) -> MigrationProgress {
-        let (progress, frozen) = *self.state();
+        let state = *self.state();
         MigrationProgress {
-            frozen_us: frozen.map_or(0, |since| micros(now.since(since))),
-            ..progress
+            frozen_us: state.frozen.map_or(0, |since| micros(now.since(since))),
+            ..state.progress
         }
+    }
+
+    /// The owner has answered at `now` that the tablet is frozen.
+    fn note_frozen(&self, now: Moment, frozen_us: Option<u64>) {
+        let mut state = self.state();
+        let since = match frozen_us {
+            Some(us) => Some(Moment(now.0.saturating_sub(Duration::from_micros(us)))),
+            None => state.to_freeze,
+        };
+        state.frozen = state.frozen.or(since);
     }
 }
 
@@ -225,7 +245,7 @@ impl Master {
                 break;
             }
         }
-        arrival.state().1 = Some(self.env.clock.now());
+        arrival.state().to_freeze = Some(self.env.clock.now());
         self.copy_rest(arrival, replay, after).await
     }
 
@@ -239,6 +259,7 @@ impl Master {
         loop {
             let part = TabletPart::LastChanges(after);
             let part = self.fetch_part(arrival, part).await?;
+            arrival.note_frozen(self.env.clock.now(), part.frozen_us);
             let is_last = part.next.is_none();
             after = self.replay_changes(arrival, replay, part, after).await?;
             if is_last {
@@ -275,7 +296,7 @@ impl Master {
             return Ok(after);
         };
         self.replay_part(arrival, replay, part.data).await?;
-        arrival.state().0.changes += up_to.saturating_sub(after);
+        arrival.state().progress.changes += up_to.saturating_sub(after);
         Ok(up_to)
     }
 
@@ -297,18 +318,18 @@ impl Master {
         .await?;
         let replay = replay.lock().unwrap_or_else(PoisonError::into_inner);
         let objects = replay.as_ref().map_or(0, |replay| replay.load().objects);
-        let progress = &mut arrival.state().0;
+        let progress = &mut arrival.state().progress;
         progress.bytes += bytes;
         progress.objects = objects;
         self.moved_here.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
-    /// How long to wait for memory, or for the owner: less when clients wait, too.
+    /// How long to wait for memory, or for the owner: less when clients may wait, too.
     fn patience(&self, arrival: &Arrival) -> Duration {
-        match arrival.state().1 {
+        match arrival.state().to_freeze {
             None => self.recovery_options.patience,
-            Some(frozen) => FROZEN_MAX.saturating_sub(self.env.clock.now().since(frozen)),
+            Some(asked) => FROZEN_MAX.saturating_sub(self.env.clock.now().since(asked)),
         }
     }
 

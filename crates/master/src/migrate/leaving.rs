@@ -3,9 +3,10 @@
 use super::change_notes::ChangeNotes;
 use super::ended::Ended;
 use crate::master::Master;
+use crate::recover::micros;
 use crate::tablets::{OldMaps, TabletMap, TabletPhase, until_gone};
 use bytes::Bytes;
-use pluvio_env::timeout;
+use pluvio_env::{Moment, timeout};
 use pluvio_mutation::Outcome;
 use pluvio_store::{Engine, EngineTable, LeavingResults};
 use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, ObjectVersion, Rank, TableId};
@@ -14,7 +15,7 @@ use pluvio_wire::{
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -42,6 +43,8 @@ pub(crate) struct Leaving {
     /// First these are the maps from before it was copied. Then they are those from before it was
     /// frozen: the same ones and more.
     old: Mutex<OldMaps>,
+    /// When it was frozen first.
+    frozen: OnceLock<Moment>,
     /// Of the frozen tablet; fixed, so that parts fit together.
     results: Mutex<Option<Arc<LeavingResults>>>,
 }
@@ -190,6 +193,7 @@ impl Leavings {
             range: spec.range,
             notes: Mutex::default(),
             old: Mutex::new(old),
+            frozen: OnceLock::new(),
             results: Mutex::default(),
         });
         let known = Move {
@@ -280,6 +284,8 @@ impl Master {
                 self.all_durable(&leaving.table).await?;
             }
             self.leaving.freeze(self.tablets(), &leaving)?;
+            // A receiver that had no answer asks again.
+            leaving.frozen.get_or_init(|| self.env.clock.now());
         }
         until_gone(&*self.env.clock, || leaving.is_settled()).await;
         match request.part {
@@ -312,6 +318,7 @@ impl Master {
         after: u64,
     ) -> Result<GetTabletDataReply, Refusal> {
         let (store, now_s) = (Arc::clone(self.store()), self.now_s());
+        let frozen = leaving.frozen.get().copied();
         let copy = move || {
             let changes = {
                 let mut notes = leaving.notes();
@@ -335,7 +342,10 @@ impl Master {
                 ..GetTabletDataReply::default()
             }
         };
-        self.elsewhere(copy).await.ok_or_else(Self::not_ready)
+        let reply = self.elsewhere(copy).await.ok_or_else(Self::not_ready)?;
+        let now = self.env.clock.now();
+        let frozen_us = frozen.map(|since| micros(now.since(since)));
+        Ok(GetTabletDataReply { frozen_us, ..reply })
     }
 
     fn is_frozen(&self, leaving: &Leaving) -> bool {
@@ -385,9 +395,9 @@ impl Master {
             store.copy_results(within(&all.records, &part), &mut data);
             GetTabletDataReply {
                 next: (part.end < last).then_some(part.end as u64),
-                left: 0,
                 acknowledged: within(&all.acknowledged, &part).to_vec(),
                 data: Bytes::from(data),
+                ..GetTabletDataReply::default()
             }
         };
         self.elsewhere(copy).await.ok_or_else(Self::not_ready)

@@ -61,7 +61,7 @@ fn a_client_says_what_it_found_instead_of_a_pluvio_port() {
     });
     let error = rig.call(&to, frame(1, "x")).unwrap_err().to_string();
     assert!(
-        error.contains("not a Pluvio RPC port (it answered \"+OK redis"),
+        error.contains("not a Pluvio RPC port (it answered \"+OK redis\\r\\n\")"),
         "{error}"
     );
     let error = rig.call(&to, frame(1, "x")).unwrap_err().to_string();

@@ -12,5 +12,6 @@ mod intruders;
 mod posts;
 mod rig;
 mod rings;
+mod said;
 mod streams;
 mod tls;

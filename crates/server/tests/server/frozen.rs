@@ -41,3 +41,39 @@ fn a_tablet_stays_when_its_receiver_has_no_memory_for_a_head() {
     rig.migrate(&table, receiver);
     rig.check_large("t", 3);
 }
+
+/// MOVE-6. The owner serves on while it waits for its replicas, before it freezes.
+#[test]
+fn a_tablet_counts_as_frozen_from_when_its_owner_serves_it_no_more() {
+    let rig = Rig::of(22, 3, 2);
+    rig.all_started();
+    let table = rig.fill("t", 10);
+    let owner = rig.owner(&table, b"key 0").expect("somebody serves it");
+    let receiver = (owner + 1) % 3;
+    rig.delays.set(Opcode::WriteReplica, SECOND);
+    let (client, written) = (rig.connect(&rig.other), table.clone());
+    rig.sim.spawn(rig.other.id, "write", async move {
+        let value = bytes::Bytes::from_static(b"value 0");
+        let written = client.write(&written, b"key 0", value);
+        written.await.expect("it is written");
+    });
+    rig.sim.run_for(SECOND / 100);
+    rig.begin_migration(&table, receiver);
+    let began = rig.sim.now();
+    let is_frozen = || rig.has_tablet(owner, TabletPhase::Frozen);
+    rig.sim.run_until(is_frozen, LONG).unwrap();
+    let frozen = rig.sim.now();
+    assert!(frozen - began > SECOND / 2, "{:?}", frozen - began);
+    rig.delays.set(Opcode::WriteReplica, Duration::ZERO);
+    let is_there = || rig.owner(&table, b"key 0") == Some(receiver);
+    rig.sim.run_until(is_there, LONG).unwrap();
+    let took = rig.sim.now() - frozen;
+    let status = rig.status();
+    let told = status.migrations.last().expect("it is known").progress;
+    let told = Duration::from_micros(told.frozen_us);
+    assert!(
+        told > Duration::ZERO && told <= took,
+        "{told:?} of {took:?}"
+    );
+    rig.check("t", 10);
+}

@@ -206,7 +206,8 @@ fn servers_with_their_defaults_survive_what_the_guide_says() {
 #[test]
 fn a_server_without_one_of_its_data_directories_goes_on() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-leaves-directory"]);
-    for (seed, mode) in [(0, DeviceMode::Fails), (1, DeviceMode::Hangs)] {
+    let modes = [DeviceMode::Fails, DeviceMode::Hangs, DeviceMode::Gone];
+    for (seed, mode) in (0..).zip(modes) {
         for servers in 1..6 {
             let mut cluster = Cluster::new(seed, 0);
             cluster.devices = Some(Vec::new());
