@@ -166,9 +166,9 @@ impl Backup {
         self.0.catalogue().check_fence(master).is_err()
     }
 
-    /// Ends when a write to the disk hangs, or a trial of it, or when the data directory is gone, and
-    /// says so. The process should then end: masters that need this backup wait for it, or count on
-    /// it, as long as it is there (BACKUP-13).
+    /// Ends when a write to the disk hangs, or a trial of it, or when the data directory is gone,
+    /// and says so. The process should then end: masters that need this backup wait for it, or
+    /// count on it, as long as it is there (BACKUP-13).
     pub async fn unusable(&self) -> String {
         loop {
             self.0.env.clock.sleep(HANG_LOOK_PAUSE).await;

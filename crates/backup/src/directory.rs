@@ -373,8 +373,8 @@ impl Directory {
         self.health().trial.map_or(0, |trial| trial.seconds)
     }
 
-    /// Why trials do not find it, if the server cannot go on without it: it is the only one, or none
-    /// of the others has worked for `others_max`.
+    /// Why trials do not find it, if the server cannot go on without it. That is so if it is the
+    /// only one, or if none of the others has worked for `others_max`.
     pub(crate) fn why_gone(&self, others_max: Duration) -> Option<String> {
         let health = self.health();
         let seconds = health.gone?;

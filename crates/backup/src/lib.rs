@@ -35,11 +35,11 @@
 //!   ends. So the others take it for dead, and no master waits for it or counts on it.
 //! - BACKUP-14: a data directory that is gone, or whose device fails or hangs, is left, if another
 //!   one works. Its frames are lost until the process is started again: they are offered to no
-//!   recovery, and written no more. The masters are told of each. Of a replica that a start finds in
-//!   two data directories, the one that recovery can do more with is kept.
+//!   recovery, and written no more. The masters are told of each. Of a replica that a start finds
+//!   in two data directories, the one that recovery can do more with is kept.
 //! - BACKUP-15: each data directory is tried every few seconds. So one that hangs, fails or is gone
-//!   is found out while nobody uses it. One trial of it is under way at most. It lasts until the disk
-//!   has answered, or the directory is left.
+//!   is found out while nobody uses it. One trial of it is under way at most. It lasts until the
+//!   disk has answered, or the directory is left.
 //! - BACKUP-16: the recovery of a master may have a replica of it copied here from another backup.
 //!   Such a copy is synced, and takes the place of nothing that is here.
 //!

@@ -1,5 +1,5 @@
-//! Leaves a data directory that is gone, or whose device has failed or hangs, and tells the masters which replicas
-//! they have lost with it (BACKUP-14).
+//! Leaves a data directory that is gone, or whose device has failed or hangs. Tells the masters
+//! which replicas they have lost with it (BACKUP-14).
 
 use crate::backup::{Backup, Inner};
 use crate::directory::{AfterError, Directory, Failed};

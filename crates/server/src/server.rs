@@ -273,8 +273,8 @@ impl Server {
     }
 
     /// Ends when the cluster has declared this server dead, or when its disk hangs or its data
-    /// directory is gone, and says why.
-    /// The process should then end: it can come back as a new server.
+    /// directory is gone, and says why. The process should then end: it can come back as a new
+    /// server.
     pub async fn expelled(&self) -> String {
         let unusable = self.backup().unusable();
         tokio::select! {
