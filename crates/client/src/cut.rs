@@ -52,6 +52,9 @@ const KEPT_BYTES_MAX: usize = 16 << 20;
 const HOLD_FIRST: Duration = Duration::from_millis(20);
 /// The longest hold is this many times as long.
 const HOLD_DOUBLINGS: u32 = 5;
+/// The longest hold for locks is this many times as long. Transactions that are under way give up
+/// meanwhile. A lock whose client is gone takes longer than any hold.
+const LOCKED_DOUBLINGS: u32 = 3;
 /// How long an answer to a hold may take on its way.
 const HOLD_WAY: Duration = Duration::from_millis(100);
 /// How long an owner has for any other answer.
@@ -169,6 +172,8 @@ pub struct OneMoment {
     held: Standstill,
     /// Holds that were too short.
     holds_too_short: u32,
+    /// Holds in which transactions still had keys locked at the end.
+    holds_locked: u32,
     failures: u32,
     owners_lost: u32,
     /// Since when another backup is waited for.
@@ -204,6 +209,7 @@ impl Client {
             holds: 0,
             held: Standstill::default(),
             holds_too_short: 0,
+            holds_locked: 0,
             failures: 0,
             owners_lost: 0,
             waits_since: None,
@@ -701,7 +707,8 @@ impl OneMoment {
     /// Lets all hold at once.
     async fn find_moment(&mut self) -> Result<(), ClientError> {
         self.holds += 1;
-        let limit = HOLD_FIRST * (1 << self.holds_too_short.min(HOLD_DOUBLINGS));
+        let too_short = self.holds_too_short.min(HOLD_DOUBLINGS);
+        let limit = HOLD_FIRST * (1 << too_short.max(self.holds_locked.min(LOCKED_DOUBLINGS)));
         let hold = CutStep::Hold {
             number: self.holds,
             limit_us: u32::try_from(limit.as_micros()).unwrap_or(u32::MAX),
@@ -754,8 +761,10 @@ impl OneMoment {
         is_held &= pieces.all(|piece| ranges.contains_key(&piece.owner));
         if !is_held {
             pluvio_units::mark("cut-hold-in-vain");
-            // A longer hold does not help against a lock.
-            self.holds_too_short += u32::from(!is_locked);
+            match is_locked {
+                true => self.holds_locked += 1,
+                false => self.holds_too_short += 1,
+            }
             return self.failed().await;
         }
         if self.all && self.has_new_tables().await? {

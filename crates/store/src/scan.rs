@@ -1,7 +1,7 @@
 //! Objects in the order of their ranks.
 
 use crate::engine::prepared::current_of;
-use crate::engine::{Engine, EngineError, StoreKind, unreachable_kind};
+use crate::engine::{Engine, StoreKind, unreachable_kind};
 use crate::table::EngineTable;
 use pluvio_format::Entry;
 use pluvio_index::Slot;
@@ -36,8 +36,8 @@ pub struct Scan {
     pub last: Rank,
     /// Whether the range ends there.
     pub is_end: bool,
-    /// Whether a transaction has locked an object that may be among them. What it is cannot be
-    /// said, so the items are not to be used.
+    /// Whether a transaction has locked an object of the first group of ranks. What it is cannot be
+    /// said, so nothing is there. One that is locked behind others ends the scan in front of it.
     pub is_locked: bool,
 }
 
@@ -62,7 +62,8 @@ impl Engine {
     /// Scans `range` from a rank on until about as much is there as is wanted; objects of one group
     /// of ranks stay together. An index bucket is looked at as a whole, so an object that is there
     /// all the time is found exactly once by scans that follow each other. After
-    /// `BUCKETS_MAX` buckets it ends, perhaps without an object.
+    /// `BUCKETS_MAX` buckets it ends, perhaps without an object. It ends in front of the first
+    /// object that a transaction has locked, too. So scans come on while there are always some.
     pub fn scan(
         &self,
         table: &EngineTable,
@@ -79,12 +80,21 @@ impl Engine {
         let last = loop {
             let at = (from, options.values);
             let (covered, mut stretch, locked) = self.scan_bucket(table, range, at, &mut pending);
-            is_locked |= locked;
-            let covered = covered.min(end);
+            let locked = locked.filter(|rank| *rank <= end);
+            let covered = covered.min(end).min(locked.unwrap_or(end));
             stretch.retain(|item| item.rank <= covered);
             put_in_order(&mut stretch);
             size += stretch.iter().map(bytes_of).sum::<usize>();
             found.append(&mut stretch);
+            if let Some(Rank(locked)) = locked {
+                pluvio_units::mark("scan-ends-before-locked-object");
+                let before = locked.checked_sub(1).map(Rank);
+                let whole = before.and_then(|before| last_of_whole_groups(kind, first, before));
+                is_locked = whole.is_none();
+                let kept = |item: &ScanItem| whole.is_some_and(|whole| item.rank <= whole);
+                found.truncate(found.partition_point(kept));
+                break whole.unwrap_or(first);
+            }
             if covered == end {
                 break end;
             }
@@ -112,13 +122,15 @@ impl Engine {
         )
     }
 
+    /// The objects of one bucket from a rank on; with the last rank of the bucket, and the lowest
+    /// one of an object that a transaction has locked.
     fn scan_bucket(
         &self,
         table: &EngineTable,
         range: HashRange,
         (from, values): (Rank, bool),
         pending: &mut BTreeMap<LogId, LogPosition>,
-    ) -> (Rank, Vec<ScanItem>, bool) {
+    ) -> (Rank, Vec<ScanItem>, Option<Rank>) {
         let guard = self.space.pin();
         let mut slots = Vec::new();
         let last = table.indexes.scan(range, from, &mut slots);
@@ -127,26 +139,28 @@ impl Engine {
             from,
             values,
         };
-        let (mut items, mut is_locked) = (Vec::with_capacity(slots.len()), false);
+        let (mut items, mut locked) = (Vec::with_capacity(slots.len()), None::<Rank>);
         for slot in slots {
             let item = match self.kind {
                 StoreKind::Replicated | StoreKind::Volatile => {
                     let item = self.scan_appended(table, slot, &wanted, &guard, pending);
-                    is_locked |= item.is_err();
-                    item.unwrap_or(None)
+                    item.unwrap_or_else(|Locked(rank)| {
+                        locked = Some(locked.map_or(rank, |lowest| lowest.min(rank)));
+                        None
+                    })
                 }
                 StoreKind::InPlace => self.scan_in_place(table, slot.entry, &wanted, &guard),
             };
             items.extend(item);
         }
-        (last, items, is_locked)
+        (last, items, locked)
     }
 
     /// One object of a scan, where values do not change; `None` when it is not wanted, and for
     /// tombstones and for what has expired. A pending entry of any kind is noted.
     ///
     /// # Errors
-    /// [`EngineError::Locked`].
+    /// [`Locked`].
     fn scan_appended(
         &self,
         table: &EngineTable,
@@ -154,7 +168,7 @@ impl Engine {
         wanted: &Wanted,
         guard: &EpochGuard<'_>,
         pending: &mut BTreeMap<LogId, LogPosition>,
-    ) -> Result<Option<ScanItem>, EngineError> {
+    ) -> Result<Option<ScanItem>, Locked> {
         let view = self.view(slot.entry, guard);
         if let Some(wait) = self.pending(slot, view.total_len(), guard) {
             let known = pending.entry(wait.log).or_insert(wait.position);
@@ -171,7 +185,9 @@ impl Engine {
         let Some(rank) = wanted.rank(table, object.key) else {
             return Ok(None);
         };
-        let current = current_of(Some(&object))?;
+        let Ok(current) = current_of(Some(&object)) else {
+            return Err(Locked(rank));
+        };
         Ok(current.map(|current| ScanItem {
             rank,
             key: object.key.to_vec(),
@@ -184,6 +200,9 @@ impl Engine {
         }))
     }
 }
+
+/// A transaction has locked an object of this rank.
+struct Locked(Rank);
 
 /// What of a bucket is wanted.
 pub(crate) struct Wanted {

@@ -147,7 +147,7 @@ impl Master {
                 break;
             }
             if self.cuts.inner().hold(known_as, number)?.until <= clock.now() {
-                // A longer hold does not help against a lock.
+                // A longer hold does not help against a lock whose client is gone.
                 let locked = is_locked.then(|| Refusal::retry(AGAIN, RetryReason::Locked));
                 return Err(locked.unwrap_or_else(too_short));
             }

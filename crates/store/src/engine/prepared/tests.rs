@@ -6,7 +6,7 @@ use crate::replay::Replay;
 use crate::scan::ScanOptions;
 use pluvio_log::{Durability, LogOptions};
 use pluvio_mutation::{Change, Get, Mutation, Operation, TransactionStep};
-use pluvio_units::{HashRange, Rank, Size, TableId};
+use pluvio_units::{HashRange, Marks, Rank, Size, TableId};
 use std::sync::Arc;
 
 const CLIENT: ClientId = ClientId(77);
@@ -157,6 +157,53 @@ impl Bench {
         let scan = self.engine.scan(&self.table, HashRange::ALL, options);
         let scan = scan.into_pending();
         (scan.items.len(), scan.is_locked)
+    }
+}
+
+// shows: PREP-1
+#[test]
+fn a_scan_ends_before_a_locked_object_and_begins_with_none() {
+    let _marks = Marks::to_reach(&["scan-ends-before-locked-object"]);
+    for kind in [StoreKind::Replicated, StoreKind::Volatile] {
+        let bench = Bench::new(kind);
+        let mut keys: Vec<Vec<u8>> = (0..200).map(|n| format!("key {n}").into_bytes()).collect();
+        keys.iter().for_each(|key| bench.put(key, b"value"));
+        keys.sort_by_key(|key| bench.table.hash(key));
+        let locked = &keys[120];
+        let steps = [bench.step(locked, put(b"new"))];
+        let share = Share {
+            sequence: VOTE,
+            keys: vec![(steps[0].table.id(), steps[0].hash)],
+        };
+        assert!(bench.prepare(&steps, &[share]).unwrap());
+        // All objects from a rank on, in as many scans as it takes.
+        let scan = |from: Rank| {
+            let (mut all, mut from) = (Vec::new(), Some(from));
+            while let Some(next) = from {
+                let options = ScanOptions {
+                    from: next,
+                    items: 1000,
+                    bytes: 1 << 20,
+                    values: false,
+                };
+                let scan = bench.engine.scan(&bench.table, HashRange::ALL, options);
+                let scan = scan.into_pending();
+                if scan.is_locked {
+                    assert!(scan.items.is_empty());
+                    return (all, Some(next));
+                }
+                all.extend(scan.items.into_iter().map(|item| item.key));
+                from = (!scan.is_end).then(|| Rank(scan.last.0 + 1));
+            }
+            (all, None)
+        };
+        let rank = bench.table.hash_kind().rank(bench.table.hash(locked));
+        assert_eq!(scan(Rank(0)), (keys[..120].to_vec(), Some(rank)));
+        assert_eq!(scan(rank), (Vec::new(), Some(rank)));
+        assert_eq!(scan(Rank(rank.0 + 1)), (keys[121..].to_vec(), None));
+        assert_eq!(bench.decide(locked, Some(true)).committed, Some(true));
+        assert!(bench.release(locked, true));
+        assert_eq!(scan(Rank(0)), (keys.clone(), None));
     }
 }
 
