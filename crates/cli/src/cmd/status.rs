@@ -588,7 +588,7 @@ mod tests {
             cells.map(|cells| filled(cells).collect()).collect()
         };
         let shown = rows(directories_text(&status, true));
-        let expected = ["2", "/a", "3", "5.0 MiB", "7.0 GiB", "480", "used"];
+        let expected = ["2", "/a", "3", "5MiB", "7GiB", "480", "used"];
         assert_eq!(
             (shown.len(), &shown[0][..]),
             (3, &expected.map(str::to_owned)[..])
