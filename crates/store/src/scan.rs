@@ -122,8 +122,8 @@ impl Engine {
         )
     }
 
-    /// The objects of one bucket from a rank on; with the last rank of the bucket, and the lowest
-    /// one of an object that a transaction has locked.
+    /// The objects of one bucket from a rank on, and the last rank of the bucket. With them the
+    /// lowest rank of an object that a transaction has locked.
     fn scan_bucket(
         &self,
         table: &EngineTable,
