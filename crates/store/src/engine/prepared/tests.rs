@@ -147,16 +147,27 @@ impl Bench {
         }
     }
 
-    fn scan(&self) -> (usize, bool) {
-        let options = ScanOptions {
-            from: Rank(0),
-            items: 100,
-            bytes: 1 << 20,
-            values: true,
-        };
-        let scan = self.engine.scan(&self.table, HashRange::ALL, options);
-        let scan = scan.into_pending();
-        (scan.items.len(), scan.is_locked)
+    /// The keys from a rank on, in as many scans as it takes. They end where a locked object is the
+    /// next one; then with the rank from which nothing more can be scanned.
+    fn scan(&self, from: Rank) -> (Vec<Vec<u8>>, Option<Rank>) {
+        let (mut all, mut from) = (Vec::new(), Some(from));
+        while let Some(next) = from {
+            let options = ScanOptions {
+                from: next,
+                items: 1000,
+                bytes: 1 << 20,
+                values: false,
+            };
+            let scan = self.engine.scan(&self.table, HashRange::ALL, options);
+            let scan = scan.into_pending();
+            if scan.is_locked {
+                assert!(scan.items.is_empty());
+                return (all, Some(next));
+            }
+            all.extend(scan.items.into_iter().map(|item| item.key));
+            from = (!scan.is_end).then(|| Rank(scan.last.0 + 1));
+        }
+        (all, None)
     }
 }
 
@@ -176,34 +187,18 @@ fn a_scan_ends_before_a_locked_object_and_begins_with_none() {
             keys: vec![(steps[0].table.id(), steps[0].hash)],
         };
         assert!(bench.prepare(&steps, &[share]).unwrap());
-        // All objects from a rank on, in as many scans as it takes.
-        let scan = |from: Rank| {
-            let (mut all, mut from) = (Vec::new(), Some(from));
-            while let Some(next) = from {
-                let options = ScanOptions {
-                    from: next,
-                    items: 1000,
-                    bytes: 1 << 20,
-                    values: false,
-                };
-                let scan = bench.engine.scan(&bench.table, HashRange::ALL, options);
-                let scan = scan.into_pending();
-                if scan.is_locked {
-                    assert!(scan.items.is_empty());
-                    return (all, Some(next));
-                }
-                all.extend(scan.items.into_iter().map(|item| item.key));
-                from = (!scan.is_end).then(|| Rank(scan.last.0 + 1));
-            }
-            (all, None)
-        };
-        let rank = bench.table.hash_kind().rank(bench.table.hash(locked));
-        assert_eq!(scan(Rank(0)), (keys[..120].to_vec(), Some(rank)));
-        assert_eq!(scan(rank), (Vec::new(), Some(rank)));
-        assert_eq!(scan(Rank(rank.0 + 1)), (keys[121..].to_vec(), None));
+        let kind = bench.table.hash_kind();
+        let rank = kind.rank(bench.table.hash(locked));
+        // Objects of one group stay together.
+        let group = Rank(rank.0 >> kind.group_bits() << kind.group_bits());
+        let begins = bench.scan(Rank(0));
+        assert_eq!(begins, (keys[..120].to_vec(), Some(group)));
+        assert_eq!(bench.scan(group), (Vec::new(), Some(group)));
+        let behind = Rank(group.0 + (1 << kind.group_bits()));
+        assert_eq!(bench.scan(behind), (keys[121..].to_vec(), None));
         assert_eq!(bench.decide(locked, Some(true)).committed, Some(true));
         assert!(bench.release(locked, true));
-        assert_eq!(scan(Rank(0)), (keys.clone(), None));
+        assert_eq!(bench.scan(Rank(0)), (keys.clone(), None));
     }
 }
 
@@ -259,7 +254,8 @@ fn locked_keys_are_neither_read_nor_changed_until_they_are_released() {
                 let locked = matches!(done, Err(NotTransacted::Engine(EngineError::Locked)));
                 assert!(locked);
             }
-            assert!(bench.scan().1);
+            let (seen, locked) = bench.scan(Rank(0));
+            assert!(seen.is_empty() && locked.is_some());
             let open = Decided {
                 committed: None,
                 shares: vec![share.clone()],
@@ -280,8 +276,9 @@ fn locked_keys_are_neither_read_nor_changed_until_they_are_released() {
             let text = |text: &[u8]| Some(text.to_vec());
             let (version, read) = bench.read(b"read").unwrap();
             assert_eq!(read, text(b"old"));
-            let (objects, is_locked) = bench.scan();
-            assert!(!is_locked);
+            let (seen, locked) = bench.scan(Rank(0));
+            let objects = seen.len();
+            assert_eq!(locked, None);
             match committed {
                 true => {
                     assert_eq!(value(b"changed"), text(b"after"));
