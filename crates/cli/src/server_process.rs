@@ -23,6 +23,7 @@ use pluvio_server::{
 };
 use pluvio_units::{CoreId, Size};
 use pluvio_wire::DoorPlace;
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,6 +39,7 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         Role::Server.check_directory(data)?;
     }
     let first = first_of(arguments)?.to_owned();
+    check_each_once(&arguments.data)?;
     let listen = Address::from(arguments.listen.as_str());
     ports::check(&[
         ("--listen", listen.place_of(Transport::Tcp)),
@@ -77,6 +79,21 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
 fn first_of(arguments: &Arguments) -> Result<&Path, Failure> {
     let first = arguments.data.first().map(PathBuf::as_path);
     first.ok_or_else(|| Failure::usage("--data: name a directory".to_owned()))
+}
+
+/// Refuses a data directory that is named twice, in whatever words.
+fn check_each_once(data: &[PathBuf]) -> Result<(), Failure> {
+    let mut seen = BTreeSet::new();
+    for path in data {
+        let known_as = path.canonicalize().or_else(|_| std::path::absolute(path));
+        if known_as.is_ok_and(|known_as| !seen.insert(known_as)) {
+            let path = path.display();
+            return Err(Failure::usage(format!(
+                "--data: {path} is named twice; name each directory once"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Opens the data directories behind the first one. The server tells of a failure, and knows how to
@@ -467,6 +484,23 @@ impl Subject for Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_data_directory_is_named_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, away) = (folder.path().to_owned(), folder.path().join("away"));
+        let check = |paths: &[&PathBuf]| {
+            let data: Vec<PathBuf> = paths.iter().copied().cloned().collect();
+            check_each_once(&data).map_err(|failure| failure.to_string())
+        };
+        assert_eq!(check(&[&here, &away]), Ok(()));
+        let (dotted, away_too) = (here.join("."), here.join("./away"));
+        for twice in [&here, &dotted] {
+            let why = check(&[&here, &away, twice]).unwrap_err();
+            assert!(why.contains("named twice"), "{why}");
+        }
+        assert!(check(&[&away, &here, &away_too]).is_err());
+    }
 
     #[test]
     fn memory_is_that_of_the_machine_or_of_the_control_groups() {
