@@ -51,7 +51,7 @@ fn directories_that_do_not_belong_together_are_refused() {
     end(&cluster, &[&a, &b], &[]).fails(1, &["error: ", name(&b), "does not exist"]);
     fs::create_dir(&b).unwrap();
     let twice = end(&cluster, &[&a, &b, &b], &[]);
-    twice.fails(1, &["error: ", name(&b), "in use"]);
+    twice.fails(2, &["error: ", name(&b), "is named twice"]);
     start(&cluster, &[&a, &b], &[]).kill();
     assert!(a.join("directories.json").exists() && b.join("directory.json").exists());
 
