@@ -24,7 +24,7 @@ impl Backup {
     /// future is dropped.
     ///
     /// # Errors
-    /// - `Retry`, nothing was changed: `NotServing` (this backup does not know the other one),
+    /// - `Retry`, nothing was changed: `NotServing` (this backup does not know both servers),
     ///   `Busy` (the other one did not give it), `NoSpace`.
     /// - `Fatal`: `Stale` (this backup has another replica of the segment), and those of
     ///   [`Backup::write_replica`].
@@ -57,7 +57,9 @@ impl Inner {
     async fn copy(&self, request: &CopyReplica) -> Result<(), Refusal> {
         let (cluster, from) = {
             let catalogue = self.catalogue();
+            // A late request, after the master has left, is for nothing.
             let list = catalogue.list.as_ref();
+            let list = list.filter(|list| list.get(request.crashed).is_some());
             let from = list.and_then(|list| list.get(request.from));
             let from = from.map(|server| Address::from(server.address.as_str()));
             let (Some(cluster), Some(from)) = (catalogue.cluster, from) else {

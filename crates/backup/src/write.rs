@@ -68,7 +68,7 @@ impl Backup {
     }
 }
 
-/// Who writes a replica.
+/// The writer of a replica.
 #[derive(Clone, Copy)]
 pub(crate) enum Writer {
     /// Its master, as long as it lives.

@@ -147,6 +147,19 @@ fn what_is_not_whole_is_not_copied() {
             ..
         }
     ));
+    let gone = CopyReplica {
+        crashed: ServerId(9),
+        ..asked(image.len())
+    };
+    let gone = copy(&node, &target, gone).unwrap_err();
+    let not_serving = matches!(
+        gone,
+        Refusal::Retry {
+            why: RetryReason::NotServing,
+            ..
+        }
+    );
+    assert!(not_serving, "{gone:?}");
     // Whoever asks for a living master's replica is refused.
     let read = ReadReplica {
         crashed: ServerId(4),

@@ -200,6 +200,28 @@ fn the_end_of_a_log_that_too_few_backups_have_is_copied_before_anything_is_recov
 
 // shows: COORD-13
 #[test]
+fn an_end_of_which_only_some_copies_were_made_is_waited_for() {
+    for seed in 0..4 {
+        let cluster = Cluster::with_servers(seed, SimOptions::default(), 4);
+        cluster.create_table("t");
+        cluster.server(1).behaviour.needed = 3;
+        for index in [2, 3] {
+            cluster.server(index).behaviour.disk_lost = true;
+        }
+        cluster.server(3).behaviour.takes_no_copies = true;
+        cluster.crash(0);
+        cluster.until("one is copied", |c| !c.server(2).copies.is_empty());
+        cluster.sim.run_for(5 * SECOND);
+        let asked = |c: &Cluster| (1..4).any(|i| !c.server(i).recoveries.is_empty());
+        assert!(!asked(&cluster), "seed {seed}");
+        cluster.server(3).behaviour.takes_no_copies = false;
+        cluster.calm_down();
+        assert_eq!(cluster.server(3).copies.len(), 1, "seed {seed}");
+    }
+}
+
+// shows: COORD-13
+#[test]
 fn an_end_that_nobody_copies_is_waited_for_and_not_for_ever() {
     let _marks = Marks::to_reach(&["recovery-ends-stay-thin"]);
     let cluster = one_backup_has_the_end(5);

@@ -8,7 +8,7 @@ use super::history::History;
 use super::inventory::{announce, collect, collect_from};
 use super::masters::{FailedMasters, Masters, Rooms};
 use super::partition::{expected, first_part, first_parts_first, of_one_class, partition};
-use super::plan::{Inventory, LogMap, reconstruct_without};
+use super::plan::{Inventory, LogMap, Thin, reconstruct_without};
 use super::replay::Replay;
 use crate::context::Context;
 use crate::state::{ServerRecord, State, WeakLogs};
@@ -205,6 +205,12 @@ impl<'a> Recovery<'a> {
         {
             replicas = self.collect().await?;
             found = self.complete_log(&replicas, true, |record| record.ends_bind);
+            if let Ok((log, ..)) = &found
+                && !log.thin.is_empty()
+            {
+                // Not all copies were made.
+                return Err(self.await_copies(&log.thin));
+            }
         }
         let (log, ends, is_whole) = match found {
             Ok(complete) => complete,
@@ -241,15 +247,18 @@ impl<'a> Recovery<'a> {
         match thickened.await {
             Thickened::GoOn => Ok(false),
             Thickened::AskAgain => Ok(true),
-            Thickened::Wait => {
-                let segments = log.thin.iter().map(|thin| thin.segment.to_string());
-                let segments = segments.collect::<Vec<_>>().join(", ");
-                self.await_backups(&format!(
-                    "too few backups have the end of the log (segment {segments}), and none takes a copy"
-                ));
-                Err(self.look_again())
-            }
+            Thickened::Wait => Err(self.await_copies(&log.thin)),
         }
+    }
+
+    /// The attempt ends here: too few backups have an end, and others take no copy now.
+    fn await_copies(&self, thin: &[Thin]) -> Outcome {
+        let segments = thin.iter().map(|thin| thin.segment.to_string());
+        let segments = segments.collect::<Vec<_>>().join(", ");
+        self.await_backups(&format!(
+            "too few backups have the end of the log (segment {segments}), and no other takes a copy"
+        ));
+        self.look_again()
     }
 
     /// The recovery is at this stage from now on.
