@@ -12,6 +12,12 @@ const PAUSE_FIRST: Duration = Duration::from_millis(1);
 /// second from each waiting operation are no load.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
+/// Longest pause of a transaction that asks for locks: its servers keep keys for those that ask all
+/// the time.
+const LOCK_PAUSE_MAX: Duration = Duration::from_millis(10);
+/// Such pauses are this part of the time that it has waited.
+const LOCK_PAUSE_PART: u32 = 16;
+
 /// Attempts of this long are told to [`ClientOptions::on_delay`]: people begin to wonder.
 const DELAY: Duration = Duration::from_secs(1);
 
@@ -28,6 +34,8 @@ pub(crate) struct Attempts<'a> {
     /// Since when every refusal said that memory is full, or a quota.
     full_since: Option<Moment>,
     pauses: u32,
+    /// Since when locks are asked for, if that is what it is about.
+    asks_for_locks: Option<Moment>,
     reason: Option<RetryReason>,
     last: Option<String>,
     maybe_executed: bool,
@@ -45,6 +53,7 @@ impl<'a> Attempts<'a> {
             on_delay: options.on_delay.as_ref(),
             full_since: None,
             pauses: 0,
+            asks_for_locks: None,
             reason: None,
             last: None,
             maybe_executed: false,
@@ -59,6 +68,12 @@ impl<'a> Attempts<'a> {
     }
 
     /// The rest of the operation's time.
+    /// The same, as a request for locks: pauses grow with the time that others have them.
+    pub(crate) fn for_locks(mut self) -> Self {
+        self.asks_for_locks = Some(self.parts.clock.now());
+        self
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         let deadline = match self.full_since {
             Some(since) => self.deadline.min(since + self.full_limit),
@@ -181,10 +196,16 @@ impl<'a> Attempts<'a> {
         if pauses == 0 && asked.is_zero() {
             return Ok(());
         }
-        let grown = PAUSE_FIRST
-            .max(asked)
-            .saturating_mul(1 << pauses.min(10))
-            .min(PAUSE_MAX.max(asked));
+        let grown = match (self.asks_for_locks, self.reason) {
+            (Some(since), Some(RetryReason::Locked)) => {
+                let waited = self.parts.clock.now().since(since);
+                (waited / LOCK_PAUSE_PART).min(LOCK_PAUSE_MAX).max(asked)
+            }
+            _ => PAUSE_FIRST
+                .max(asked)
+                .saturating_mul(1 << pauses.min(10))
+                .min(PAUSE_MAX.max(asked)),
+        };
         let jitter = Duration::from_nanos(
             self.parts.rng.below(
                 u64::try_from(grown.as_nanos() / 2)

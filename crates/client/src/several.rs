@@ -39,7 +39,7 @@ use pluvio_wire::{
     Decide, Decided, FatalKind, Outcome, Release, RetryReason, TransactionStep, Vote, Whole,
 };
 use requests::{Prepare, ReleaseOf};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How long an owner is asked again to lock keys that others have locked, while more are locked.
@@ -68,13 +68,9 @@ impl Part<'_> {
     }
 
     fn share(&self) -> Share {
-        let mut keys: Vec<KeyPlace> = Vec::with_capacity(self.steps.len());
-        for at in 0..self.steps.len() {
-            let key = self.key(at);
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
+        let mut seen = BTreeSet::new();
+        let all = (0..self.steps.len()).map(|at| self.key(at));
+        let keys = all.filter(|key| seen.insert(*key)).collect();
         Share {
             sequence: self.sequence,
             keys,
@@ -271,7 +267,8 @@ impl Client {
             patience,
             is_one_lost: &under.is_one_lost,
         };
-        self.on_hash_within(part.tables[0], hash, &request, attempts.clone())
+        let attempts = attempts.clone().for_locks();
+        self.on_hash_within(part.tables[0], hash, &request, attempts)
             .await
     }
 

@@ -3,7 +3,7 @@
 use crate::classes::OpenClasses;
 use crate::cut::Cuts;
 use crate::migrate::{Arrivals, Leavings};
-use crate::ops::HeldBack;
+use crate::ops::{HeldBack, Waiters};
 use crate::orders::Orders;
 use crate::quotas::QuotaRounds;
 use crate::recover::{AddressBook, RecoveryOptions};
@@ -133,6 +133,8 @@ pub struct Master {
     pub(crate) cuts: Arc<Cuts>,
     /// Changes that wait for a transaction.
     pub(crate) held_back: HeldBack,
+    /// Transactions that wait for keys which others have locked.
+    pub(crate) waiters: Waiters,
     pub(crate) arriving: Arrivals,
     /// Held while a tablet is taken, cut or taken away as the coordinator says (MASTER-6). Taken
     /// before the locks of the tablets, of those that leave, and of the store's tables.
@@ -177,6 +179,7 @@ impl Master {
             leaving: Leavings::default(),
             cuts: Arc::default(),
             held_back: HeldBack::default(),
+            waiters: Waiters::default(),
             arriving: Arrivals::default(),
             orders: Mutex::default(),
             indexing: Mutex::default(),

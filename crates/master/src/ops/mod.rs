@@ -10,6 +10,8 @@ mod replies;
 mod several;
 mod top;
 mod transact;
+mod waiters;
 
 pub use replies::Replies;
 pub(crate) use transact::HeldBack;
+pub(crate) use waiters::Waiters;

@@ -6,7 +6,8 @@
 //! 3. The engine does all steps at one moment, or none.
 //! 4. The outcome is told once it is durable ([`Replies`]).
 //!
-//! Of a transaction of several owners, step 3 locks the keys instead.
+//! Of a transaction of several owners, step 3 locks the keys instead. Where others have locked
+//! them, those who wait get them in the order in which they came ([`Waiters`](super::Waiters)).
 //!
 //! Where entries of the keys are pending in several logs, the transaction is to come again. Until
 //! then other changes of these keys are held back ([`HeldBack`]).
@@ -21,8 +22,10 @@ use crate::top_keys::Use;
 use pluvio_env::Moment;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Outcome, TransactionStep};
-use pluvio_store::{Admission, EngineTable, NotTransacted, Prepare, StepAt, Transacted};
-use pluvio_units::{KeyHash, LogId, TableId};
+use pluvio_store::{
+    Admission, EngineError, EngineTable, NotTransacted, Prepare, StepAt, Transacted,
+};
+use pluvio_units::{ClientId, KeyHash, KeyPlace, LogId, TableId};
 use pluvio_wire::{
     Answer, FatalKind, Header, Refusal, Results, RetryReason, TRANSACTION_STEPS_MAX, Whole,
 };
@@ -34,6 +37,9 @@ use std::time::Duration;
 /// When a transaction is to come again whose keys have pending entries in several logs: about when
 /// these are durable.
 const SCATTERED_RETRY: Duration = Duration::from_micros(500);
+/// When a transaction is to come again that waits behind another one: that has to lock its keys, and
+/// to release them.
+const BEHIND_RETRY: Duration = Duration::from_millis(2);
 /// How long other changes of its keys are held back for it.
 const HELD_BACK: Duration = Duration::from_millis(20);
 /// When a change that is held back is to come again.
@@ -109,6 +115,13 @@ impl Master {
         if whole.is_some() || steps.iter().any(changes) {
             self.writes_possible()?;
         }
+        let client = header.operation.client;
+        if whole.is_some() {
+            if execution.is_none() {
+                return Err(Refusal::malformed("a share without an identity"));
+            }
+            self.wait_behind_others(client, &placed)?;
+        }
         let taken = self.take_operations_of(&steps, &placed)?;
         self.sample_steps(&steps, &placed);
         let at: Vec<StepAt<'_>> = steps
@@ -122,20 +135,28 @@ impl Master {
             .collect();
         let place = (log, self.now_s());
         let done = match (whole, execution) {
-            (None, execution) => self.store().transact(place, &at, execution),
             (Some(whole), Some(execution)) => {
                 let prepare = Prepare {
-                    client: header.operation.client,
+                    client,
                     home: whole.home,
                     shares: &whole.shares,
                 };
                 let prepare = (prepare, self.monotonic());
                 self.store().prepare(place, &at, execution, prepare)
             }
-            (Some(_), None) => return Err(Refusal::malformed("a share without an identity")),
+            (_, execution) => self.store().transact(place, &at, execution),
         };
         if done.is_err() {
             give_back(&taken, &placed);
+        }
+        if whole.is_some() {
+            match &done {
+                Err(NotTransacted::Engine(EngineError::Locked)) => {
+                    self.waiters
+                        .refused(client, places(&placed), self.monotonic());
+                }
+                Ok(_) | Err(_) => self.waiters.ended(client),
+            }
         }
         match done {
             Ok(Transacted { outcome, changed }) => {
@@ -147,19 +168,29 @@ impl Master {
                             .note(self.store(), placed[change.step].0, slot);
                     }
                 }
-                self.held_back
-                    .release(placed.iter().map(|(t, h)| (t.id(), *h)));
+                self.held_back.release(places(&placed));
                 Ok(outcome)
             }
             Err(NotTransacted::Engine(error)) => Err(refusal_of(&error)),
             Err(NotTransacted::TooLarge) => Err(too_large()),
             Err(NotTransacted::Scattered(_)) => {
                 let until = Moment(self.monotonic() + HELD_BACK);
-                let keys = placed.iter().map(|(table, hash)| (table.id(), *hash));
-                self.held_back.hold(keys, until, Moment(self.monotonic()));
+                let now = Moment(self.monotonic());
+                self.held_back.hold(places(&placed), until, now);
                 Err(Refusal::retry(SCATTERED_RETRY, RetryReason::InProgress))
             }
         }
+    }
+
+    /// Lets those lock their keys first that have waited longer for any of these.
+    fn wait_behind_others(&self, client: ClientId, placed: &[Placed<'_>]) -> Result<(), Refusal> {
+        let now = self.monotonic();
+        if !self.waiters.are_before(client, places(placed), now) {
+            return Ok(());
+        }
+        pluvio_units::mark("locks-are-kept-for-who-waits");
+        self.waiters.refused(client, places(placed), now);
+        Err(Refusal::retry(BEHIND_RETRY, RetryReason::Locked))
     }
 
     /// The tables and hashes of the keys of a transaction, and where its changes are to be noted.
@@ -215,6 +246,10 @@ impl Master {
     }
 }
 
+fn places(placed: &[Placed<'_>]) -> impl Iterator<Item = KeyPlace> {
+    placed.iter().map(|(table, hash)| (table.id(), *hash))
+}
+
 fn changes(step: &TransactionStep<'_>) -> bool {
     step.operation.mutation().is_some()
 }
@@ -235,7 +270,15 @@ fn too_large() -> Refusal {
 pub(crate) struct HeldBack {
     /// How many keys; read by every change.
     count: AtomicUsize,
-    keys: Mutex<BTreeMap<(TableId, KeyHash), Moment>>,
+    state: Mutex<HeldKeys>,
+}
+
+#[derive(Default)]
+struct HeldKeys {
+    /// Until when each is held back.
+    keys: BTreeMap<KeyPlace, Moment>,
+    /// When the time of all of them is over.
+    last: Moment,
 }
 
 impl HeldBack {
@@ -245,25 +288,26 @@ impl HeldBack {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    fn keys(&self) -> MutexGuard<'_, BTreeMap<(TableId, KeyHash), Moment>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, HeldKeys> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a key is held back. Those whose time is over are forgotten.
     fn holds(&self, key: (TableId, KeyHash), now: Duration) -> bool {
-        let mut keys = self.keys();
-        let Some(until) = keys.get(&key) else {
-            return false;
-        };
-        let is_held = Moment(now) < *until;
-        if !is_held {
-            keys.remove(&key);
-            self.count.store(keys.len(), Ordering::Relaxed);
+        let mut state = self.state();
+        if Moment(now) >= state.last {
+            state.keys.clear();
+            self.count.store(0, Ordering::Relaxed);
         }
-        is_held
+        state
+            .keys
+            .get(&key)
+            .is_some_and(|until| Moment(now) < *until)
     }
 
     fn hold(&self, those: impl Iterator<Item = (TableId, KeyHash)>, until: Moment, now: Moment) {
-        let mut keys = self.keys();
+        let mut state = self.state();
+        let HeldKeys { keys, last } = &mut *state;
         if keys.len() >= HELD_BACK_MAX {
             keys.retain(|_, until| now < *until);
         }
@@ -271,6 +315,7 @@ impl HeldBack {
         for key in those.take(room) {
             keys.insert(key, until);
         }
+        *last = until.max(*last);
         self.count.store(keys.len(), Ordering::Relaxed);
     }
 
@@ -278,11 +323,11 @@ impl HeldBack {
         if !self.is_any() {
             return;
         }
-        let mut keys = self.keys();
+        let mut state = self.state();
         for key in those {
-            keys.remove(&key);
+            state.keys.remove(&key);
         }
-        self.count.store(keys.len(), Ordering::Relaxed);
+        self.count.store(state.keys.len(), Ordering::Relaxed);
     }
 }
 
@@ -298,11 +343,17 @@ mod tests {
         held.hold([key(1), key(2)].into_iter(), at(20), at(0));
         assert!(held.is_any() && held.holds(key(1), at(19).0) && !held.holds(key(3), at(1).0));
         assert!(!held.holds(key(1), at(20).0), "its time is over");
-        held.release([key(2)].into_iter());
+        assert!(!held.is_any(), "nobody came again, and all were forgotten");
+        held.hold([key(1), key(2)].into_iter(), at(20), at(0));
+        held.release([key(1), key(2)].into_iter());
         assert!(!held.is_any());
         held.hold((0..HELD_BACK_MAX as u64 + 9).map(key), at(20), at(0));
-        assert_eq!(held.keys().len(), HELD_BACK_MAX);
+        assert_eq!(held.state().keys.len(), HELD_BACK_MAX);
         held.hold([key(u64::MAX)].into_iter(), at(50), at(30));
-        assert_eq!(held.keys().len(), 1, "those whose time is over made room");
+        assert_eq!(
+            held.state().keys.len(),
+            1,
+            "those whose time is over made room"
+        );
     }
 }

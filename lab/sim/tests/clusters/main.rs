@@ -5,6 +5,7 @@
 mod batches;
 mod classes;
 mod cluster;
+mod crowd;
 mod cut_from_coordinator;
 mod drain;
 mod exactly_once;

@@ -433,9 +433,11 @@ pub(crate) fn reconstruct_without(
                     let is_whole = |r: &ReplicaInfo| {
                         r.closed || is_open(r) && is_certain(r) && r.length == whole
                     };
-                    thin.extend(sources.thin(before, whole, needed, |r| {
+                    let thin_before = sources.thin(before, whole, needed, |r| {
                         r.log == *log && !r.side && is_whole(r)
-                    }));
+                    });
+                    are_safe &= thin_before.is_none();
+                    thin.extend(thin_before);
                 }
                 are_safe &= safety == Safety::Safe;
                 if safety == Safety::Thin {

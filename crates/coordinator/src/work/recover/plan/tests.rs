@@ -529,8 +529,11 @@ fn an_end_that_too_few_have_is_to_be_copied_from_those_that_do() {
         ..thin(100, &[4])
     };
     assert_eq!(thin_of(&closed), [before]);
+    let ends_of = |found: &[Inventory]| reconstruct(found, &Epochs::new(), None).unwrap().ends;
+    assert_eq!(ends_of(&closed), None, "it is not settled, nor read early");
     let whole = [closed[0].clone(), closed[1].clone(), backup(6, vec![short])];
     assert_eq!(thin_of(&whole), [], "an open one that is as long will do");
+    assert!(ends_of(&whole).is_some());
 }
 
 // shows: COORD-13

@@ -1,0 +1,243 @@
+//! Transactions of several owners that wait for keys which others have locked.
+//!
+//! A lock that is refused is asked for again and again. Where many transactions want the same keys,
+//! one that wants many of them would find all free by chance only. So keys are kept for the one
+//! that has waited longest: others are refused, as if it had locked them.
+//!
+//! - WAIT-1: of two transactions that wait at a server, only the later one is refused for the
+//!   other. So the one that has waited longest gets its keys when those who have locked them
+//!   release them. Two never keep keys from each other.
+//! - WAIT-2: keys are kept only for a transaction that asks for them all the time. So one whose
+//!   client died is in the way for [`SILENCE_MAX`] at most.
+//!
+//! Nothing here survives the server, and no promise rests on it.
+
+use core::time::Duration;
+use pluvio_units::{ClientId, KeyPlace};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Keys are kept for a transaction that has asked for so long. One that asks all its owners at once
+/// gives up before, and releases what it has elsewhere (SEVERAL-3).
+const KEPT_AFTER: Duration = Duration::from_millis(3);
+/// A transaction that has not asked for so long waits no more. Those that wait ask each ten
+/// milliseconds at least.
+const SILENCE_MAX: Duration = Duration::from_millis(40);
+/// Most transactions that are known to wait. Others wait as well, by chance.
+const WAITERS_MAX: usize = 1024;
+/// Most keys of one of them.
+const KEYS_MAX: usize = 1024;
+
+/// A transaction that waits.
+struct Waiter {
+    /// When it was refused first, and last.
+    since: Duration,
+    asked: Duration,
+    keys: Vec<KeyPlace>,
+}
+
+impl Waiter {
+    fn waits(&self, now: Duration) -> bool {
+        now.saturating_sub(self.asked) < SILENCE_MAX
+    }
+
+    fn is_kept_for(&self, now: Duration) -> bool {
+        self.waits(now) && self.asked.saturating_sub(self.since) >= KEPT_AFTER
+    }
+}
+
+/// See the module. Any thread; the lock is held for single steps.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    /// How many there are: no lock is taken where nobody waits.
+    count: AtomicUsize,
+    all: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    waiters: BTreeMap<ClientId, Waiter>,
+    /// Who has waited longest for each key.
+    longest: BTreeMap<KeyPlace, ClientId>,
+}
+
+impl State {
+    /// Whether a waiter is still there that comes before one who waits since then.
+    fn comes_before(&self, other: ClientId, (client, since): (ClientId, Duration)) -> bool {
+        let waiter = self.waiters.get(&other);
+        waiter.is_some_and(|waiter| (waiter.since, other) < (since, client))
+    }
+
+    fn remove(&mut self, client: ClientId) {
+        let Some(waiter) = self.waiters.remove(&client) else {
+            return;
+        };
+        for key in waiter.keys {
+            if self.longest.get(&key) == Some(&client) {
+                self.longest.remove(&key);
+            }
+        }
+    }
+
+    fn remove_silent(&mut self, now: Duration) {
+        let silent = self.waiters.iter().filter(|(_, waiter)| !waiter.waits(now));
+        let silent: Vec<_> = silent.map(|(client, _)| *client).collect();
+        for client in silent {
+            self.remove(client);
+        }
+    }
+}
+
+impl Waiters {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether any of these keys is kept for a transaction that has waited longer (WAIT-1).
+    pub(super) fn are_before(
+        &self,
+        client: ClientId,
+        keys: impl Iterator<Item = KeyPlace>,
+        now: Duration,
+    ) -> bool {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let state = self.state();
+        let since = state.waiters.get(&client).map_or(now, |own| own.since);
+        let mut kept = keys.filter_map(|key| state.longest.get(&key));
+        kept.any(|other| {
+            let is_kept = |waiter: &Waiter| waiter.is_kept_for(now);
+            state.comes_before(*other, (client, since))
+                && state.waiters.get(other).is_some_and(is_kept)
+        })
+    }
+
+    /// A transaction was refused for the locks of others, or for those who wait longer.
+    pub(super) fn refused(
+        &self,
+        client: ClientId,
+        keys: impl Iterator<Item = KeyPlace>,
+        now: Duration,
+    ) {
+        let mut state = self.state();
+        state.remove_silent(now);
+        if let Some(waiter) = state.waiters.get_mut(&client) {
+            waiter.asked = now;
+        } else if state.waiters.len() < WAITERS_MAX {
+            let waiter = Waiter {
+                since: now,
+                asked: now,
+                keys: keys.take(KEYS_MAX).collect(),
+            };
+            state.waiters.insert(client, waiter);
+        }
+        let State { waiters, longest } = &mut *state;
+        if let Some(own) = waiters.get(&client) {
+            for key in &own.keys {
+                let other = longest
+                    .get(key)
+                    .and_then(|other| waiters.get_key_value(other));
+                let is_first = other
+                    .is_none_or(|(other, waiter)| (own.since, client) < (waiter.since, *other));
+                if is_first {
+                    longest.insert(*key, client);
+                }
+            }
+        }
+        self.count.store(state.waiters.len(), Ordering::Relaxed);
+    }
+
+    /// A transaction waits no more.
+    pub(super) fn ended(&self, client: ClientId) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut state = self.state();
+        state.remove(client);
+        self.count.store(state.waiters.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_units::{KeyHash, TableId};
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn keys(of: core::ops::Range<u64>) -> impl Iterator<Item = KeyPlace> {
+        of.map(|n| (TableId(1), KeyHash(n)))
+    }
+
+    const FIRST: ClientId = ClientId(9);
+    const LATER: ClientId = ClientId(5);
+    const NEW: ClientId = ClientId(1);
+
+    /// Both were refused: one at 0 ms, the other one millisecond later. Both ask again.
+    fn two_that_wait() -> Waiters {
+        let waiters = Waiters::default();
+        for ms in [0, 10] {
+            waiters.refused(FIRST, keys(0..4), at(ms));
+            waiters.refused(LATER, keys(2..6), at(ms + 1));
+        }
+        waiters
+    }
+
+    // shows: WAIT-1
+    #[test]
+    fn keys_are_kept_for_the_one_that_has_waited_longest() {
+        let waiters = two_that_wait();
+        assert!(!waiters.are_before(FIRST, keys(0..4), at(12)));
+        assert!(waiters.are_before(LATER, keys(2..6), at(12)));
+        assert!(waiters.are_before(NEW, keys(0..1), at(12)));
+        assert!(waiters.are_before(NEW, keys(5..6), at(12)));
+        assert!(!waiters.are_before(NEW, keys(6..9), at(12)));
+        waiters.ended(FIRST);
+        assert!(!waiters.are_before(LATER, keys(2..6), at(12)));
+        assert!(!waiters.are_before(NEW, keys(0..1), at(12)));
+        // It asks again, and keeps those that the first one kept.
+        waiters.refused(LATER, keys(2..6), at(13));
+        assert!(waiters.are_before(NEW, keys(2..3), at(13)));
+    }
+
+    #[test]
+    fn nothing_is_kept_for_one_that_has_just_come() {
+        let waiters = Waiters::default();
+        waiters.refused(FIRST, keys(0..4), at(0));
+        waiters.refused(FIRST, keys(0..4), at(2));
+        assert!(!waiters.are_before(NEW, keys(0..1), at(9)));
+        waiters.refused(FIRST, keys(0..4), at(10));
+        assert!(waiters.are_before(NEW, keys(0..1), at(10)));
+    }
+
+    // shows: WAIT-2
+    #[test]
+    fn nothing_is_kept_for_one_that_asks_no_more() {
+        let waiters = two_that_wait();
+        assert!(waiters.are_before(NEW, keys(0..1), at(49)));
+        assert!(!waiters.are_before(NEW, keys(0..1), at(50)));
+        waiters.refused(NEW, keys(8..9), at(60));
+        assert_eq!(
+            waiters.state().waiters.len(),
+            1,
+            "silent ones are forgotten"
+        );
+        assert_eq!(waiters.state().longest.len(), 1);
+    }
+
+    #[test]
+    fn few_are_remembered_with_few_keys() {
+        let waiters = Waiters::default();
+        for n in 0..WAITERS_MAX as u64 + 9 {
+            waiters.refused(ClientId(n), keys(n..n + 1), at(0));
+        }
+        assert_eq!(waiters.state().waiters.len(), WAITERS_MAX);
+        let waiters = Waiters::default();
+        waiters.refused(FIRST, keys(0..KEYS_MAX as u64 + 9), at(0));
+        assert_eq!(waiters.state().longest.len(), KEYS_MAX);
+    }
+}
