@@ -5,7 +5,8 @@
 //! 2. A command that cannot be put into it spoils it: EXEC then does nothing.
 //! 3. EXEC takes it, and DISCARD throws it away. Both let go of the watched keys.
 //!
-//! Its commands count in what the connection holds (CLIMEM-1), and have the limit of one command.
+//! Its commands and watched keys count in what the connection holds (CLIMEM-1), until the run of EXEC
+//! has ended. Its commands have the limit of one command.
 //!
 //! Shared by a connection and its run under way, on one core: the lock is never waited for.
 
@@ -21,6 +22,7 @@ use crate::users::rules::User;
 use bytes::Bytes;
 use pluvio_client::TRANSACTION_STEPS_MAX;
 use pluvio_units::{ObjectVersion, TableId};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A key that must be as it was.
@@ -58,7 +60,10 @@ struct Inner {
     /// `None`: there was no MULTI.
     queued: Option<Vec<Queued>>,
     is_spoiled: bool,
+    /// Of the commands that wait for EXEC.
     bytes: usize,
+    /// Of the commands and watched keys that the run of EXEC has.
+    running_bytes: usize,
     watched: Vec<Watched>,
     /// The work of EXEC, until its run begins.
     prepared: Option<Prepared>,
@@ -69,6 +74,13 @@ struct Inner {
     /// The connection is to end behind the next reply.
     ends: bool,
     caller: Option<Arc<Caller>>,
+}
+
+impl Inner {
+    fn watched_bytes(&self) -> usize {
+        let bytes = |watched: &Watched| size_of::<Watched>() + watched.key.len();
+        self.watched.iter().map(bytes).sum()
+    }
 }
 
 /// See the module.
@@ -108,9 +120,15 @@ impl Block {
         queued.any(|queued| is_such(queued.spec))
     }
 
-    /// Bytes of its commands.
+    /// Bytes of its commands and watched keys, also of those that the run of EXEC has.
     pub(crate) fn bytes(&self) -> usize {
-        self.inner().bytes
+        let inner = self.inner();
+        inner.bytes + inner.watched_bytes() + inner.running_bytes
+    }
+
+    /// The run of EXEC has ended.
+    pub(crate) fn ran(&self) {
+        self.inner().running_bytes = 0;
     }
 
     /// Puts a command into it. It may hold `bytes_max` bytes.
@@ -150,12 +168,12 @@ impl Block {
         let Some(queued) = inner.queued.take() else {
             return Err(EXEC_WITHOUT_MULTI);
         };
+        let bytes = core::mem::take(&mut inner.bytes) + inner.watched_bytes();
         let watched = core::mem::take(&mut inner.watched);
-        let is_spoiled = core::mem::take(&mut inner.is_spoiled);
-        inner.bytes = 0;
-        if is_spoiled {
+        if core::mem::take(&mut inner.is_spoiled) {
             return Err(EXEC_ABORT);
         }
+        inner.running_bytes = bytes;
         Ok(Taken { queued, watched })
     }
 
@@ -228,27 +246,26 @@ impl Block {
         *self.inner() = Inner::default();
     }
 
-    /// The keys among these that are not watched yet.
+    /// The keys among these that are not watched yet, in bytes of their own.
     ///
     /// # Errors
     /// There would be too many.
-    pub(crate) fn unwatched(
+    pub(crate) fn unwatched<'k>(
         &self,
         database: DatabaseId,
-        keys: impl Iterator<Item = Bytes>,
+        keys: impl Iterator<Item = &'k [u8]>,
     ) -> Result<Vec<Bytes>, Failure> {
         let inner = self.inner();
-        let is_watched = |key: &Bytes| {
-            let mut watched = inner.watched.iter();
-            watched.any(|watched| watched.database == database && watched.key == *key)
-        };
-        let mut new: Vec<Bytes> = keys.filter(|key| !is_watched(key)).collect();
-        new.sort_unstable();
-        new.dedup();
-        match inner.watched.len() + new.len() <= TRANSACTION_STEPS_MAX {
-            true => Ok(new),
-            false => Err(TOO_MANY_WATCHED),
+        let here = inner.watched.iter().filter(|w| w.database == database);
+        let watched: BTreeSet<&[u8]> = here.map(|watched| &watched.key[..]).collect();
+        let mut new = BTreeSet::new();
+        for key in keys.filter(|key| !watched.contains(key)) {
+            new.insert(key);
+            if inner.watched.len() + new.len() > TRANSACTION_STEPS_MAX {
+                return Err(TOO_MANY_WATCHED);
+            }
         }
+        Ok(new.into_iter().map(Bytes::copy_from_slice).collect())
     }
 
     /// WATCH.
@@ -286,19 +303,50 @@ mod tests {
             }));
         };
         watch();
-        let again = block.unwatched(database, [key.clone()].into_iter());
+        let again = block.unwatched(database, [&key[..]].into_iter());
         assert_eq!(again, Ok(Vec::new()), "the first version counts");
         block.begin().unwrap();
         assert_eq!(block.begin(), Err(NESTED_MULTI));
         block.queue(queued(), 1000).unwrap();
         let taken = block.close().unwrap();
         assert_eq!((taken.queued.len(), taken.watched.len()), (1, 1));
-        assert!(!block.is_open() && block.bytes() == 0);
+        assert!(!block.is_open() && block.bytes() > 0, "the run has them");
+        block.ran();
+        assert_eq!(block.bytes(), 0);
         watch();
         block.begin().unwrap();
         block.discard().unwrap();
-        let unwatched = block.unwatched(database, [key.clone()].into_iter());
+        let unwatched = block.unwatched(database, [&key[..]].into_iter());
         assert_eq!(unwatched.unwrap().len(), 1, "DISCARD lets go of them, too");
+    }
+
+    #[test]
+    fn watched_keys_are_few_and_have_bytes_of_their_own() {
+        let block = Block::default();
+        let database = DatabaseId::default();
+        let input = Bytes::from(vec![b'k'; 1 << 20]);
+        let same = core::iter::repeat_n(&input[..1], 100_000);
+        let new = block.unwatched(database, same).unwrap();
+        assert_eq!(new.len(), 1);
+        assert_ne!(
+            new[0].as_ptr(),
+            input.as_ptr(),
+            "the input is not kept for it"
+        );
+        block.watch(new.into_iter().map(|key| Watched {
+            database,
+            key,
+            version: ObjectVersion(0),
+            table: TableId(0),
+        }));
+        assert!((1..1000).contains(&block.bytes()));
+        let names: Vec<_> = (0..TRANSACTION_STEPS_MAX).map(|n| n.to_string()).collect();
+        let keys = || names.iter().map(|name| name.as_bytes());
+        assert_eq!(block.unwatched(database, keys()), Err(TOO_MANY_WATCHED));
+        let fewer = block.unwatched(database, keys().skip(1)).unwrap();
+        assert_eq!(fewer.len(), TRANSACTION_STEPS_MAX - 1);
+        block.unwatch();
+        assert_eq!(block.bytes(), 0);
     }
 
     #[test]

@@ -555,6 +555,10 @@ where
                 }
                 self.begin(&resolved);
                 if self.queue.is_in_doubt() {
+                    if matches!(what, Data::Exec) {
+                        // Without MULTI there is nothing to be thrown away.
+                        drop(self.block.discard());
+                    }
                     self.core.counters.rejected(spec);
                     let answered = self.session.is_answered();
                     self.answer(Reply::Error(AFTER_DOUBT), answered);

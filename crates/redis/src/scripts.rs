@@ -42,6 +42,8 @@ pub(crate) const LIBRARIES_MAX: usize = 2000;
 const EDITS_MAX: usize = 100;
 /// Most bytes of scripts that a server remembers.
 const KEPT_MAX: usize = 16 << 20;
+/// What a script takes beside its source: its name, and its places in the maps.
+const ENTRY_BYTES: usize = 300;
 /// How old the known libraries may be.
 const LIBRARIES_AGE: Duration = Duration::from_secs(1);
 /// Turns of scripts (EVAL-2).
@@ -256,10 +258,11 @@ impl Scripts {
             source: source.clone(),
             is_library: false,
         });
-        if kept.bytes + source.len() > KEPT_MAX {
+        let bytes = source.len() + ENTRY_BYTES;
+        if kept.bytes + bytes > KEPT_MAX {
             *kept = Kept::default();
         }
-        kept.bytes += source.len();
+        kept.bytes += bytes;
         kept.by_source.insert(source, Arc::clone(&body.name));
         kept.scripts
             .insert(Arc::clone(&body.name), Arc::clone(&body));

@@ -409,11 +409,23 @@ pub(crate) async fn run_data(
             core.note_run(share.entry(), spec, command, reply, (started, now));
         }
     }
-    let is_doubtful =
-        |reply: &Reply| matches!(reply, Reply::Error(failure) if leaves_doubt(failure));
+    let mut each = commands.iter().zip(&replies);
     Ran {
-        in_doubt: replies.iter().any(is_doubtful),
+        in_doubt: each.any(|((what, _), reply)| is_in_doubt(*what, reply)),
         replies,
+    }
+}
+
+/// Whether a reply says that it is not known what a command has done, or one of the commands that
+/// EXEC ran.
+fn is_in_doubt(what: Data, reply: &Reply) -> bool {
+    match reply {
+        Reply::Error(failure) => leaves_doubt(failure),
+        Reply::Array(replies) if what == Data::Exec => {
+            let mut each = replies.iter();
+            each.any(|reply| matches!(reply, Reply::Error(failure) if leaves_doubt(failure)))
+        }
+        _ => false,
     }
 }
 
@@ -583,5 +595,25 @@ async fn run_reading(
         _ => Err(Failure::fixed(
             "ERR This Redis command is not allowed from script",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // shows: CONN-5
+    #[test]
+    fn a_doubt_among_the_replies_of_a_block_is_seen() {
+        let why = pluvio_client::ClientError::MaybeExecuted("a server died".to_owned());
+        let doubt = || Reply::Error(crate::failure::of_client(&why));
+        let replies = |reply| Reply::Array(vec![Reply::OK, reply]);
+        assert!(is_in_doubt(Data::Exec, &replies(doubt())));
+        assert!(is_in_doubt(Data::Set, &doubt()));
+        assert!(!is_in_doubt(Data::Exec, &replies(Reply::OK)));
+        let other = Failure::fixed("ERR syntax error");
+        assert!(!is_in_doubt(Data::Exec, &replies(Reply::Error(other))));
+        // What a command reads is no doubt.
+        assert!(!is_in_doubt(Data::MGet, &replies(doubt())));
     }
 }

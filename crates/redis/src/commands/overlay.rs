@@ -37,7 +37,7 @@ use crate::block::Block;
 use crate::block::Watched;
 use crate::database::{DatabaseId, NotTransacted, mutation};
 use crate::failure;
-use crate::memory::Share;
+use crate::memory::{Building, Share};
 use crate::monitor::Told;
 use crate::number::integer;
 use crate::parser::Command;
@@ -60,6 +60,9 @@ use std::sync::Arc;
 /// Most bytes of the values that one command gives: the same large one may be asked for often. Also
 /// of those that are read for one command.
 const VALUES_BYTES_MAX: usize = 64 << 20;
+
+/// Most bytes of the values that the commands of a block, or a script, read in all.
+const READ_BYTES_MAX: usize = 256 << 20;
 
 /// A value, and when it expires.
 type Held = (Bytes, Option<Deadline>);
@@ -207,6 +210,8 @@ pub(crate) struct Overlay<'c> {
     until: Moment,
     /// At how many moments objects were read.
     moments: usize,
+    /// What their values take.
+    reading: Building<'c>,
     /// The commands of scripts, for MONITOR, which is told when they are committed.
     told: Told,
 }
@@ -231,6 +236,7 @@ impl<'c> Overlay<'c> {
             objects: Objects::new(core),
             until,
             moments: 0,
+            reading: share.build(),
             told: Told::default(),
         }
     }
@@ -305,7 +311,11 @@ impl<'c> Overlay<'c> {
         let mut bytes = 0;
         while let Some(mut piece) = pieces.pop() {
             match self.read_together(&piece).await {
-                Ok(more) => bytes += more,
+                Ok(more) => {
+                    bytes += more;
+                    let counted = self.reading.grow(more, READ_BYTES_MAX);
+                    counted.map_err(|_| failure::keys_hold_too_much(READ_BYTES_MAX))?;
+                }
                 Err(NotTransacted::TooLarge(_)) if piece.len() > 1 => {
                     pieces.push(piece.split_off(piece.len() / 2));
                     pieces.push(piece);

@@ -8,6 +8,7 @@
 //!    nobody has changed its keys meanwhile.
 //! 4. The versions of the watched keys are conditions of the first part.
 
+use super::keys::VALUE_OVERHEAD;
 use super::one_key::Scratch;
 use super::overlay::{Committed, Overlay};
 use super::plan::{Gather, plan};
@@ -15,7 +16,7 @@ use super::{CommandResult, Data, Own, cluster, handshake, run_now, run_single, s
 use crate::block::{Block, Queued, Taken, Watched};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
-use crate::memory::Share;
+use crate::memory::{Building, Share};
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
@@ -39,8 +40,7 @@ pub(super) async fn watch(
     if block.is_open() {
         return Err(failure::WATCH_IN_MULTI);
     }
-    let keys = (1..command.len()).map(|at| command.share(at));
-    let keys = block.unwatched(database, keys)?;
+    let keys = block.unwatched(database, command.from(1))?;
     let slices: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
     let outcomes = core
         .databases
@@ -134,6 +134,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
             cluster::admit(core, *db, *what, command).await?;
         }
     }
+    let (mut building, reply_max) = (share.build(), core.options().reply_bytes_max);
     // One time for all of it, however many scripts there are.
     let until = end_of_time(core);
     let mut watched = &watched[..];
@@ -146,7 +147,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
                 Ok(Some(replies)) => {
                     for (entry, reply) in entries[part.clone()].iter_mut().zip(replies) {
                         if matches!(entry, Entry::Data(..)) {
-                            *entry = Entry::Done(reply);
+                            *entry = Entry::Done(fitting(&mut building, reply, reply_max));
                         }
                     }
                 }
@@ -167,7 +168,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
             if let Entry::Data(db, what, command) = entry {
                 let alone = run_single(core, (share, block), *db, *what, command);
                 let reply = Box::pin(alone).await;
-                *entry = Entry::Done(reply);
+                *entry = Entry::Done(fitting(&mut building, reply, reply_max));
             }
             from += 1;
         }
@@ -182,6 +183,15 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
         reply
     });
     Ok(Reply::Array(replies.collect()))
+}
+
+/// A reply of EXEC, if there is room for it beside those of the commands before. They have at most
+/// the bytes of one reply together.
+fn fitting(building: &mut Building<'_>, reply: Reply, most: usize) -> Reply {
+    match building.grow(reply.size() + VALUE_OVERHEAD, most) {
+        Ok(()) => reply,
+        Err(failure) => Reply::Error(failure),
+    }
 }
 
 /// Where the part of a block that begins here ends: before a command that runs by itself.

@@ -70,6 +70,21 @@ fn held_replies_are_given_up_in_time_and_nothing_is_executed_behind_a_doubt() {
     assert_eq!(bench.cluster.executed_at_once() - executed, 256);
 }
 
+// shows: CONN-5
+#[test]
+fn a_block_whose_exec_comes_behind_a_doubt_is_thrown_away() {
+    let mut bench = holding();
+    let mut c = bench.connect();
+    push(&mut c, &["SET a 1", "MULTI", "SET b 2", "EXEC"]);
+    let replies = c.replies(4);
+    let doubt = "-ERR it is not known whether the command was executed";
+    assert!(replies[0].starts_with(doubt.as_bytes()));
+    assert!(replies[3].starts_with(b"-TRYAGAIN not executed"));
+    bench.cluster.make_durable(1000);
+    assert_eq!(c.say("PING"), "+PONG\r\n", "it is not put into the block");
+    assert_eq!(c.say("EXEC"), "-ERR EXEC without MULTI\r\n");
+}
+
 // shows: QUEUE-3
 #[test]
 fn the_number_of_held_commands_is_bounded() {

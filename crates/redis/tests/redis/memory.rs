@@ -242,3 +242,29 @@ fn a_pattern_of_an_enemy_keeps_nobody_waiting() {
     assert!(c.take().is_empty(), "keeps its core");
     assert_eq!(c.replies(1).concat(), b"*0\r\n");
 }
+
+#[test]
+fn replies_of_a_block_have_the_bytes_of_one_together() {
+    let mut bench = bench(64 * MIB);
+    let mut c = bench.connect();
+    let value = "v".repeat(MIB / 2);
+    assert_eq!(c.call(&["SET", "{t}large", &value]), b"+OK\r\n");
+    assert_eq!(c.say("SET {t}from 1"), "+OK\r\n");
+    assert_eq!(c.say("MULTI"), "+OK\r\n");
+    let many: Vec<_> = core::iter::once("MGET")
+        .chain(core::iter::repeat_n("{t}large", 40))
+        .collect();
+    // The first command reads before it decides, so all take the way of those that do.
+    assert_eq!(c.say("RENAME {t}from {t}to"), "+QUEUED\r\n");
+    for _ in 0..3 {
+        assert_eq!(c.call(&many), b"+QUEUED\r\n");
+    }
+    assert_eq!(c.say("SET {t}last 1"), "+QUEUED\r\n");
+    let reply = c.call(&["EXEC"]);
+    assert!((20 * MIB..32 * MIB).contains(&reply.len()));
+    let tail = String::from_utf8_lossy(&reply[reply.len() - 400..]).into_owned();
+    let errors = tail.matches("-ERR the reply would be longer").count();
+    assert_eq!(errors, 2, "{tail}");
+    assert!(tail.ends_with("+OK\r\n"), "{tail}");
+    assert_eq!(c.say("GET {t}last"), "$1\r\n1\r\n", "all were done");
+}

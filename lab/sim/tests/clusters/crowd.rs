@@ -74,10 +74,6 @@ fn read_among_a_crowd(seed: u64) {
             drop(tasks.spawn(CoreId(0), "change", changing));
         }
         clock.sleep(Duration::from_secs(1)).await;
-        println!(
-            "seed {seed}: {} of the crowd in a second",
-            done.load(Ordering::Relaxed)
-        );
         for _ in 0..5 {
             let begun: Moment = clock.now();
             read(&client, &table).await;
