@@ -5,8 +5,8 @@
 //! 2. A command that cannot be put into it spoils it: EXEC then does nothing.
 //! 3. EXEC takes it, and DISCARD throws it away. Both let go of the watched keys.
 //!
-//! Its commands and watched keys count in what the connection holds (CLIMEM-1), until the run of EXEC
-//! has ended. Its commands have the limit of one command.
+//! Its commands and watched keys count in what the connection holds (CLIMEM-1), until the run of
+//! EXEC has ended. Its commands have the limit of one command.
 //!
 //! Shared by a connection and its run under way, on one core: the lock is never waited for.
 

@@ -37,8 +37,8 @@ use std::time::Duration;
 /// When a transaction is to come again whose keys have pending entries in several logs: about when
 /// these are durable.
 const SCATTERED_RETRY: Duration = Duration::from_micros(500);
-/// When a transaction is to come again that waits behind another one: that has to lock its keys, and
-/// to release them.
+/// When a transaction is to come again that waits behind another one. That has to lock its keys
+/// first, and to release them.
 const BEHIND_RETRY: Duration = Duration::from_millis(2);
 /// How long other changes of its keys are held back for it.
 const HELD_BACK: Duration = Duration::from_millis(20);
