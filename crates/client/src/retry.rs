@@ -14,9 +14,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Longest pause of a transaction that asks for locks: its servers keep keys for those that ask all
 /// the time.
-const LOCK_PAUSE_MAX: Duration = Duration::from_millis(10);
+const LOCK_PAUSE_MAX: Duration = Duration::from_millis(5);
 /// Such pauses are this part of the time that it has waited.
-const LOCK_PAUSE_PART: u32 = 16;
+const LOCK_PAUSE_PART: u32 = 64;
 
 /// Attempts of this long are told to [`ClientOptions::on_delay`]: people begin to wonder.
 const DELAY: Duration = Duration::from_secs(1);

@@ -37,9 +37,6 @@ use std::time::Duration;
 /// When a transaction is to come again whose keys have pending entries in several logs: about when
 /// these are durable.
 const SCATTERED_RETRY: Duration = Duration::from_micros(500);
-/// When a transaction is to come again that waits behind another one. That has to lock its keys
-/// first, and to release them.
-const BEHIND_RETRY: Duration = Duration::from_millis(2);
 /// How long other changes of its keys are held back for it.
 const HELD_BACK: Duration = Duration::from_millis(20);
 /// When a change that is held back is to come again.
@@ -185,12 +182,12 @@ impl Master {
     /// Lets those lock their keys first that have waited longer for any of these.
     fn wait_behind_others(&self, client: ClientId, placed: &[Placed<'_>]) -> Result<(), Refusal> {
         let now = self.monotonic();
-        if !self.waiters.are_before(client, places(placed), now) {
+        let Some(again) = self.waiters.come_again(client, places(placed), now) else {
             return Ok(());
-        }
+        };
         pluvio_units::mark("locks-are-kept-for-who-waits");
         self.waiters.refused(client, places(placed), now);
-        Err(Refusal::retry(BEHIND_RETRY, RetryReason::Locked))
+        Err(Refusal::retry(again, RetryReason::Locked))
     }
 
     /// The tables and hashes of the keys of a transaction, and where its changes are to be noted.

@@ -18,12 +18,19 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Keys are kept for a transaction that has asked for so long. One that asks all its owners at once
-/// gives up before, and releases what it has elsewhere (SEVERAL-3).
-const KEPT_AFTER: Duration = Duration::from_millis(3);
-/// A transaction that has not asked for so long waits no more. Those that wait ask each ten
-/// milliseconds at least.
+/// Keys are kept for a transaction that has asked for so long. Kept keys stand idle until it asks
+/// again, so chance does better for those that wait less. One that asks all its owners at once gives
+/// up before, and releases what it has elsewhere (SEVERAL-3).
+const KEPT_AFTER: Duration = Duration::from_millis(50);
+/// A transaction that has not asked for so long waits no more.
 const SILENCE_MAX: Duration = Duration::from_millis(40);
+/// When one is to come again that waits behind another one, which has to lock its keys first and to
+/// release them.
+const AGAIN: Duration = Duration::from_micros(500);
+/// So much later for each that waits: together they ask no more often, however many they are.
+const AGAIN_EACH: Duration = Duration::from_micros(20);
+/// How often those are forgotten that wait no more.
+const SWEPT_EACH: Duration = Duration::from_millis(10);
 /// Most transactions that are known to wait. Others wait as well, by chance.
 const WAITERS_MAX: usize = 1024;
 /// Most keys of one of them.
@@ -60,6 +67,8 @@ struct State {
     waiters: BTreeMap<ClientId, Waiter>,
     /// Who has waited longest for each key.
     longest: BTreeMap<KeyPlace, ClientId>,
+    /// When those were forgotten last that wait no more.
+    swept: Duration,
 }
 
 impl State {
@@ -80,7 +89,11 @@ impl State {
         }
     }
 
-    fn remove_silent(&mut self, now: Duration) {
+    fn sweep(&mut self, now: Duration) {
+        if now.saturating_sub(self.swept) < SWEPT_EACH {
+            return;
+        }
+        self.swept = now;
         let silent = self.waiters.iter().filter(|(_, waiter)| !waiter.waits(now));
         let silent: Vec<_> = silent.map(|(client, _)| *client).collect();
         for client in silent {
@@ -94,24 +107,27 @@ impl Waiters {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether any of these keys is kept for a transaction that has waited longer (WAIT-1).
-    pub(super) fn are_before(
+    /// Where any of these keys is kept for a transaction that has waited longer (WAIT-1): when to
+    /// come again.
+    pub(super) fn come_again(
         &self,
         client: ClientId,
         keys: impl Iterator<Item = KeyPlace>,
         now: Duration,
-    ) -> bool {
+    ) -> Option<Duration> {
         if self.count.load(Ordering::Relaxed) == 0 {
-            return false;
+            return None;
         }
         let state = self.state();
         let since = state.waiters.get(&client).map_or(now, |own| own.since);
         let mut kept = keys.filter_map(|key| state.longest.get(&key));
-        kept.any(|other| {
+        let is_behind = kept.any(|other| {
             let is_kept = |waiter: &Waiter| waiter.is_kept_for(now);
             state.comes_before(*other, (client, since))
                 && state.waiters.get(other).is_some_and(is_kept)
-        })
+        });
+        let many = u32::try_from(state.waiters.len()).unwrap_or(u32::MAX);
+        is_behind.then(|| AGAIN + AGAIN_EACH.saturating_mul(many))
     }
 
     /// A transaction was refused for the locks of others, or for those who wait longer.
@@ -122,7 +138,7 @@ impl Waiters {
         now: Duration,
     ) {
         let mut state = self.state();
-        state.remove_silent(now);
+        state.sweep(now);
         if let Some(waiter) = state.waiters.get_mut(&client) {
             waiter.asked = now;
         } else if state.waiters.len() < WAITERS_MAX {
@@ -133,7 +149,9 @@ impl Waiters {
             };
             state.waiters.insert(client, waiter);
         }
-        let State { waiters, longest } = &mut *state;
+        let State {
+            waiters, longest, ..
+        } = &mut *state;
         if let Some(own) = waiters.get(&client) {
             for key in &own.keys {
                 let other = longest
@@ -177,10 +195,20 @@ mod tests {
     const LATER: ClientId = ClientId(5);
     const NEW: ClientId = ClientId(1);
 
-    /// Both were refused: one at 0 ms, the other one millisecond later. Both ask again.
+    fn are_before(
+        waiters: &Waiters,
+        client: ClientId,
+        keys: impl Iterator<Item = KeyPlace>,
+        now: Duration,
+    ) -> bool {
+        waiters.come_again(client, keys, now).is_some()
+    }
+
+    /// Both were refused: one at 0 ms, the other one millisecond later. Both ask again until
+    /// 60 ms.
     fn two_that_wait() -> Waiters {
         let waiters = Waiters::default();
-        for ms in [0, 10] {
+        for ms in [0, 30, 60] {
             waiters.refused(FIRST, keys(0..4), at(ms));
             waiters.refused(LATER, keys(2..6), at(ms + 1));
         }
@@ -191,36 +219,36 @@ mod tests {
     #[test]
     fn keys_are_kept_for_the_one_that_has_waited_longest() {
         let waiters = two_that_wait();
-        assert!(!waiters.are_before(FIRST, keys(0..4), at(12)));
-        assert!(waiters.are_before(LATER, keys(2..6), at(12)));
-        assert!(waiters.are_before(NEW, keys(0..1), at(12)));
-        assert!(waiters.are_before(NEW, keys(5..6), at(12)));
-        assert!(!waiters.are_before(NEW, keys(6..9), at(12)));
+        assert!(!are_before(&waiters, FIRST, keys(0..4), at(62)));
+        assert!(are_before(&waiters, LATER, keys(2..6), at(62)));
+        assert!(are_before(&waiters, NEW, keys(0..1), at(62)));
+        assert!(are_before(&waiters, NEW, keys(5..6), at(62)));
+        assert!(!are_before(&waiters, NEW, keys(6..9), at(62)));
         waiters.ended(FIRST);
-        assert!(!waiters.are_before(LATER, keys(2..6), at(12)));
-        assert!(!waiters.are_before(NEW, keys(0..1), at(12)));
+        assert!(!are_before(&waiters, LATER, keys(2..6), at(62)));
+        assert!(!are_before(&waiters, NEW, keys(0..1), at(62)));
         // It asks again, and keeps those that the first one kept.
-        waiters.refused(LATER, keys(2..6), at(13));
-        assert!(waiters.are_before(NEW, keys(2..3), at(13)));
+        waiters.refused(LATER, keys(2..6), at(63));
+        assert!(are_before(&waiters, NEW, keys(2..3), at(63)));
     }
 
     #[test]
     fn nothing_is_kept_for_one_that_has_just_come() {
         let waiters = Waiters::default();
         waiters.refused(FIRST, keys(0..4), at(0));
-        waiters.refused(FIRST, keys(0..4), at(2));
-        assert!(!waiters.are_before(NEW, keys(0..1), at(9)));
-        waiters.refused(FIRST, keys(0..4), at(10));
-        assert!(waiters.are_before(NEW, keys(0..1), at(10)));
+        waiters.refused(FIRST, keys(0..4), at(30));
+        assert!(!are_before(&waiters, NEW, keys(0..1), at(59)));
+        waiters.refused(FIRST, keys(0..4), at(60));
+        assert!(are_before(&waiters, NEW, keys(0..1), at(60)));
     }
 
     // shows: WAIT-2
     #[test]
     fn nothing_is_kept_for_one_that_asks_no_more() {
         let waiters = two_that_wait();
-        assert!(waiters.are_before(NEW, keys(0..1), at(49)));
-        assert!(!waiters.are_before(NEW, keys(0..1), at(50)));
-        waiters.refused(NEW, keys(8..9), at(60));
+        assert!(are_before(&waiters, NEW, keys(0..1), at(99)));
+        assert!(!are_before(&waiters, NEW, keys(0..1), at(100)));
+        waiters.refused(NEW, keys(8..9), at(110));
         assert_eq!(
             waiters.state().waiters.len(),
             1,
