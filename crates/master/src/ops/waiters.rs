@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Keys are kept for a transaction that has asked for so long. Kept keys stand idle until it asks
-/// again, so chance does better for those that wait less. One that asks all its owners at once gives
-/// up before, and releases what it has elsewhere (SEVERAL-3).
+/// again, so chance does better for those that wait less. One that asks all its owners at once
+/// gives up before, and releases what it has elsewhere (SEVERAL-3).
 const KEPT_AFTER: Duration = Duration::from_millis(50);
 /// A transaction that has not asked for so long waits no more.
 const SILENCE_MAX: Duration = Duration::from_millis(40);
