@@ -5,7 +5,8 @@
 //! 2. A command that cannot be put into it spoils it: EXEC then does nothing.
 //! 3. EXEC takes it, and DISCARD throws it away. Both let go of the watched keys.
 //!
-//! Its commands count in what the connection holds (CLIMEM-1), and have the limit of one command.
+//! Its commands and watched keys count in what the connection holds (CLIMEM-1). The commands have
+//! the limit of one command together.
 //!
 //! Shared by a connection and its run under way, on one core: the lock is never waited for.
 
@@ -21,17 +22,25 @@ use crate::users::rules::User;
 use bytes::Bytes;
 use pluvio_client::TRANSACTION_STEPS_MAX;
 use pluvio_units::{ObjectVersion, TableId};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A key that must be as it was.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Watched {
     pub(crate) database: DatabaseId,
+    /// In memory of its own: the command that named it may be large.
     pub(crate) key: Bytes,
     /// 0: there was no object.
     pub(crate) version: ObjectVersion,
     /// The table of that version; 0 where there was no object.
     pub(crate) table: TableId,
+}
+
+impl Watched {
+    fn place(&self) -> (DatabaseId, &[u8]) {
+        (self.database, &self.key)
+    }
 }
 
 /// A command that waits for EXEC, with its row of the table.
@@ -58,8 +67,11 @@ struct Inner {
     /// `None`: there was no MULTI.
     queued: Option<Vec<Queued>>,
     is_spoiled: bool,
+    /// Bytes of the commands.
     bytes: usize,
+    /// In the order of their databases and keys.
     watched: Vec<Watched>,
+    watched_bytes: usize,
     /// The work of EXEC, until its run begins.
     prepared: Option<Prepared>,
     /// The database that the last EXEC has chosen, until the connection has it.
@@ -108,9 +120,10 @@ impl Block {
         queued.any(|queued| is_such(queued.spec))
     }
 
-    /// Bytes of its commands.
+    /// Bytes of its commands and of the watched keys.
     pub(crate) fn bytes(&self) -> usize {
-        self.inner().bytes
+        let inner = self.inner();
+        inner.bytes + inner.watched_bytes
     }
 
     /// Puts a command into it. It may hold `bytes_max` bytes.
@@ -153,6 +166,7 @@ impl Block {
         let watched = core::mem::take(&mut inner.watched);
         let is_spoiled = core::mem::take(&mut inner.is_spoiled);
         inner.bytes = 0;
+        inner.watched_bytes = 0;
         if is_spoiled {
             return Err(EXEC_ABORT);
         }
@@ -220,7 +234,9 @@ impl Block {
 
     /// UNWATCH.
     pub(crate) fn unwatch(&self) {
-        self.inner().watched = Vec::new();
+        let mut inner = self.inner();
+        inner.watched = Vec::new();
+        inner.watched_bytes = 0;
     }
 
     /// RESET.
@@ -228,32 +244,46 @@ impl Block {
         *self.inner() = Inner::default();
     }
 
-    /// The keys among these that are not watched yet.
+    /// Adds those of these keys to `new` that are not watched yet. It looks at none behind the first
+    /// one that is too much.
     ///
     /// # Errors
     /// There would be too many.
-    pub(crate) fn unwatched(
+    pub(crate) fn unwatched<'k>(
         &self,
         database: DatabaseId,
-        keys: impl Iterator<Item = Bytes>,
-    ) -> Result<Vec<Bytes>, Failure> {
+        keys: impl Iterator<Item = &'k [u8]>,
+        new: &mut BTreeSet<&'k [u8]>,
+    ) -> Result<(), Failure> {
         let inner = self.inner();
-        let is_watched = |key: &Bytes| {
-            let mut watched = inner.watched.iter();
-            watched.any(|watched| watched.database == database && watched.key == *key)
-        };
-        let mut new: Vec<Bytes> = keys.filter(|key| !is_watched(key)).collect();
-        new.sort_unstable();
-        new.dedup();
-        match inner.watched.len() + new.len() <= TRANSACTION_STEPS_MAX {
-            true => Ok(new),
-            false => Err(TOO_MANY_WATCHED),
+        for key in keys {
+            let place = (database, key);
+            let watched = &inner.watched;
+            if watched
+                .binary_search_by(|one| one.place().cmp(&place))
+                .is_ok()
+            {
+                continue;
+            }
+            new.insert(key);
+            if watched.len() + new.len() > TRANSACTION_STEPS_MAX {
+                return Err(TOO_MANY_WATCHED);
+            }
         }
+        Ok(())
     }
 
-    /// WATCH.
-    pub(crate) fn watch(&self, watched: impl Iterator<Item = Watched>) {
-        self.inner().watched.extend(watched);
+    /// WATCH, of keys that are not watched yet.
+    pub(crate) fn watch(&self, new: impl Iterator<Item = Watched>) {
+        let mut inner = self.inner();
+        let before = inner.watched.len();
+        inner.watched.extend(new);
+        inner.watched_bytes += inner.watched[before..]
+            .iter()
+            .map(|watched| watched.key.len() + size_of::<Watched>())
+            .sum::<usize>();
+        // It finds that most of them are in order.
+        inner.watched.sort_by(|a, b| a.place().cmp(&b.place()));
     }
 }
 
@@ -268,26 +298,29 @@ mod tests {
         }
     }
 
+    fn watched(key: &str) -> Watched {
+        Watched {
+            database: DatabaseId::default(),
+            key: Bytes::copy_from_slice(key.as_bytes()),
+            version: ObjectVersion(3),
+            table: TableId(1),
+        }
+    }
+
     #[test]
     fn a_block_is_executed_once_and_lets_go_of_its_keys() {
         let block = Block::default();
         let refused = |block: &Block| block.close().map(|_| ());
         assert_eq!(refused(&block), Err(EXEC_WITHOUT_MULTI));
         assert_eq!(block.discard(), Err(DISCARD_WITHOUT_MULTI));
-        let key = Bytes::from_static(b"k");
-        let database = DatabaseId::default();
-        let watch = || {
-            let version = ObjectVersion(3);
-            block.watch(core::iter::once(Watched {
-                database,
-                key: key.clone(),
-                version,
-                table: TableId(1),
-            }));
+        let watch = || block.watch([watched("k")].into_iter());
+        let unwatched = || {
+            let mut new = BTreeSet::new();
+            let found = block.unwatched(DatabaseId::default(), [&b"k"[..]].into_iter(), &mut new);
+            found.map(|()| new.len())
         };
         watch();
-        let again = block.unwatched(database, [key.clone()].into_iter());
-        assert_eq!(again, Ok(Vec::new()), "the first version counts");
+        assert_eq!(unwatched(), Ok(0), "the first version counts");
         block.begin().unwrap();
         assert_eq!(block.begin(), Err(NESTED_MULTI));
         block.queue(queued(), 1000).unwrap();
@@ -297,8 +330,49 @@ mod tests {
         watch();
         block.begin().unwrap();
         block.discard().unwrap();
-        let unwatched = block.unwatched(database, [key.clone()].into_iter());
-        assert_eq!(unwatched.unwrap().len(), 1, "DISCARD lets go of them, too");
+        assert_eq!(unwatched(), Ok(1), "DISCARD lets go of them, too");
+        assert_eq!(block.bytes(), 0);
+    }
+
+    // shows: CLIMEM-1
+    #[test]
+    fn watched_keys_count_until_they_are_let_go_of() {
+        let block = Block::default();
+        let exec = |block: &Block| {
+            block.begin().unwrap();
+            block.close().map(drop).unwrap();
+        };
+        let ends: [fn(&Block); 3] = [Block::unwatch, Block::reset, exec];
+        for end in ends {
+            let key = "k".repeat(1000);
+            block.watch([watched(&key), watched("a")].into_iter());
+            block.watch([watched("other")].into_iter());
+            let bytes = block.bytes();
+            assert!(bytes >= key.len() + 3 * size_of::<Watched>(), "{bytes}");
+            end(&block);
+            assert_eq!(block.bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn keys_are_looked_at_only_until_they_are_too_many() {
+        let block = Block::default();
+        let keys: Vec<_> = (0..100_000).map(|n: u32| n.to_string()).collect();
+        // Not in their order.
+        for part in keys[..4000].rchunks(7) {
+            block.watch(part.iter().map(|key| watched(key)));
+        }
+        let mut looked_at = 0;
+        let all = keys.iter().inspect(|_| looked_at += 1);
+        let mut new = BTreeSet::new();
+        let database = DatabaseId::default();
+        let found = block.unwatched(database, all.map(String::as_bytes), &mut new);
+        assert_eq!(found, Err(TOO_MANY_WATCHED));
+        assert_eq!(looked_at, TRANSACTION_STEPS_MAX + 1);
+        let mut new = BTreeSet::new();
+        let twice = keys[..4096].iter().chain(&keys[3990..4096]);
+        let found = block.unwatched(database, twice.map(String::as_bytes), &mut new);
+        assert_eq!((found, new.len()), (Ok(()), 96));
     }
 
     #[test]

@@ -374,7 +374,7 @@ pub(crate) fn run_own(
 pub(crate) struct Ran {
     /// A reply for each of them.
     pub(crate) replies: SmallVec<[Reply; 1]>,
-    /// Whether it is not known if one of them was executed.
+    /// Whether it is not known if one of them was executed, or a part of one that is EXEC.
     pub(crate) in_doubt: bool,
 }
 
@@ -409,12 +409,24 @@ pub(crate) async fn run_data(
             core.note_run(share.entry(), spec, command, reply, (started, now));
         }
     }
-    let is_doubtful =
-        |reply: &Reply| matches!(reply, Reply::Error(failure) if leaves_doubt(failure));
+    let mut each = commands.iter().zip(&replies);
     Ran {
-        in_doubt: replies.iter().any(is_doubtful),
+        in_doubt: each.any(|((what, _), reply)| is_in_doubt(*what, reply)),
         replies,
     }
+}
+
+/// Whether it is not known if a command was executed, or a command of the block of EXEC.
+fn is_in_doubt(what: Data, reply: &Reply) -> bool {
+    match reply {
+        Reply::Array(replies) if matches!(what, Data::Exec) => replies.iter().any(is_doubtful),
+        reply => is_doubtful(reply),
+    }
+}
+
+/// Whether it is not known if a command was executed.
+fn is_doubtful(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(failure) if leaves_doubt(failure))
 }
 
 /// Runs commands of which some may be for another node of the cluster, each by itself. Those behind
