@@ -244,8 +244,8 @@ impl Block {
         *self.inner() = Inner::default();
     }
 
-    /// Adds those of these keys to `new` that are not watched yet. It looks at none behind the first
-    /// one that is too much.
+    /// Adds those of these keys to `new` that are not watched yet. It looks at none behind the
+    /// first one that is too much.
     ///
     /// # Errors
     /// There would be too many.

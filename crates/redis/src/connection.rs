@@ -562,7 +562,7 @@ where
                 }
                 self.until_sampled -= 1;
                 let is_sampled = self.until_sampled == 0;
-                // What EXEC takes out of the block is held until its run ends.
+                // The commands that EXEC takes out of the block are held until its run ends.
                 let taken = match matches!(what, Data::Exec) {
                     true => self.block.bytes(),
                     false => 0,

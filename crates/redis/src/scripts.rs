@@ -42,8 +42,8 @@ pub(crate) const LIBRARIES_MAX: usize = 2000;
 const EDITS_MAX: usize = 100;
 /// Most bytes of memory for scripts that a server remembers.
 const KEPT_MAX: usize = 16 << 20;
-/// Bytes that a script takes beside its source: its body and name, and its entries in the maps,
-/// whose nodes are half full at the worst.
+/// Bytes that a script takes beside its source: its body, its name, and its entries in the maps.
+/// Nodes of those are half full at the worst.
 const SCRIPT_BYTES: usize = 512;
 /// How old the known libraries may be.
 const LIBRARIES_AGE: Duration = Duration::from_secs(1);

@@ -77,8 +77,8 @@ fn a_write_in_doubt_says_so_and_nothing_else_does() {
 const IN_DOUBT: &str = "-ERR it is not known whether the command was executed: ";
 const BEHIND: &str = "-TRYAGAIN not executed: it is not known whether an earlier command";
 
-/// What EXEC and what stands behind it answer when all requests of this kind are lost. The block
-/// has these commands.
+/// The replies of EXEC and of a command behind it when all requests of this kind are lost. The
+/// block has these commands.
 fn replies_of_lost(lost: Opcode, block: &[&str]) -> Vec<String> {
     let mut bench = Bench::new();
     let mut c = bench.connect();

@@ -282,7 +282,7 @@ fn the_reply_of_a_block_is_bounded_as_others_are() {
     let refused = rest.iter().filter(|item| item.starts_with(too_long));
     assert_eq!(refused.count(), rest.len() - 1, "PING was answered");
     assert_eq!(c.say("EXISTS last"), ":0\r\n");
-    // What is computed before it is done is refused as a whole.
+    // A transaction that reads first is refused as a whole.
     let reads = ["MGET large0 large1 large2"].repeat(3);
     let block = [&["SET last 1", "RENAME last first"], &reads[..]].concat();
     assert!(exec(&mut c, &block).starts_with(too_long));
@@ -314,6 +314,18 @@ fn keys_that_are_found_inside_a_block_count_in_its_reply() {
     let refused = "-ERR the reply would be longer than ";
     assert_eq!(reply.matches(refused).count(), 1);
     assert!(reply.ends_with("+PONG\r\n"));
+    // Those that concern the connection alone are counted, too.
+    let commands = ["COMMAND"].repeat(20);
+    let reply = String::from_utf8(exec(&mut c, &commands)).unwrap();
+    let refused_some = reply.matches(refused).count();
+    assert!((1..20).contains(&refused_some), "{refused_some}");
+    let block = [&["SELECT 1"], &commands[..], &["SET a 1"]].concat();
+    assert!(exec(&mut c, &block).starts_with(refused.as_bytes()));
+    assert_eq!(c.say("DBSIZE"), ":40\r\n");
+    assert_eq!(
+        exec(&mut c, &["SELECT 1", "DBSIZE"]),
+        b"*2\r\n+OK\r\n:0\r\n"
+    );
 }
 
 // shows: CLIMEM-1
