@@ -5,8 +5,8 @@
 //! 2. A command that cannot be put into it spoils it: EXEC then does nothing.
 //! 3. EXEC takes it, and DISCARD throws it away. Both let go of the watched keys.
 //!
-//! Its commands and watched keys count in what the connection holds (CLIMEM-1), until the run of
-//! EXEC has ended. Its commands have the limit of one command.
+//! Its commands and watched keys count in what the connection holds (CLIMEM-1). The commands have
+//! the limit of one command together.
 //!
 //! Shared by a connection and its run under way, on one core: the lock is never waited for.
 
@@ -29,11 +29,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Watched {
     pub(crate) database: DatabaseId,
+    /// In memory of its own: the command that named it may be large.
     pub(crate) key: Bytes,
     /// 0: there was no object.
     pub(crate) version: ObjectVersion,
     /// The table of that version; 0 where there was no object.
     pub(crate) table: TableId,
+}
+
+impl Watched {
+    fn place(&self) -> (DatabaseId, &[u8]) {
+        (self.database, &self.key)
+    }
 }
 
 /// A command that waits for EXEC, with its row of the table.
@@ -60,11 +67,11 @@ struct Inner {
     /// `None`: there was no MULTI.
     queued: Option<Vec<Queued>>,
     is_spoiled: bool,
-    /// Of the commands that wait for EXEC.
+    /// Bytes of the commands.
     bytes: usize,
-    /// Of the commands and watched keys that the run of EXEC has.
-    running_bytes: usize,
+    /// In the order of their databases and keys.
     watched: Vec<Watched>,
+    watched_bytes: usize,
     /// The work of EXEC, until its run begins.
     prepared: Option<Prepared>,
     /// The database that the last EXEC has chosen, until the connection has it.
@@ -74,13 +81,6 @@ struct Inner {
     /// The connection is to end behind the next reply.
     ends: bool,
     caller: Option<Arc<Caller>>,
-}
-
-impl Inner {
-    fn watched_bytes(&self) -> usize {
-        let bytes = |watched: &Watched| size_of::<Watched>() + watched.key.len();
-        self.watched.iter().map(bytes).sum()
-    }
 }
 
 /// See the module.
@@ -120,15 +120,10 @@ impl Block {
         queued.any(|queued| is_such(queued.spec))
     }
 
-    /// Bytes of its commands and watched keys, also of those that the run of EXEC has.
+    /// Bytes of its commands and of the watched keys.
     pub(crate) fn bytes(&self) -> usize {
         let inner = self.inner();
-        inner.bytes + inner.watched_bytes() + inner.running_bytes
-    }
-
-    /// The run of EXEC has ended.
-    pub(crate) fn ran(&self) {
-        self.inner().running_bytes = 0;
+        inner.bytes + inner.watched_bytes
     }
 
     /// Puts a command into it. It may hold `bytes_max` bytes.
@@ -168,12 +163,13 @@ impl Block {
         let Some(queued) = inner.queued.take() else {
             return Err(EXEC_WITHOUT_MULTI);
         };
-        let bytes = core::mem::take(&mut inner.bytes) + inner.watched_bytes();
         let watched = core::mem::take(&mut inner.watched);
-        if core::mem::take(&mut inner.is_spoiled) {
+        let is_spoiled = core::mem::take(&mut inner.is_spoiled);
+        inner.bytes = 0;
+        inner.watched_bytes = 0;
+        if is_spoiled {
             return Err(EXEC_ABORT);
         }
-        inner.running_bytes = bytes;
         Ok(Taken { queued, watched })
     }
 
@@ -238,7 +234,9 @@ impl Block {
 
     /// UNWATCH.
     pub(crate) fn unwatch(&self) {
-        self.inner().watched = Vec::new();
+        let mut inner = self.inner();
+        inner.watched = Vec::new();
+        inner.watched_bytes = 0;
     }
 
     /// RESET.
@@ -246,7 +244,8 @@ impl Block {
         *self.inner() = Inner::default();
     }
 
-    /// The keys among these that are not watched yet, in bytes of their own.
+    /// Adds those of these keys to `new` that are not watched yet. It looks at none behind the
+    /// first one that is too much.
     ///
     /// # Errors
     /// There would be too many.
@@ -254,23 +253,37 @@ impl Block {
         &self,
         database: DatabaseId,
         keys: impl Iterator<Item = &'k [u8]>,
-    ) -> Result<Vec<Bytes>, Failure> {
+        new: &mut BTreeSet<&'k [u8]>,
+    ) -> Result<(), Failure> {
         let inner = self.inner();
-        let here = inner.watched.iter().filter(|w| w.database == database);
-        let watched: BTreeSet<&[u8]> = here.map(|watched| &watched.key[..]).collect();
-        let mut new = BTreeSet::new();
-        for key in keys.filter(|key| !watched.contains(key)) {
+        for key in keys {
+            let place = (database, key);
+            let watched = &inner.watched;
+            if watched
+                .binary_search_by(|one| one.place().cmp(&place))
+                .is_ok()
+            {
+                continue;
+            }
             new.insert(key);
-            if inner.watched.len() + new.len() > TRANSACTION_STEPS_MAX {
+            if watched.len() + new.len() > TRANSACTION_STEPS_MAX {
                 return Err(TOO_MANY_WATCHED);
             }
         }
-        Ok(new.into_iter().map(Bytes::copy_from_slice).collect())
+        Ok(())
     }
 
-    /// WATCH.
-    pub(crate) fn watch(&self, watched: impl Iterator<Item = Watched>) {
-        self.inner().watched.extend(watched);
+    /// WATCH, of keys that are not watched yet.
+    pub(crate) fn watch(&self, new: impl Iterator<Item = Watched>) {
+        let mut inner = self.inner();
+        let before = inner.watched.len();
+        inner.watched.extend(new);
+        inner.watched_bytes += inner.watched[before..]
+            .iter()
+            .map(|watched| watched.key.len() + size_of::<Watched>())
+            .sum::<usize>();
+        // It finds that most of them are in order.
+        inner.watched.sort_by(|a, b| a.place().cmp(&b.place()));
     }
 }
 
@@ -285,68 +298,81 @@ mod tests {
         }
     }
 
+    fn watched(key: &str) -> Watched {
+        Watched {
+            database: DatabaseId::default(),
+            key: Bytes::copy_from_slice(key.as_bytes()),
+            version: ObjectVersion(3),
+            table: TableId(1),
+        }
+    }
+
     #[test]
     fn a_block_is_executed_once_and_lets_go_of_its_keys() {
         let block = Block::default();
         let refused = |block: &Block| block.close().map(|_| ());
         assert_eq!(refused(&block), Err(EXEC_WITHOUT_MULTI));
         assert_eq!(block.discard(), Err(DISCARD_WITHOUT_MULTI));
-        let key = Bytes::from_static(b"k");
-        let database = DatabaseId::default();
-        let watch = || {
-            let version = ObjectVersion(3);
-            block.watch(core::iter::once(Watched {
-                database,
-                key: key.clone(),
-                version,
-                table: TableId(1),
-            }));
+        let watch = || block.watch([watched("k")].into_iter());
+        let unwatched = || {
+            let mut new = BTreeSet::new();
+            let found = block.unwatched(DatabaseId::default(), [&b"k"[..]].into_iter(), &mut new);
+            found.map(|()| new.len())
         };
         watch();
-        let again = block.unwatched(database, [&key[..]].into_iter());
-        assert_eq!(again, Ok(Vec::new()), "the first version counts");
+        assert_eq!(unwatched(), Ok(0), "the first version counts");
         block.begin().unwrap();
         assert_eq!(block.begin(), Err(NESTED_MULTI));
         block.queue(queued(), 1000).unwrap();
         let taken = block.close().unwrap();
         assert_eq!((taken.queued.len(), taken.watched.len()), (1, 1));
-        assert!(!block.is_open() && block.bytes() > 0, "the run has them");
-        block.ran();
-        assert_eq!(block.bytes(), 0);
+        assert!(!block.is_open() && block.bytes() == 0);
         watch();
         block.begin().unwrap();
         block.discard().unwrap();
-        let unwatched = block.unwatched(database, [&key[..]].into_iter());
-        assert_eq!(unwatched.unwrap().len(), 1, "DISCARD lets go of them, too");
+        assert_eq!(unwatched(), Ok(1), "DISCARD lets go of them, too");
+        assert_eq!(block.bytes(), 0);
+    }
+
+    // shows: CLIMEM-1
+    #[test]
+    fn watched_keys_count_until_they_are_let_go_of() {
+        let block = Block::default();
+        let exec = |block: &Block| {
+            block.begin().unwrap();
+            block.close().map(drop).unwrap();
+        };
+        let ends: [fn(&Block); 3] = [Block::unwatch, Block::reset, exec];
+        for end in ends {
+            let key = "k".repeat(1000);
+            block.watch([watched(&key), watched("a")].into_iter());
+            block.watch([watched("other")].into_iter());
+            let bytes = block.bytes();
+            assert!(bytes >= key.len() + 3 * size_of::<Watched>(), "{bytes}");
+            end(&block);
+            assert_eq!(block.bytes(), 0);
+        }
     }
 
     #[test]
-    fn watched_keys_are_few_and_have_bytes_of_their_own() {
+    fn keys_are_looked_at_only_until_they_are_too_many() {
         let block = Block::default();
+        let keys: Vec<_> = (0..100_000).map(|n: u32| n.to_string()).collect();
+        // Not in their order.
+        for part in keys[..4000].rchunks(7) {
+            block.watch(part.iter().map(|key| watched(key)));
+        }
+        let mut looked_at = 0;
+        let all = keys.iter().inspect(|_| looked_at += 1);
+        let mut new = BTreeSet::new();
         let database = DatabaseId::default();
-        let input = Bytes::from(vec![b'k'; 1 << 20]);
-        let same = core::iter::repeat_n(&input[..1], 100_000);
-        let new = block.unwatched(database, same).unwrap();
-        assert_eq!(new.len(), 1);
-        assert_ne!(
-            new[0].as_ptr(),
-            input.as_ptr(),
-            "the input is not kept for it"
-        );
-        block.watch(new.into_iter().map(|key| Watched {
-            database,
-            key,
-            version: ObjectVersion(0),
-            table: TableId(0),
-        }));
-        assert!((1..1000).contains(&block.bytes()));
-        let names: Vec<_> = (0..TRANSACTION_STEPS_MAX).map(|n| n.to_string()).collect();
-        let keys = || names.iter().map(|name| name.as_bytes());
-        assert_eq!(block.unwatched(database, keys()), Err(TOO_MANY_WATCHED));
-        let fewer = block.unwatched(database, keys().skip(1)).unwrap();
-        assert_eq!(fewer.len(), TRANSACTION_STEPS_MAX - 1);
-        block.unwatch();
-        assert_eq!(block.bytes(), 0);
+        let found = block.unwatched(database, all.map(String::as_bytes), &mut new);
+        assert_eq!(found, Err(TOO_MANY_WATCHED));
+        assert_eq!(looked_at, TRANSACTION_STEPS_MAX + 1);
+        let mut new = BTreeSet::new();
+        let twice = keys[..4096].iter().chain(&keys[3990..4096]);
+        let found = block.unwatched(database, twice.map(String::as_bytes), &mut new);
+        assert_eq!((found, new.len()), (Ok(()), 96));
     }
 
     #[test]

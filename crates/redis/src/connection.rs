@@ -226,7 +226,7 @@ struct Connection<'a, M, F> {
     ended: bool,
     /// Whether the run under way is a login: nothing else begins before its end.
     is_logging_in: bool,
-    /// Bytes of the commands of the run under way.
+    /// Bytes of the commands of the run under way, and of what EXEC took out of the block.
     running_bytes: usize,
     /// Bytes read and written since others had their turn.
     spent: usize,
@@ -507,10 +507,9 @@ where
                 return Err(Wait::For(Step::Run(resolved)));
             }
             if let Err(failure) = self.permit(&resolved) {
-                let is_exec = matches!(row.run, Run::Data(Data::Exec));
-                let failure = match is_exec && self.block.discard().is_ok() {
-                    true => exec_aborted(&failure),
-                    false => failure,
+                let failure = match row.run {
+                    Run::Data(what) => self.refused(what, failure),
+                    Run::Container | Run::Now(_) | Run::Own(_) => failure,
                 };
                 self.block.spoil();
                 self.core.counters.rejected(spec);
@@ -555,17 +554,19 @@ where
                 }
                 self.begin(&resolved);
                 if self.queue.is_in_doubt() {
-                    if matches!(what, Data::Exec) {
-                        // Without MULTI there is nothing to be thrown away.
-                        drop(self.block.discard());
-                    }
                     self.core.counters.rejected(spec);
+                    let failure = self.refused(what, AFTER_DOUBT);
                     let answered = self.session.is_answered();
-                    self.answer(Reply::Error(AFTER_DOUBT), answered);
+                    self.answer(Reply::Error(failure), answered);
                     return Ok(());
                 }
                 self.until_sampled -= 1;
                 let is_sampled = self.until_sampled == 0;
+                // The commands that EXEC takes out of the block are held until its run ends.
+                let taken = match matches!(what, Data::Exec) {
+                    true => self.block.bytes(),
+                    false => 0,
+                };
                 let is_done = match what {
                     Data::Exec => !self.close_block(&resolved),
                     // A sampled one takes the long way, on which its parts are seen.
@@ -576,6 +577,7 @@ where
                 let span = is_sampled.then(|| self.sampled(row.name));
                 if !is_done {
                     self.launch((what, resolved.command), span, context);
+                    self.running_bytes += taken;
                 }
             }
             Run::Container => {
@@ -585,6 +587,15 @@ where
             }
         }
         Ok(())
+    }
+
+    /// The failure of a command that is refused before it is run. A refused EXEC discards its
+    /// block: else the commands behind it would wait for another EXEC.
+    fn refused(&self, what: Data, failure: Failure) -> Failure {
+        match matches!(what, Data::Exec) && self.block.discard().is_ok() {
+            true => exec_aborted(&failure),
+            false => failure,
+        }
     }
 
     /// Puts a command into the block that MULTI opened.

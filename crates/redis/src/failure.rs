@@ -246,10 +246,17 @@ pub(crate) fn reply_too_long(limit: usize) -> Failure {
     ))
 }
 
-/// Values of the keys of a script that are more than may be read for it.
+/// Values of keys that are more than may be read for one transaction.
 pub(crate) fn keys_hold_too_much(limit: usize) -> Failure {
     Failure::new(format!(
         "ERR the keys that are named hold more than {limit} bytes: name fewer at a time"
+    ))
+}
+
+/// Changes that a transaction makes step by step, of more bytes than it may.
+pub(crate) fn changes_too_much(limit: usize) -> Failure {
+    Failure::new(format!(
+        "ERR the changed values take more than {limit} bytes together: change fewer at a time"
     ))
 }
 

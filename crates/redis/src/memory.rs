@@ -298,6 +298,12 @@ impl Share {
         self.holder.evicted.load(Relaxed)
     }
 
+    /// How much of `limit` the replies that are being built leave: EXEC builds its own around those
+    /// of its commands.
+    pub(crate) fn left(&self, limit: usize) -> usize {
+        limit.saturating_sub(self.holder.building.load(Relaxed))
+    }
+
     /// For a reply that is about to be built.
     pub(crate) fn build(&self) -> Building<'_> {
         Building {
@@ -346,8 +352,8 @@ impl Building<'_> {
         self.bytes
     }
 
-    /// Counts more of the reply.
-    fn add(&mut self, bytes: usize) {
+    /// Counts more of the reply, or of what is read for it.
+    pub(crate) fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.share.holder.building.fetch_add(bytes, Relaxed);
         self.share.tell();

@@ -2,7 +2,7 @@
 //!
 //! They lie in the table `redis:scripts`: a script under its hash, a library under its name. So a
 //! script that was loaded through one server is called through any. A server remembers what it has
-//! seen, up to [`KEPT_MAX`] bytes of scripts. Its knowledge of libraries is at most a second old.
+//! seen, up to [`KEPT_MAX`] bytes of memory. Its knowledge of libraries is at most a second old.
 //!
 //! - FUNCTION-1: libraries change at one moment, all that a command changes or none, and no two
 //!   functions have one name. Each change compares and changes one object, the edition. So of
@@ -40,10 +40,11 @@ const EDITION: &[u8] = LIBRARY;
 pub(crate) const LIBRARIES_MAX: usize = 2000;
 /// How often a change of libraries is tried. Each time that it meets another one, that was made.
 const EDITS_MAX: usize = 100;
-/// Most bytes of scripts that a server remembers.
+/// Most bytes of memory for scripts that a server remembers.
 const KEPT_MAX: usize = 16 << 20;
-/// What a script takes beside its source: its name, and its places in the maps.
-const ENTRY_BYTES: usize = 300;
+/// Bytes that a script takes beside its source: its body, its name, and its entries in the maps.
+/// Nodes of those are half full at the worst.
+const SCRIPT_BYTES: usize = 512;
 /// How old the known libraries may be.
 const LIBRARIES_AGE: Duration = Duration::from_secs(1);
 /// Turns of scripts (EVAL-2).
@@ -258,7 +259,7 @@ impl Scripts {
             source: source.clone(),
             is_library: false,
         });
-        let bytes = source.len() + ENTRY_BYTES;
+        let bytes = source.len() + SCRIPT_BYTES;
         if kept.bytes + bytes > KEPT_MAX {
             *kept = Kept::default();
         }
@@ -661,4 +662,31 @@ fn joined(
         )));
     }
     Ok(edits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_client::testing::FakeCluster;
+
+    #[test]
+    fn small_scripts_count_with_the_memory_that_they_take() {
+        let scripts = Scripts::new(FakeCluster::new(1).parts().clock);
+        let most = KEPT_MAX / SCRIPT_BYTES;
+        let mut peak = 0;
+        for n in 0..=most {
+            let source = Bytes::from(format!("return {n}"));
+            assert!(scripts.remember(&source).1);
+            let kept = lock(&scripts.kept);
+            let counted = kept
+                .by_source
+                .keys()
+                .map(|source| source.len() + SCRIPT_BYTES);
+            peak = peak.max(kept.scripts.len());
+            if n.is_multiple_of(1000) {
+                assert_eq!(kept.bytes, counted.sum::<usize>());
+            }
+        }
+        assert!(peak > most / 2 && peak < most, "{peak} of {most}");
+    }
 }

@@ -17,7 +17,7 @@ use pluvio_client::{Change, Output, Projection, Span};
 use std::collections::BTreeMap;
 
 /// Memory of a value in a reply that is being built, beside its bytes.
-pub(super) const VALUE_OVERHEAD: usize = 64;
+const VALUE_OVERHEAD: usize = 64;
 
 /// Bytes of an object in the log besides its key and value: 14 to about 25, by the size of its
 /// numbers (docs/log-format.md, kind 1).

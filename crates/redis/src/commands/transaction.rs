@@ -7,28 +7,39 @@
 //!    round trip. Another one is computed on an [overlay](super::overlay), again and again until
 //!    nobody has changed its keys meanwhile.
 //! 4. The versions of the watched keys are conditions of the first part.
+//!
+//! - EXEC-1: all replies of a block together have the limit of one reply. Nothing is done behind
+//!   replies that reach it. Replies of what was done are kept. So a part with plans may exceed it,
+//!   by what one transaction gives; a part on an overlay that would is not done.
+//! - EXEC-2: when it is not known whether a part was done, nothing behind it is done.
 
-use super::keys::VALUE_OVERHEAD;
 use super::one_key::Scratch;
 use super::overlay::{Committed, Overlay};
 use super::plan::{Gather, plan};
-use super::{CommandResult, Data, Own, cluster, handshake, run_now, run_single, script};
+use super::{
+    CommandResult, Data, Own, cluster, handshake, is_doubtful, run_now, run_single, script,
+};
 use crate::block::{Block, Queued, Taken, Watched};
 use crate::database::{DatabaseId, NotTransacted};
-use crate::failure;
-use crate::memory::{Building, Share};
+use crate::failure::{self, AFTER_DOUBT, leaves_doubt, reply_too_long};
+use crate::give_way::give_way;
+use crate::memory::Share;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
 use crate::table::{Run, SPECS};
+use bytes::Bytes;
 use core::ops::Range;
 use core::time::Duration;
 use pluvio_client::{Outcome, Projection, Transacted, TransactionStep};
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{ObjectVersion, TableId};
+use std::collections::BTreeSet;
 
 /// Longest pause before a transaction is computed anew.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
+/// Keys that WATCH looks up before others get their turn. Each costs some two dozen comparisons.
+const WATCH_STEP: usize = 1024;
 
 /// WATCH: the versions are those of one moment for each key.
 pub(super) async fn watch(
@@ -40,13 +51,22 @@ pub(super) async fn watch(
     if block.is_open() {
         return Err(failure::WATCH_IN_MULTI);
     }
-    let keys = block.unwatched(database, command.from(1))?;
-    let slices: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let mut new = BTreeSet::new();
+    let mut rest = 1..command.len();
+    while !rest.is_empty() {
+        let step = rest.by_ref().take(WATCH_STEP);
+        block.unwatched(database, step.map(|at| command.get(at)), &mut new)?;
+        if !rest.is_empty() {
+            give_way().await;
+        }
+    }
+    let keys: Vec<&[u8]> = new.into_iter().collect();
     let outcomes = core
         .databases
-        .multi_get_of(database, &slices, Projection::Nothing);
+        .multi_get_of(database, &keys, Projection::Nothing);
     let (outcomes, table) = outcomes.await?;
-    let watched = keys.into_iter().zip(outcomes).map(|(key, outcome)| {
+    let keys = keys.into_iter().map(Bytes::copy_from_slice);
+    let watched = keys.zip(outcomes).map(|(key, outcome)| {
         let version = match outcome {
             Outcome::Unchanged { version, .. } => version,
             _ => ObjectVersion(0),
@@ -69,6 +89,27 @@ enum Entry {
     Data(DatabaseId, Data, Command),
 }
 
+impl Entry {
+    fn is_data(&self) -> bool {
+        matches!(self, Self::Data(..))
+    }
+
+    /// Bytes of its reply.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Done(reply) => reply.size(),
+            Self::Data(..) => 0,
+        }
+    }
+}
+
+/// Answers those that were not run.
+fn refuse(entries: &mut [Entry], failure: &Failure) {
+    for entry in entries.iter_mut().filter(|entry| entry.is_data()) {
+        *entry = Entry::Done(Reply::Error(failure.clone()));
+    }
+}
+
 /// The commands that EXEC closed. Those that concern the connection alone have their replies.
 pub(crate) struct Prepared {
     entries: Vec<Entry>,
@@ -80,8 +121,8 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Of what EXEC closed. Commands in the places of failures of `refused` are not run. `own` runs
-    /// a command on the connection.
+    /// Of what EXEC closed. Commands in the places of failures of `refused` are not run, nor those
+    /// behind replies that are too long (EXEC-1). `own` runs a command on the connection.
     pub(crate) fn of(
         core: &Core,
         (taken, refused): (Taken, Vec<Option<Failure>>),
@@ -91,12 +132,15 @@ impl Prepared {
         let mut entries = Vec::with_capacity(taken.queued.len());
         let specs = taken.queued.iter().map(|queued| queued.spec).collect();
         let refused = refused.into_iter().chain(core::iter::repeat(None));
+        let limit = core.options().reply_bytes_max;
+        let mut bytes = 0;
         for (Queued { spec, command }, refused) in taken.queued.into_iter().zip(refused) {
             if let Some(failure) = refused {
                 entries.push(Entry::Done(Reply::Error(failure)));
                 continue;
             }
-            entries.push(match SPECS[usize::from(spec)].run {
+            let entry = match SPECS[usize::from(spec)].run {
+                Run::Now(_) if bytes >= limit => Entry::Done(Reply::Error(reply_too_long(limit))),
                 Run::Data(what) => Entry::Data(database, what, command),
                 Run::Now(what) => Entry::Done(run_now(core, what, spec, &command).into()),
                 Run::Own(Own::Select) => {
@@ -105,9 +149,12 @@ impl Prepared {
                     Entry::Done(selected.map(|_| Reply::OK).into())
                 }
                 Run::Own(Own::Monitor) => Entry::Done(Reply::Error(failure::MONITOR_IN_MULTI)),
+                Run::Own(_) if bytes >= limit => Entry::Done(Reply::Error(reply_too_long(limit))),
                 Run::Own(what) => Entry::Done(own(what, &command)),
                 Run::Container => Entry::Done(Reply::Error(failure::SYNTAX)),
-            });
+            };
+            bytes += entry.bytes();
+            entries.push(entry);
         }
         Self {
             entries,
@@ -134,7 +181,9 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
             cluster::admit(core, *db, *what, command).await?;
         }
     }
-    let (mut building, reply_max) = (share.build(), core.options().reply_bytes_max);
+    let limit = core.options().reply_bytes_max;
+    let mut building = share.build();
+    building.add(entries.iter().map(Entry::bytes).sum());
     // One time for all of it, however many scripts there are.
     let until = end_of_time(core);
     let mut watched = &watched[..];
@@ -142,12 +191,18 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
     while from < entries.len() || !watched.is_empty() {
         let part = from..part_end(&entries, from);
         if !part.is_empty() || !watched.is_empty() {
-            let by = (share, block);
-            match run_part(core, (by, until), &entries[part.clone()], watched).await {
+            let by = By {
+                share,
+                block,
+                until,
+                left: limit.saturating_sub(building.bytes()),
+            };
+            match run_part(core, by, &entries[part.clone()], watched).await {
                 Ok(Some(replies)) => {
                     for (entry, reply) in entries[part.clone()].iter_mut().zip(replies) {
-                        if matches!(entry, Entry::Data(..)) {
-                            *entry = Entry::Done(fitting(&mut building, reply, reply_max));
+                        if entry.is_data() {
+                            building.add(reply.size());
+                            *entry = Entry::Done(reply);
                         }
                     }
                 }
@@ -155,9 +210,13 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
                 // Nothing was done, or it is not known.
                 Err(failure) if from == 0 => return Err(failure),
                 Err(failure) => {
-                    for entry in &mut entries[from..] {
-                        *entry = Entry::Done(Reply::Error(failure.clone()));
-                    }
+                    let (part, behind) = entries[from..].split_at_mut(part.len());
+                    refuse(part, &failure);
+                    let failure = match leaves_doubt(&failure) {
+                        true => AFTER_DOUBT,
+                        false => failure,
+                    };
+                    refuse(behind, &failure);
                     break;
                 }
             }
@@ -165,12 +224,20 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
         }
         from = part.end;
         if let Some(entry) = entries.get_mut(from) {
-            if let Entry::Data(db, what, command) = entry {
-                let alone = run_single(core, (share, block), *db, *what, command);
-                let reply = Box::pin(alone).await;
-                *entry = Entry::Done(fitting(&mut building, reply, reply_max));
-            }
             from += 1;
+            if let Entry::Data(db, what, command) = entry {
+                let reply = match building.bytes() < limit {
+                    true => Box::pin(run_single(core, (share, block), *db, *what, command)).await,
+                    false => Reply::Error(reply_too_long(limit)),
+                };
+                building.add(reply.size());
+                let in_doubt = is_doubtful(&reply);
+                *entry = Entry::Done(reply);
+                if in_doubt {
+                    refuse(&mut entries[from..], &AFTER_DOUBT);
+                    break;
+                }
+            }
         }
     }
     block.choose(database);
@@ -185,13 +252,15 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
     Ok(Reply::Array(replies.collect()))
 }
 
-/// A reply of EXEC, if there is room for it beside those of the commands before. They have at most
-/// the bytes of one reply together.
-fn fitting(building: &mut Building<'_>, reply: Reply, most: usize) -> Reply {
-    match building.grow(reply.size() + VALUE_OVERHEAD, most) {
-        Ok(()) => reply,
-        Err(failure) => Reply::Error(failure),
-    }
+/// For whom a part of a block is run, and how far.
+#[derive(Clone, Copy)]
+struct By<'b> {
+    share: &'b Share,
+    block: &'b Block,
+    /// When the time of EXEC is over.
+    until: Moment,
+    /// Bytes of replies that the parts before it leave (EXEC-1).
+    left: usize,
 }
 
 /// Where the part of a block that begins here ends: before a command that runs by itself.
@@ -207,10 +276,13 @@ fn part_end(entries: &[Entry], from: usize) -> usize {
 /// Runs commands as one transaction. `None`: a watched key has changed.
 async fn run_part(
     core: &Core,
-    by: ((&Share, &Block), Moment),
+    by: By<'_>,
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
+    if by.left == 0 && entries.iter().any(Entry::is_data) {
+        return Err(reply_too_long(core.options().reply_bytes_max));
+    }
     let mut scratches: Vec<Scratch> = entries.iter().map(|_| Scratch::default()).collect();
     let mut steps: Vec<_> = watched
         .iter()
@@ -259,18 +331,25 @@ async fn run_part(
 /// Computes commands as often as others change their objects meanwhile, until the time is over.
 async fn run_on_overlay(
     core: &Core,
-    (by, until): ((&Share, &Block), Moment),
+    by: By<'_>,
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
-    let mut tries = Tries::new(core, until);
+    let mut tries = Tries::new(core, by.until);
     loop {
-        let mut overlay = Overlay::new(core, by, until);
+        let mut overlay = Overlay::new(core, (by.share, by.block), by.until);
+        let mut building = by.share.build();
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
             replies.push(match entry {
                 Entry::Done(_) => Reply::Nil,
-                Entry::Data(db, what, command) => overlay.run(*db, *what, command).await?,
+                Entry::Data(db, what, command) => {
+                    let reply = overlay.run(*db, *what, command).await?;
+                    // Nothing is done before the commit.
+                    let grown = building.grow(reply.size(), by.left);
+                    grown.map_err(|_| reply_too_long(core.options().reply_bytes_max))?;
+                    reply
+                }
             });
         }
         match overlay.commit(watched).await? {

@@ -124,7 +124,6 @@ where
     fn release_run(&mut self) {
         if !self.queue.is_running() {
             self.running_bytes = 0;
-            self.block.ran();
         }
     }
 

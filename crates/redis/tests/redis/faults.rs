@@ -74,6 +74,53 @@ fn a_write_in_doubt_says_so_and_nothing_else_does() {
     assert!(c.say("SET k w").starts_with("-TRYAGAIN "));
 }
 
+const IN_DOUBT: &str = "-ERR it is not known whether the command was executed: ";
+const BEHIND: &str = "-TRYAGAIN not executed: it is not known whether an earlier command";
+
+/// The replies of EXEC and of a command behind it when all requests of this kind are lost. The
+/// block has these commands.
+fn replies_of_lost(lost: Opcode, block: &[&str]) -> Vec<String> {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("SET k v");
+    bench.cluster.plan(lost, Fault::LoseRequest, 10_000);
+    let all = [&["MULTI"], block, &["EXEC", "SET c 3"]].concat();
+    for command in &all {
+        c.push(&encode(&command.split(' ').collect::<Vec<_>>()));
+    }
+    let replies = c.replies(all.len()).split_off(all.len() - 2);
+    let lines = replies.concat();
+    let lines = String::from_utf8(lines).unwrap();
+    lines.lines().map(str::to_owned).collect()
+}
+
+// shows: CONN-5, EXEC-2
+#[test]
+fn nothing_is_executed_behind_a_doubt_inside_a_block() {
+    // A part behind others is in doubt.
+    let replies = replies_of_lost(Opcode::Transact, &["DBSIZE", "SET b 2", "PING", "DBSIZE"]);
+    let [array, size, set, ping, behind, last] = &replies[..] else {
+        panic!("{replies:?}")
+    };
+    assert_eq!([&array[..], size, ping], ["*4", ":1", "+PONG"]);
+    assert!(set.starts_with(IN_DOUBT), "{set}");
+    assert!(
+        behind.starts_with(BEHIND) && last.starts_with(BEHIND),
+        "{replies:?}"
+    );
+    // A command that runs by itself is.
+    let replies = replies_of_lost(Opcode::DropTable, &["FLUSHDB", "SET b 2"]);
+    let [array, flush, set, last] = &replies[..] else {
+        panic!("{replies:?}")
+    };
+    assert_eq!(array, "*2");
+    assert!(flush.starts_with(IN_DOUBT), "{flush}");
+    assert!(
+        set.starts_with(BEHIND) && last.starts_with(BEHIND),
+        "{replies:?}"
+    );
+}
+
 #[test]
 fn of_keys_whose_server_is_dead_none_is_changed_unless_they_are_too_many() {
     for (count, expected) in [

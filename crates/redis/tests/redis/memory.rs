@@ -1,6 +1,6 @@
 //! The memory that all connections hold together, and whose turn it is on their core.
 
-use crate::bench::{Bench, Connection, encode};
+use crate::bench::{Bench, Connection, encode, split};
 use pluvio_client::testing::{FakeCluster, Fault};
 use pluvio_client::{Client, RetryReason};
 use pluvio_redis::{ClientMemory, RedisOptions};
@@ -243,28 +243,165 @@ fn a_pattern_of_an_enemy_keeps_nobody_waiting() {
     assert_eq!(c.replies(1).concat(), b"*0\r\n");
 }
 
-#[test]
-fn replies_of_a_block_have_the_bytes_of_one_together() {
-    let mut bench = bench(64 * MIB);
-    let mut c = bench.connect();
-    let value = "v".repeat(MIB / 2);
-    assert_eq!(c.call(&["SET", "{t}large", &value]), b"+OK\r\n");
-    assert_eq!(c.say("SET {t}from 1"), "+OK\r\n");
-    assert_eq!(c.say("MULTI"), "+OK\r\n");
-    let many: Vec<_> = core::iter::once("MGET")
-        .chain(core::iter::repeat_n("{t}large", 40))
-        .collect();
-    // The first command reads before it decides, so all take the way of those that do.
-    assert_eq!(c.say("RENAME {t}from {t}to"), "+QUEUED\r\n");
-    for _ in 0..3 {
-        assert_eq!(c.call(&many), b"+QUEUED\r\n");
+/// Sends a block, and gives the reply of EXEC.
+fn exec(c: &mut Connection, block: &[&str]) -> Vec<u8> {
+    c.say("MULTI");
+    for command in block {
+        assert_eq!(c.say(command), "+QUEUED\r\n");
     }
-    assert_eq!(c.say("SET {t}last 1"), "+QUEUED\r\n");
-    let reply = c.call(&["EXEC"]);
-    assert!((20 * MIB..32 * MIB).contains(&reply.len()));
-    let tail = String::from_utf8_lossy(&reply[reply.len() - 400..]).into_owned();
-    let errors = tail.matches("-ERR the reply would be longer").count();
-    assert_eq!(errors, 2, "{tail}");
-    assert!(tail.ends_with("+OK\r\n"), "{tail}");
-    assert_eq!(c.say("GET {t}last"), "$1\r\n1\r\n", "all were done");
+    c.call(&["EXEC"])
+}
+
+// shows: CLIMEM-1, CONN-3, EXEC-1
+#[test]
+fn the_reply_of_a_block_is_bounded_as_others_are() {
+    // Half of it is the limit of a reply.
+    let mut bench = bench(16 * MIB);
+    let memory = bench.service.memory();
+    let mut c = bench.connect();
+    fill(&mut c, 3);
+    let too_long = b"-ERR the reply would be longer than 8388608 bytes";
+    // Each DBSIZE parts the block.
+    let reads = ["MGET large0 large1 large2", "DBSIZE"].repeat(5);
+    let block = [&reads[..], &["SET last 1", "PING", "KEYS *"]].concat();
+    let reply = exec(&mut c, &block);
+    let items = split(&reply[reply.iter().position(|byte| *byte == b'\n').unwrap() + 1..]);
+    assert_eq!(items.len(), block.len());
+    let (done, rest) = items.split_at(6);
+    for pair in done.chunks(2) {
+        assert!(
+            pair[0].starts_with(b"*3\r\n$") && pair[1].starts_with(b"-ERR ")
+                || pair[1] == b":3\r\n"
+        );
+    }
+    let is_read = |item: &&[u8]| item.starts_with(b"*3\r\n");
+    assert_eq!(
+        items.iter().copied().filter(|item| is_read(item)).count(),
+        3
+    );
+    let refused = rest.iter().filter(|item| item.starts_with(too_long));
+    assert_eq!(refused.count(), rest.len() - 1, "PING was answered");
+    assert_eq!(c.say("EXISTS last"), ":0\r\n");
+    // A transaction that reads first is refused as a whole.
+    let reads = ["MGET large0 large1 large2"].repeat(3);
+    let block = [&["SET last 1", "RENAME last first"], &reads[..]].concat();
+    assert!(exec(&mut c, &block).starts_with(too_long));
+    assert_eq!(c.say("EXISTS last first"), ":0\r\n");
+    assert_eq!(
+        exec(&mut c, &block[..4]).len(),
+        6 * (MIB - 100 + 12) + 4 + 2 * 5 + 2 * 4
+    );
+    c.settle();
+    assert_eq!(memory.stats().evicted, 0);
+}
+
+// shows: CLIMEM-1
+#[test]
+fn keys_that_are_found_inside_a_block_count_in_its_reply() {
+    let cluster = FakeCluster::new(1);
+    let master = cluster.local_master(ServerId(1));
+    let client = Client::embedded(cluster.parts(), cluster.options(), master);
+    let mut options = RedisOptions::default();
+    options.reply_bytes_max = 100_000;
+    let mut bench = Bench::with(cluster, &client, options);
+    let mut c = bench.connect();
+    let long = "k".repeat(1000);
+    for n in 0..40 {
+        c.say(&format!("SET {long}{n} v"));
+    }
+    let reply = String::from_utf8(exec(&mut c, &["KEYS *", "KEYS *", "KEYS *", "PING"])).unwrap();
+    assert_eq!(reply.matches("*40\r\n").count(), 2);
+    let refused = "-ERR the reply would be longer than ";
+    assert_eq!(reply.matches(refused).count(), 1);
+    assert!(reply.ends_with("+PONG\r\n"));
+    // Those that concern the connection alone are counted, too.
+    let commands = ["COMMAND"].repeat(20);
+    let reply = String::from_utf8(exec(&mut c, &commands)).unwrap();
+    let refused_some = reply.matches(refused).count();
+    assert!((1..20).contains(&refused_some), "{refused_some}");
+    let block = [&["SELECT 1"], &commands[..], &["SET a 1"]].concat();
+    assert!(exec(&mut c, &block).starts_with(refused.as_bytes()));
+    assert_eq!(c.say("DBSIZE"), ":40\r\n");
+    assert_eq!(
+        exec(&mut c, &["SELECT 1", "DBSIZE"]),
+        b"*2\r\n+OK\r\n:0\r\n"
+    );
+}
+
+// shows: CLIMEM-1
+#[test]
+fn what_a_block_reads_or_changes_is_bounded_as_that_of_one_command() {
+    fn of(more: &[String]) -> Vec<&str> {
+        let renames = ["SET a 1", "RENAME a b"].into_iter();
+        renames.chain(more.iter().map(String::as_str)).collect()
+    }
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    fill(&mut c, 70);
+    let reads: Vec<_> = (0..70).map(|n| format!("STRLEN large{n}")).collect();
+    let reply = exec(&mut c, &of(&reads));
+    let expected = b"-ERR the keys that are named hold more than 67108864 bytes";
+    assert!(
+        reply.starts_with(expected),
+        "{}",
+        String::from_utf8_lossy(&reply)
+    );
+    assert!(exec(&mut c, &of(&reads[..60])).starts_with(b"*62\r\n+OK\r\n+OK\r\n:"));
+    let changes: Vec<_> = (0..70)
+        .map(|n| format!("SETRANGE new{n} 1048575 x"))
+        .collect();
+    let reply = exec(&mut c, &of(&changes));
+    let expected = b"-ERR the changed values take more than 67108864 bytes";
+    assert!(
+        reply.starts_with(expected),
+        "{}",
+        String::from_utf8_lossy(&reply)
+    );
+    assert_eq!(c.say("DBSIZE"), ":71\r\n");
+}
+
+// shows: CLIMEM-1, CLIMEM-2
+#[test]
+fn the_commands_of_a_block_count_until_it_is_done() {
+    let mut bench = Bench::new();
+    let memory = bench.service.memory();
+    let mut c = bench.connect();
+    c.say("SET {t}k v");
+    c.say("MULTI");
+    for n in 0..3 {
+        let key = format!("{{t}}{n}");
+        c.call(&[b"SET".as_slice(), key.as_bytes(), &vec![b'v'; MIB]]);
+    }
+    c.settle();
+    let queued = memory.stats().used;
+    assert!(queued >= 3 * MIB as u64, "{queued}");
+    bench
+        .cluster
+        .plan(Opcode::Transact, Fault::LoseRequest, 10_000);
+    c.push(&encode(&["EXEC"]));
+    c.settle();
+    let running = memory.stats().used;
+    assert!(running >= 3 * MIB as u64, "{running}");
+    assert!(c.replies(1)[0].starts_with(b"-ERR it is not known"));
+    c.settle();
+    let left = memory.stats().used;
+    assert!(left < MIB as u64, "{left}");
+}
+
+// shows: CLIMEM-1, CONN-3
+#[test]
+fn watched_keys_count_and_hold_nothing_else() {
+    let mut bench = Bench::local();
+    let memory = bench.service.memory();
+    let mut c = bench.connect();
+    let large: Vec<_> = (0..100).map(|n| format!("{n:060000}")).collect();
+    let mut watch = vec!["WATCH"];
+    watch.extend(large.iter().map(String::as_str));
+    assert_eq!(c.call(&watch), b"+OK\r\n");
+    c.settle();
+    let used = memory.stats().used;
+    assert!((6_000_000..7_000_000).contains(&used), "{used}");
+    assert_eq!(c.say("UNWATCH"), "+OK\r\n");
+    c.settle();
+    assert!(memory.stats().used < 100_000);
 }
