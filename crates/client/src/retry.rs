@@ -67,13 +67,13 @@ impl<'a> Attempts<'a> {
         self
     }
 
-    /// The rest of the operation's time.
     /// The same, as a request for locks: pauses grow with the time that others have them.
     pub(crate) fn for_locks(mut self) -> Self {
         self.asks_for_locks = Some(self.parts.clock.now());
         self
     }
 
+    /// The rest of the operation's time.
     pub(crate) fn remaining(&self) -> Duration {
         let deadline = match self.full_since {
             Some(since) => self.deadline.min(since + self.full_limit),

@@ -65,19 +65,13 @@ pub(crate) struct Waiters {
 #[derive(Default)]
 struct State {
     waiters: BTreeMap<ClientId, Waiter>,
-    /// Who has waited longest for each key.
+    /// The transaction that has waited longest for each key.
     longest: BTreeMap<KeyPlace, ClientId>,
     /// When those were forgotten last that wait no more.
     swept: Duration,
 }
 
 impl State {
-    /// Whether a waiter is still there that comes before one who waits since then.
-    fn comes_before(&self, other: ClientId, (client, since): (ClientId, Duration)) -> bool {
-        let waiter = self.waiters.get(&other);
-        waiter.is_some_and(|waiter| (waiter.since, other) < (since, client))
-    }
-
     fn remove(&mut self, client: ClientId) {
         let Some(waiter) = self.waiters.remove(&client) else {
             return;
@@ -118,14 +112,17 @@ impl Waiters {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let state = self.state();
+        let mut state = self.state();
+        // Many give up without a word. So this is where the last of them is forgotten.
+        state.sweep(now);
+        self.count.store(state.waiters.len(), Ordering::Relaxed);
         let since = state.waiters.get(&client).map_or(now, |own| own.since);
-        let mut kept = keys.filter_map(|key| state.longest.get(&key));
-        let is_behind = kept.any(|other| {
-            let is_kept = |waiter: &Waiter| waiter.is_kept_for(now);
-            state.comes_before(*other, (client, since))
-                && state.waiters.get(other).is_some_and(is_kept)
-        });
+        let is_before = |other: &ClientId| {
+            let waiter = state.waiters.get(other);
+            waiter.is_some_and(|w| w.is_kept_for(now) && (w.since, *other) < (since, client))
+        };
+        let mut longest = keys.filter_map(|key| state.longest.get(&key));
+        let is_behind = longest.any(is_before);
         let many = u32::try_from(state.waiters.len()).unwrap_or(u32::MAX);
         is_behind.then(|| AGAIN + AGAIN_EACH.saturating_mul(many))
     }
@@ -248,6 +245,8 @@ mod tests {
         let waiters = two_that_wait();
         assert!(are_before(&waiters, NEW, keys(0..1), at(99)));
         assert!(!are_before(&waiters, NEW, keys(0..1), at(100)));
+        assert!(!are_before(&waiters, NEW, keys(0..1), at(110)));
+        assert_eq!(waiters.count.load(Ordering::Relaxed), 0, "no lock is taken");
         waiters.refused(NEW, keys(8..9), at(110));
         assert_eq!(
             waiters.state().waiters.len(),
