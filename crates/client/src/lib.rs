@@ -98,7 +98,7 @@ pub use objects::{
 pub use options::{ClientOptions, OnDelay, Parts};
 pub use several::Doubt;
 pub use table::{KnownTablet, Table};
-pub use transaction::{Commit, Transacted, Transaction};
+pub use transaction::{Commit, Keep, Transacted, Transaction};
 
 pub use pluvio_trace::Sampler;
 pub use pluvio_units::{Deadline, TraceContext};

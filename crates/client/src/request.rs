@@ -113,6 +113,8 @@ pub(crate) struct OneOwner<'a, const CHANGES: bool> {
     pub(crate) steps: &'a [TransactionStep<'a>],
     /// The table of each step.
     pub(crate) tables: &'a [&'a Table],
+    /// Who asks, without a number: for whom keys are kept, and for how long.
+    pub(crate) by: OperationId,
 }
 
 impl<const CHANGES: bool> DataRequest for OneOwner<'_, CHANGES> {
@@ -132,6 +134,10 @@ impl<const CHANGES: bool> DataRequest for OneOwner<'_, CHANGES> {
             true => Err(several_owners()),
             false => Ok(()),
         }
+    }
+
+    fn operation(&self) -> OperationId {
+        self.by
     }
 
     fn tables(&self) -> Vec<&Table> {

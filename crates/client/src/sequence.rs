@@ -45,6 +45,10 @@ impl Sequence {
         }
     }
 
+    pub(crate) fn client(&self) -> ClientId {
+        self.client
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Every change of the state is one step, so a panic elsewhere leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -15,15 +15,34 @@ use crate::error::ClientError;
 use crate::request::OneOwner;
 use crate::table::{Table, TableKey};
 use bytes::Bytes;
-use pluvio_units::ObjectVersion;
+use pluvio_units::{ClientId, ObjectVersion, OperationId};
 use pluvio_wire::{
     Change, FatalKind, Get, Mutation, Operation, Outcome, Output, TransactionStep,
     check_transaction,
 };
 use std::collections::BTreeMap;
 
+/// For how long keys are kept, in milliseconds: many round trips, also where processors are busy.
+const KEPT_MS: u32 = 50;
+/// A transaction that was begun anew so often has a key kept.
+const KEPT_AFTER: u32 = 2;
 /// Most times that a transaction is begun anew because others changed its objects.
 const CONFLICTS_MAX: u32 = 10_000;
+
+/// Whether the owner of a transaction's keys keeps them as they are behind it.
+///
+/// That is a favour, and no promise. Where others go on changing a key in one step, one that reads
+/// it, decides, and then changes it might never be done. Keys of several servers are not kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// It does not.
+    Not,
+    /// Behind a transaction that only reads: changes of others have to come again, until this
+    /// client has changed the keys. For 50 ms at most, and at most half of the time.
+    Read,
+    /// Behind one that only reads: they are kept no longer.
+    NoLonger,
+}
 
 /// What a transaction came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,6 +92,19 @@ impl Client {
         &self,
         steps: &[(&Table, TransactionStep<'_>)],
     ) -> Result<Transacted, ClientError> {
+        self.transact_keeping(steps, Keep::Not).await
+    }
+
+    /// [`Client::transact`] for one that reads first and then decides, and was overtaken by others
+    /// between the two.
+    ///
+    /// # Errors
+    /// As of [`Client::transact`].
+    pub async fn transact_keeping(
+        &self,
+        steps: &[(&Table, TransactionStep<'_>)],
+        keep: Keep,
+    ) -> Result<Transacted, ClientError> {
         let placed: Vec<_> = steps
             .iter()
             .map(|(table, step)| {
@@ -90,21 +122,34 @@ impl Client {
         let changes = placed
             .iter()
             .any(|step| step.operation.mutation().is_some());
-        let outcome = match changes {
-            true => {
-                let request = OneOwner::<true> {
-                    steps: &placed,
-                    tables: &tables,
-                };
-                self.on_hash(table, hash, &request).await
+        // Of one that changes something: so that a master in this process knows for whom it is.
+        let mut by = OperationId {
+            client: self.shared.sequence.client(),
+            ..OperationId::default()
+        };
+        let outcome = if changes {
+            let request = OneOwner::<true> {
+                steps: &placed,
+                tables: &tables,
+                by,
+            };
+            self.on_hash(table, hash, &request).await
+        } else {
+            match keep {
+                Keep::Not => by.client = ClientId(0),
+                Keep::Read => by.retry_ms = KEPT_MS,
+                Keep::NoLonger => {}
             }
-            false => {
-                let request = OneOwner::<false> {
-                    steps: &placed,
-                    tables: &tables,
-                };
-                self.on_hash(table, hash, &request).await
-            }
+            let request = OneOwner::<false> {
+                steps: &placed,
+                tables: &tables,
+                by,
+            };
+            let attempts = match keep {
+                Keep::Read => self.attempts().for_locks(),
+                Keep::Not | Keep::NoLonger => self.attempts(),
+            };
+            self.on_hash_within(table, hash, &request, attempts).await
         };
         let outcome = match outcome {
             Err(error) if error.fatal_kind() == Some(FatalKind::SeveralOwners) => {
@@ -135,6 +180,7 @@ impl Client {
         Transaction {
             client: self.clone(),
             objects: BTreeMap::new(),
+            keeps: false,
         }
     }
 
@@ -152,6 +198,7 @@ impl Client {
         let mut conflicts = 0;
         loop {
             let mut transaction = self.transaction();
+            transaction.keeps = conflicts >= KEPT_AFTER;
             let result = body(&mut transaction).await?;
             match transaction.commit().await? {
                 Commit::Done => return Ok(result),
@@ -179,6 +226,8 @@ pub enum Commit {
 pub struct Transaction {
     client: Client,
     objects: BTreeMap<(TableKey, Vec<u8>), Touched>,
+    /// Others have overtaken it again and again: the first object that it reads is kept.
+    keeps: bool,
 }
 
 /// An object that the transaction has read or is to change.
@@ -211,8 +260,20 @@ impl Transaction {
             (Some(value), _) | (None, Some((_, value))) => return Ok(value.clone()),
             (None, None) => {}
         }
-        let outcome = self.client.get(table, Get::new(table.id(), key)).await?;
-        let Outcome::Unchanged { version, output } = outcome else {
+        let get = Get::new(table.id(), key);
+        // The first object only: who waits for one keeps no other.
+        let is_first = self.objects.values().all(|touched| touched.read.is_none());
+        let outcome = match self.keeps && is_first {
+            false => Some(self.client.get(table, get).await?),
+            true => {
+                let steps = [(table, TransactionStep::new(Operation::Get(get)))];
+                match self.client.transact_keeping(&steps, Keep::Read).await? {
+                    Transacted::Committed(mut outcomes) => outcomes.pop(),
+                    Transacted::Refused { .. } => None,
+                }
+            }
+        };
+        let Some(Outcome::Unchanged { version, output }) = outcome else {
             return Err(ClientError::Protocol("a read changed something".to_owned()));
         };
         let value = match output {
@@ -255,7 +316,11 @@ impl Transaction {
             let mutation = Mutation::new(table.id(), key, change);
             steps.push((table, TransactionStep::new(Operation::Mutate(mutation))));
         }
-        match self.client.transact(&steps).await? {
+        let keep = match self.keeps {
+            true => Keep::NoLonger,
+            false => Keep::Not,
+        };
+        match self.client.transact_keeping(&steps, keep).await? {
             Transacted::Committed(_) => Ok(Commit::Done),
             Transacted::Refused { outcome, .. } => Ok(Commit::Conflict(match outcome {
                 Outcome::Rejected { version, .. } => version,

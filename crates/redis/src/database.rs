@@ -22,8 +22,8 @@ use crate::reply::Failure;
 use core::time::Duration;
 use pluvio_client::{
     AtOnce, Change, Client, ClientError, CountObjectsReply, Cursor, EnumeratedObject, ErrorKind,
-    FatalKind, Get, Mutation, Operation, Outcome, Output, Parts, Projection, Table, Transacted,
-    TransactionStep,
+    FatalKind, Get, Keep, Mutation, Operation, Outcome, Output, Parts, Projection, Table,
+    Transacted, TransactionStep,
 };
 use pluvio_env::{Address, timeout};
 use pluvio_mutation::{Current, Now, Verdict, judge, look};
@@ -397,15 +397,16 @@ impl Databases {
         (done, None)
     }
 
-    /// Does all steps at one moment, or none ([`Client::transact`]). A step that names a table, and
-    /// not 0, does not hold when its database has another one by then (DB-4). Gives the tables,
-    /// too.
+    /// Does all steps at one moment, or none ([`Client::transact_keeping`]). A step that names a
+    /// table, and not 0, does not hold when its database has another one by then (DB-4). Gives the
+    /// tables, too.
     ///
     /// # Errors
     /// Nothing was done, unless the failure says that this is not known.
     pub(crate) async fn transact(
         &self,
         steps: &[(DatabaseId, TransactionStep<'_>)],
+        keep: Keep,
     ) -> Result<(Transacted, Tables), NotTransacted> {
         let databases: BTreeSet<DatabaseId> = steps.iter().map(|(db, _)| *db).collect();
         let mut tries: Vec<_> = databases.iter().map(|db| self.tries(*db)).collect();
@@ -436,7 +437,11 @@ impl Databases {
                 }
             }
             let items = steps.iter().map(|(db, step)| (&*tables[db], *step));
-            let error = match self.client.transact(&items.collect::<Vec<_>>()).await {
+            let error = match self
+                .client
+                .transact_keeping(&items.collect::<Vec<_>>(), keep)
+                .await
+            {
                 Ok(transacted) => return Ok((transacted, ids(&tables))),
                 Err(error) => error,
             };

@@ -65,6 +65,10 @@
 //! step u8   1 an item of Get; 2 an item of Mutate without a sequence number; + 128 it must hold
 //! ```
 //!
+//! One that only reads has no identity. Its header may name a client nevertheless, with no sequence
+//! number: one that others have overtaken again and again. Changes of the keys are held back for it
+//! for `retry_ms`; they are not any more if that is 0. A server may do without.
+//!
 //! The frame's payload holds the bulk bytes in the order of their lengths, and nothing else. An
 //! item of a batch without a sequence number has no identity. A single item without one is the
 //! operation of the header. `Mutation::hash` and `Get::hash` are not sent.

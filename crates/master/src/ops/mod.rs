@@ -5,6 +5,7 @@ mod count;
 mod enumerate;
 mod expire;
 mod get;
+mod held_back;
 mod mutate;
 mod replies;
 mod several;
@@ -12,6 +13,6 @@ mod top;
 mod transact;
 mod waiters;
 
+pub(crate) use held_back::HeldBack;
 pub use replies::Replies;
-pub(crate) use transact::HeldBack;
 pub(crate) use waiters::Waiters;

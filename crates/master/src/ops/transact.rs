@@ -10,7 +10,8 @@
 //! them, those who wait get them in the order in which they came ([`Waiters`](super::Waiters)).
 //!
 //! Where entries of the keys are pending in several logs, the transaction is to come again. Until
-//! then other changes of these keys are held back ([`HeldBack`]).
+//! then other changes of these keys are held back ([`HeldBack`](super::HeldBack)). So they are for
+//! a read that asks for it.
 
 use super::Replies;
 use super::mutate::{not_executed, refusal_of, reused};
@@ -19,30 +20,25 @@ use crate::master::Master;
 use crate::quotas::{Placed, give_back};
 use crate::tablets::Snapshot;
 use crate::top_keys::Use;
-use pluvio_env::Moment;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Outcome, TransactionStep};
 use pluvio_store::{
     Admission, EngineError, EngineTable, NotTransacted, Prepare, StepAt, Transacted,
 };
-use pluvio_units::{ClientId, KeyHash, KeyPlace, LogId, TableId};
+use pluvio_units::{ClientId, KeyHash, KeyPlace, LogId, OperationId, TableId};
 use pluvio_wire::{
     Answer, FatalKind, Header, Refusal, Results, RetryReason, TRANSACTION_STEPS_MAX, Whole,
 };
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// When a transaction is to come again whose keys have pending entries in several logs: about when
 /// these are durable.
 const SCATTERED_RETRY: Duration = Duration::from_micros(500);
-/// How long other changes of its keys are held back for it.
-const HELD_BACK: Duration = Duration::from_millis(20);
 /// When a change that is held back is to come again.
 const HELD_BACK_RETRY: Duration = Duration::from_millis(1);
-/// Most keys for which changes are held back.
-const HELD_BACK_MAX: usize = 64 << 10;
+/// When a read is to come again whose keys cannot be kept for it yet.
+const KEEP_RETRY: Duration = Duration::from_micros(500);
 
 impl Master {
     /// Does all steps of a transaction at one moment, or none; answers when that is durable. The
@@ -109,7 +105,8 @@ impl Master {
                 other => return Err(not_executed(&other)),
             },
         };
-        if whole.is_some() || steps.iter().any(changes) {
+        let only_reads = whole.is_none() && !steps.iter().any(changes);
+        if !only_reads {
             self.writes_possible()?;
         }
         let client = header.operation.client;
@@ -119,6 +116,15 @@ impl Master {
             }
             self.wait_behind_others(client, &placed)?;
         }
+        let frees = match (only_reads, whole) {
+            (true, _) => self.keep_if_asked(header.operation, &placed)?,
+            // Locks are above that (KEEP-2).
+            (false, Some(_)) => true,
+            (false, None) => {
+                self.not_kept_from(client, &placed)?;
+                true
+            }
+        };
         let taken = self.take_operations_of(&steps, &placed)?;
         self.sample_steps(&steps, &placed);
         let at: Vec<StepAt<'_>> = steps
@@ -165,17 +171,50 @@ impl Master {
                             .note(self.store(), placed[change.step].0, slot);
                     }
                 }
-                self.held_back.release(places(&placed));
+                let now = self.monotonic();
+                self.held_back.release(places(&placed), !frees, now);
                 Ok(outcome)
             }
             Err(NotTransacted::Engine(error)) => Err(refusal_of(&error)),
             Err(NotTransacted::TooLarge) => Err(too_large()),
             Err(NotTransacted::Scattered(_)) => {
-                let until = Moment(self.monotonic() + HELD_BACK);
-                let now = Moment(self.monotonic());
-                self.held_back.hold(places(&placed), until, now);
+                let now = self.monotonic();
+                self.held_back.hold_scattered(places(&placed), now);
                 Err(Refusal::retry(SCATTERED_RETRY, RetryReason::InProgress))
             }
+        }
+    }
+
+    /// Keeps the keys of a read as they are, if its client wants that. Gives whether they are to be
+    /// free behind it.
+    ///
+    /// # Errors
+    /// They cannot be kept yet.
+    fn keep_if_asked(&self, id: OperationId, placed: &[Placed<'_>]) -> Result<bool, Refusal> {
+        if id.client == ClientId(0) || id.is_some() {
+            return Ok(false);
+        }
+        let (time, now) = (id.retry(), self.monotonic());
+        if time.is_zero() {
+            return Ok(true);
+        }
+        if !self.held_back.keep(id.client, places(placed), time, now) {
+            return Err(Refusal::retry(KEEP_RETRY, RetryReason::Locked));
+        }
+        pluvio_units::mark("keys-are-kept-for-who-was-overtaken");
+        Ok(false)
+    }
+
+    /// # Errors
+    /// A key is kept for another client.
+    fn not_kept_from(&self, client: ClientId, placed: &[Placed<'_>]) -> Result<(), Refusal> {
+        if !self.held_back.is_any() {
+            return Ok(());
+        }
+        let now = self.monotonic();
+        match self.held_back.is_kept_from(client, places(placed), now) {
+            false => Ok(()),
+            true => Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::InProgress)),
         }
     }
 
@@ -243,7 +282,7 @@ impl Master {
     }
 }
 
-fn places(placed: &[Placed<'_>]) -> impl Iterator<Item = KeyPlace> {
+fn places(placed: &[Placed<'_>]) -> impl Iterator<Item = KeyPlace> + Clone {
     placed.iter().map(|(table, hash)| (table.id(), *hash))
 }
 
@@ -256,101 +295,4 @@ fn too_large() -> Refusal {
         FatalKind::TransactionTooLarge,
         "the transaction changes or reads more than fits into one group of a log: use several",
     )
-}
-
-/// Keys whose changes wait for a transaction. Its keys had pending entries in several logs. An
-/// object stays in a log as long as it is changed faster than that becomes durable (STORE-5).
-/// Without this, such a transaction might never be done.
-///
-/// Bounded by [`HELD_BACK_MAX`] keys, and in time. Any thread; the lock is held for single steps.
-#[derive(Default)]
-pub(crate) struct HeldBack {
-    /// How many keys; read by every change.
-    count: AtomicUsize,
-    state: Mutex<HeldKeys>,
-}
-
-#[derive(Default)]
-struct HeldKeys {
-    /// Until when each is held back.
-    keys: BTreeMap<KeyPlace, Moment>,
-    /// When the time of all of them is over.
-    last: Moment,
-}
-
-impl HeldBack {
-    /// Whether changes of any key are held back.
-    #[inline]
-    fn is_any(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
-    }
-
-    fn state(&self) -> MutexGuard<'_, HeldKeys> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a key is held back. Those whose time is over are forgotten.
-    fn holds(&self, key: (TableId, KeyHash), now: Duration) -> bool {
-        let mut state = self.state();
-        if Moment(now) >= state.last {
-            state.keys.clear();
-            self.count.store(0, Ordering::Relaxed);
-        }
-        state
-            .keys
-            .get(&key)
-            .is_some_and(|until| Moment(now) < *until)
-    }
-
-    fn hold(&self, those: impl Iterator<Item = (TableId, KeyHash)>, until: Moment, now: Moment) {
-        let mut state = self.state();
-        let HeldKeys { keys, last } = &mut *state;
-        if keys.len() >= HELD_BACK_MAX {
-            keys.retain(|_, until| now < *until);
-        }
-        let room = HELD_BACK_MAX.saturating_sub(keys.len());
-        for key in those.take(room) {
-            keys.insert(key, until);
-        }
-        *last = until.max(*last);
-        self.count.store(keys.len(), Ordering::Relaxed);
-    }
-
-    fn release(&self, those: impl Iterator<Item = (TableId, KeyHash)>) {
-        if !self.is_any() {
-            return;
-        }
-        let mut state = self.state();
-        for key in those {
-            state.keys.remove(&key);
-        }
-        self.count.store(state.keys.len(), Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_held_back_for_a_time_or_until_they_are_released() {
-        let held = HeldBack::default();
-        let at = |ms| Moment(Duration::from_millis(ms));
-        let key = |n| (TableId(1), KeyHash(n));
-        held.hold([key(1), key(2)].into_iter(), at(20), at(0));
-        assert!(held.is_any() && held.holds(key(1), at(19).0) && !held.holds(key(3), at(1).0));
-        assert!(!held.holds(key(1), at(20).0), "its time is over");
-        assert!(!held.is_any(), "nobody came again, and all were forgotten");
-        held.hold([key(1), key(2)].into_iter(), at(20), at(0));
-        held.release([key(1), key(2)].into_iter());
-        assert!(!held.is_any());
-        held.hold((0..HELD_BACK_MAX as u64 + 9).map(key), at(20), at(0));
-        assert_eq!(held.state().keys.len(), HELD_BACK_MAX);
-        held.hold([key(u64::MAX)].into_iter(), at(50), at(30));
-        assert_eq!(
-            held.state().keys.len(),
-            1,
-            "those whose time is over made room"
-        );
-    }
 }

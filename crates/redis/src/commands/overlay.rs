@@ -8,7 +8,7 @@
 //!
 //! Nothing of it is seen by others before the commit.
 //!
-//! - OVERLAY-1: commands that change nothing are committed only if their objects were read at
+//! - OVERLAY-1: commands that change nothing need a commit only if their objects were read at
 //!   several moments.
 //! - OVERLAY-2: an object that was read as there is there, however far this server's clock is ahead
 //!   of its owner's.
@@ -47,8 +47,8 @@ use crate::table::{SPECS, Spec, resolve, wrong_arity};
 use crate::users::caller::Caller;
 use bytes::Bytes;
 use pluvio_client::{
-    Change, Deadline, Lifetime, Mutation, Operation, Outcome, Output, Projection, RejectRules,
-    Transacted, TransactionStep,
+    Change, Deadline, Keep, Lifetime, Mutation, Operation, Outcome, Output, Projection,
+    RejectRules, Transacted, TransactionStep,
 };
 use pluvio_env::Moment;
 use pluvio_mutation::{Current, Draft, DraftChange, Now};
@@ -206,6 +206,8 @@ pub(crate) struct Overlay<'c> {
     objects: Objects,
     /// When the time of the command is over, and of all its scripts.
     until: Moment,
+    /// Whether what is read first is kept from others until the commit.
+    keeps: bool,
     /// At how many moments objects were read.
     moments: usize,
     /// The commands of scripts, for MONITOR, which is told when they are committed.
@@ -228,13 +230,19 @@ pub(crate) enum Committed {
 }
 
 impl<'c> Overlay<'c> {
-    pub(crate) fn new(core: &'c Core, (share, block): (&'c Share, &Block), until: Moment) -> Self {
+    pub(crate) fn new(
+        core: &'c Core,
+        (share, block): (&'c Share, &Block),
+        until: Moment,
+        keeps: bool,
+    ) -> Self {
         Self {
             core,
             share,
             caller: block.caller(),
             objects: Objects::new(core),
             until,
+            keeps,
             moments: 0,
             told: Told::default(),
             read_bytes: 0,
@@ -367,7 +375,12 @@ impl<'c> Overlay<'c> {
                 [value, deadline]
             })
             .collect();
-        let (outcomes, tables) = match self.core.databases.transact(&steps).await? {
+        // Who waits for objects keeps no others.
+        let keep = match self.keeps && self.moments == 0 {
+            true => Keep::Read,
+            false => Keep::Not,
+        };
+        let (outcomes, tables) = match self.core.databases.transact(&steps, keep).await? {
             (Transacted::Committed(outcomes), tables) => (outcomes, tables),
             (Transacted::Refused { .. }, _) => return Err(failure::CONTENDED.into()),
         };
@@ -430,7 +443,7 @@ impl<'c> Overlay<'c> {
         let places = &self.objects.places;
         let changes = places.0.iter().any(|(_, object)| object.is_changed);
         // OVERLAY-1: what was read at one moment needs no comparing.
-        let is_compared = changes || !watched.is_empty() || self.moments > 1;
+        let is_compared = changes || !watched.is_empty() || self.moments > 1 || self.keeps;
         for ((db, key), object) in &places.0 {
             let step = match object.is_changed {
                 true => TransactionStep::must_hold(Operation::Mutate(object.change(key))),
@@ -450,7 +463,11 @@ impl<'c> Overlay<'c> {
         if steps.is_empty() {
             return Ok(done());
         }
-        Ok(match self.core.databases.transact(&steps).await?.0 {
+        let keep = match self.keeps {
+            true => Keep::NoLonger,
+            false => Keep::Not,
+        };
+        Ok(match self.core.databases.transact(&steps, keep).await?.0 {
             Transacted::Committed(_) => done(),
             Transacted::Refused { step, .. } if step < watched.len() => Committed::WatchedChanged,
             Transacted::Refused { .. } => Committed::Conflict,

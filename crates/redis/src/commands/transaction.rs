@@ -31,11 +31,13 @@ use crate::table::{Run, SPECS};
 use bytes::Bytes;
 use core::ops::Range;
 use core::time::Duration;
-use pluvio_client::{Outcome, Projection, Transacted, TransactionStep};
+use pluvio_client::{Keep, Outcome, Projection, Transacted, TransactionStep};
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{ObjectVersion, TableId};
 use std::collections::BTreeSet;
 
+/// Commands that others have overtaken so often have the objects kept that they read.
+const KEPT_AFTER: u32 = 2;
 /// Longest pause before a transaction is computed anew.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 /// Keys that WATCH looks up before others get their turn. Each costs some two dozen comparisons.
@@ -313,7 +315,7 @@ async fn run_part(
     }
     let outcomes = match steps.is_empty() {
         true => Vec::new(),
-        false => match core.databases.transact(&steps).await?.0 {
+        false => match core.databases.transact(&steps, Keep::Not).await?.0 {
             Transacted::Committed(outcomes) => outcomes,
             Transacted::Refused { .. } => return Ok(None),
         },
@@ -337,7 +339,7 @@ async fn run_on_overlay(
 ) -> Result<Option<Vec<Reply>>, Failure> {
     let mut tries = Tries::new(core, by.until);
     loop {
-        let mut overlay = Overlay::new(core, (by.share, by.block), by.until);
+        let mut overlay = Overlay::new(core, (by.share, by.block), by.until, tries.keeps());
         let mut building = by.share.build();
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -375,7 +377,7 @@ pub(super) async fn at_one_moment(
     let plan = plan?;
     let each = plan.operations.iter();
     let steps: Vec<_> = each.map(|one| (db, TransactionStep::new(*one))).collect();
-    match core.databases.transact(&steps).await {
+    match core.databases.transact(&steps, Keep::Not).await {
         Ok((Transacted::Committed(outcomes), _)) => Ok(Some(plan.gather.reply(outcomes))),
         Ok((Transacted::Refused { .. }, _)) => Err(failure::CONTENDED),
         Err(NotTransacted::TooLarge(_) | NotTransacted::Unsupported(_)) => Ok(None),
@@ -404,7 +406,7 @@ pub(super) async fn alone(
     let until = end_of_time(core);
     let mut tries = Tries::new(core, until);
     loop {
-        let mut overlay = Overlay::new(core, by, until);
+        let mut overlay = Overlay::new(core, by, until, tries.keeps());
         let reply = overlay.run(db, what, command).await?;
         match overlay.commit(&[]).await? {
             Committed::Done => return Ok(reply),
@@ -432,6 +434,11 @@ impl<'c> Tries<'c> {
             until,
             tries: 0,
         }
+    }
+
+    /// Whether the objects are to be kept as they are read.
+    fn keeps(&self) -> bool {
+        self.tries >= KEPT_AFTER
     }
 
     /// Waits for the next try, at random, so that those who met do not meet again.
