@@ -98,8 +98,8 @@ impl HeldBack {
         state.is_some_and(|state| state.keys.get(&key).is_some_and(|held| now < held.until))
     }
 
-    /// Whether any of these keys is kept for another client than this one, and none for this one:
-    /// two that keep keys from each other do not wait for each other.
+    /// Whether any of these keys is kept for another client, and none for this one. So two that keep
+    /// keys from each other do not wait for each other.
     pub(super) fn is_kept_from(
         &self,
         client: ClientId,
