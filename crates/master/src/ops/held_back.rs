@@ -98,7 +98,7 @@ impl HeldBack {
         state.is_some_and(|state| state.keys.get(&key).is_some_and(|held| now < held.until))
     }
 
-    /// Whether any of these keys is kept for another client, and none for this one. So two that keep
+    /// Whether any of these keys is kept for another client, and none for this one. Two that keep
     /// keys from each other do not wait for each other.
     pub(super) fn is_kept_from(
         &self,
