@@ -38,6 +38,13 @@ impl Master {
         }
         let due = store.due(most);
         let is_more = due.len() == most;
+        let snapshot = self.tablets().snapshot();
+        for of_one in due.chunk_by(|(one, _), (other, _)| one == other) {
+            if let Some(local) = snapshot.get(&of_one[0].0) {
+                store.prefetch(&local.table, of_one.iter().map(|(_, hash)| *hash));
+            }
+        }
+        drop(snapshot);
         let mut has_room = true;
         for place in due {
             // Where one has no room now, the others wait a second, too.
