@@ -17,6 +17,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const LOCK_PAUSE_MAX: Duration = Duration::from_millis(5);
 /// Such pauses are this part of the time that it has waited.
 const LOCK_PAUSE_PART: u32 = 64;
+/// The same of other operations on locked keys. Transactions lock a key for some milliseconds, and
+/// another one may follow at once. Whoever came seldom would hardly ever find it free.
+const LOCKED_PAUSE_MAX: Duration = Duration::from_millis(10);
+const LOCKED_PAUSE_PART: u32 = 4;
 
 /// Attempts of this long are told to [`ClientOptions::on_delay`]: people begin to wonder.
 const DELAY: Duration = Duration::from_secs(1);
@@ -34,8 +38,10 @@ pub(crate) struct Attempts<'a> {
     /// Since when every refusal said that memory is full, or a quota.
     full_since: Option<Moment>,
     pauses: u32,
-    /// Since when locks are asked for, if that is what it is about.
-    asks_for_locks: Option<Moment>,
+    /// Whether locks are asked for.
+    asks_for_locks: bool,
+    /// Since when every refusal said that keys are locked.
+    locked_since: Option<Moment>,
     reason: Option<RetryReason>,
     last: Option<String>,
     maybe_executed: bool,
@@ -53,7 +59,8 @@ impl<'a> Attempts<'a> {
             on_delay: options.on_delay.as_ref(),
             full_since: None,
             pauses: 0,
-            asks_for_locks: None,
+            asks_for_locks: false,
+            locked_since: None,
             reason: None,
             last: None,
             maybe_executed: false,
@@ -69,7 +76,7 @@ impl<'a> Attempts<'a> {
 
     /// The same, as a request for locks: pauses grow with the time that others have them.
     pub(crate) fn for_locks(mut self) -> Self {
-        self.asks_for_locks = Some(self.parts.clock.now());
+        self.asks_for_locks = true;
         self
     }
 
@@ -102,6 +109,11 @@ impl<'a> Attempts<'a> {
             reason,
             Some(RetryReason::MemoryFull | RetryReason::QuotaShare | RetryReason::QuotaOperations)
         );
+        if reason != Some(RetryReason::Locked) {
+            self.locked_since = None;
+        } else if self.locked_since.is_none() {
+            self.locked_since = Some(self.parts.clock.now());
+        }
         if !is_full {
             self.full_since = None;
         } else if self.full_since.is_none() {
@@ -112,6 +124,7 @@ impl<'a> Attempts<'a> {
     /// Remembers that the last attempt was not answered: why those before were refused says nothing
     /// of it.
     pub(crate) fn unanswered(&mut self) {
+        self.locked_since = None;
         self.reason = None;
         self.last = None;
     }
@@ -143,6 +156,7 @@ impl<'a> Attempts<'a> {
             self.last = part.last;
             self.reason = part.reason;
             self.full_since = part.full_since;
+            self.locked_since = part.locked_since;
         }
         self.maybe_executed |= part.maybe_executed;
         self.pauses = self.pauses.max(part.pauses);
@@ -196,12 +210,16 @@ impl<'a> Attempts<'a> {
         if pauses == 0 && asked.is_zero() {
             return Ok(());
         }
-        let grown = match (self.asks_for_locks, self.reason) {
-            (Some(since), Some(RetryReason::Locked)) => {
+        let grown = match self.locked_since {
+            Some(since) => {
+                let (part, most) = match self.asks_for_locks {
+                    true => (LOCK_PAUSE_PART, LOCK_PAUSE_MAX),
+                    false => (LOCKED_PAUSE_PART, LOCKED_PAUSE_MAX),
+                };
                 let waited = self.parts.clock.now().since(since);
-                (waited / LOCK_PAUSE_PART).min(LOCK_PAUSE_MAX).max(asked)
+                (waited / part).min(most).max(asked)
             }
-            _ => PAUSE_FIRST
+            None => PAUSE_FIRST
                 .max(asked)
                 .saturating_mul(1 << pauses.min(10))
                 .min(PAUSE_MAX.max(asked)),

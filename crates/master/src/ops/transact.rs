@@ -36,7 +36,7 @@ use std::time::Duration;
 /// these are durable.
 const SCATTERED_RETRY: Duration = Duration::from_micros(500);
 /// When a change that is held back is to come again.
-const HELD_BACK_RETRY: Duration = Duration::from_millis(1);
+const HELD_BACK_RETRY: Duration = Duration::from_micros(500);
 /// When a read is to come again whose keys cannot be kept for it yet.
 const KEEP_RETRY: Duration = Duration::from_micros(500);
 
@@ -214,7 +214,7 @@ impl Master {
         let now = self.monotonic();
         match self.held_back.is_kept_from(client, places(placed), now) {
             false => Ok(()),
-            true => Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::InProgress)),
+            true => Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::Locked)),
         }
     }
 
@@ -278,7 +278,7 @@ impl Master {
         if !self.held_back.is_any() || !self.held_back.holds((table, hash), self.monotonic()) {
             return Ok(());
         }
-        Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::InProgress))
+        Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::Locked))
     }
 }
 
