@@ -96,6 +96,38 @@ impl Under<'_> {
     fn home(&self) -> KeyPlace {
         self.shares[0].keys[0]
     }
+
+    fn conclusion<'t>(&'t self, tables: &'t BTreeMap<TableId, Table>) -> Conclusion<'t> {
+        Conclusion {
+            client: self.client,
+            home: self.home(),
+            shares: &self.shares,
+            tables,
+            forgets: self.forgets(),
+        }
+    }
+}
+
+/// A transaction that is to be decided, and its keys released, as far as the caller knows it.
+#[derive(Clone, Copy)]
+struct Conclusion<'t> {
+    client: ClientId,
+    home: KeyPlace,
+    /// Its keys. Needed where the home key, which tells them, is not locked.
+    shares: &'t [Share],
+    /// Handles of its tables. Others are looked up.
+    tables: &'t BTreeMap<TableId, Table>,
+    /// Nobody will ask for a vote any more.
+    forgets: bool,
+}
+
+/// A transaction that is decided.
+#[derive(Clone, Copy)]
+struct Decision {
+    client: ClientId,
+    committed: bool,
+    /// Nobody will ask for a vote any more.
+    forgets: bool,
 }
 
 /// A key that a transaction has locked for long, as its server found it.
@@ -292,13 +324,7 @@ impl Client {
             return Ok(Votes::Committed(in_order(under, votes)));
         }
         let tables = tables_of(under);
-        let decided = self
-            .conclude(
-                (under.client, under.home()),
-                Some(false),
-                (&under.shares, &tables, under.forgets()),
-            )
-            .await;
+        let decided = self.conclude(under.conclusion(&tables), Some(false)).await;
         let refusal = refusal_among(under, &votes);
         match decided {
             // Those who looked after it found that all had voted yes. The votes are kept.
@@ -346,13 +372,18 @@ impl Client {
     /// That could not be done in time.
     async fn conclude_behind(&self, under: &Under<'_>) -> Result<(), ClientError> {
         let client = self.clone();
-        let (id, home, tables) = (under.client, under.home(), tables_of(under));
+        let (id, home) = (under.client, under.home());
         let (shares, forgets) = (under.shares.clone(), under.forgets());
+        let tables = tables_of(under);
         let has_several_tables = tables.len() > 1;
         let task = async move {
-            let wish = Some(true);
             let mut attempts = client.attempts();
-            match client.decide((id, home), wish, &tables, &attempts).await {
+            let decide = Decide {
+                client: id,
+                home,
+                wish: Some(true),
+            };
+            match client.decide(decide, &tables, &attempts).await {
                 Ok(Decided {
                     committed: Some(true),
                     ..
@@ -365,8 +396,12 @@ impl Client {
                 }
                 Err(error) => return Err(ClientError::MaybeExecuted(error.to_string())),
             }
-            let end = (id, true, forgets);
-            let released = client.release_all(end, &shares, &tables, &mut attempts);
+            let decision = Decision {
+                client: id,
+                committed: true,
+                forgets,
+            };
+            let released = client.release_all(decision, &shares, &tables, &mut attempts);
             // Where this fails, the servers go on.
             drop(released.await);
             Ok(())
@@ -388,15 +423,22 @@ impl Client {
 
     /// Decides, as wished where nothing was decided yet, and releases all keys. Without a wish the
     /// votes decide. Gives what is decided; `None` where nothing is known of the transaction any
-    /// more. The shares are `known` where the home key, which tells them, is not locked.
+    /// more.
     async fn conclude(
         &self,
-        (client, home): (ClientId, KeyPlace),
+        conclusion: Conclusion<'_>,
         wish: Option<bool>,
-        (known, tables, forgets): (&[Share], &BTreeMap<TableId, Table>, bool),
     ) -> Result<Option<bool>, ClientError> {
+        let Conclusion {
+            client,
+            home,
+            shares: known,
+            tables,
+            forgets,
+        } = conclusion;
+        let decide = |wish| Decide { client, home, wish };
         let mut attempts = self.attempts();
-        let mut decided = match self.decide((client, home), wish, tables, &attempts).await {
+        let mut decided = match self.decide(decide(wish), tables, &attempts).await {
             // Its home key is gone: nobody can have told that it is committed, but the client.
             Err(error) if error.kind() == ErrorKind::NoSuchTable => Decided {
                 committed: Some(false),
@@ -424,30 +466,33 @@ impl Client {
                     Err(error) => return Err(error),
                 };
             }
-            let wish = Some(all_yes);
-            decided = self.decide((client, home), wish, tables, &attempts).await?;
+            let decide = decide(Some(all_yes));
+            decided = self.decide(decide, tables, &attempts).await?;
         }
         let Some(committed) = decided.committed else {
             return Ok(None);
         };
-        let end = (client, committed, forgets);
+        let decision = Decision {
+            client,
+            committed,
+            forgets,
+        };
         let shares = match decided.shares.is_empty() {
             true => known,
             false => &decided.shares,
         };
-        self.release_all(end, shares, tables, &mut attempts).await?;
+        self.release_all(decision, shares, tables, &mut attempts)
+            .await?;
         Ok(Some(committed))
     }
 
     async fn decide(
         &self,
-        (client, home): (ClientId, KeyPlace),
-        wish: Option<bool>,
+        decide: Decide,
         tables: &BTreeMap<TableId, Table>,
         attempts: &Attempts<'_>,
     ) -> Result<Decided, ClientError> {
-        let decide = Decide { client, home, wish };
-        self.on_place(home, &decide, tables, attempts).await
+        self.on_place(decide.home, &decide, tables, attempts).await
     }
 
     async fn on_place<R: DataRequest>(
@@ -465,11 +510,10 @@ impl Client {
             .await
     }
 
-    /// Releases all keys, the home key last (SEVERAL-2). `forgets`: nobody will ask for a vote any
-    /// more.
+    /// Releases all keys, the home key last (SEVERAL-2).
     async fn release_all(
         &self,
-        (client, committed, forgets): (ClientId, bool, bool),
+        decision: Decision,
         shares: &[Share],
         tables: &BTreeMap<TableId, Table>,
         attempts: &mut Attempts<'_>,
@@ -482,14 +526,14 @@ impl Client {
                 let first = share.keys.first();
                 first.is_some_and(|first| keys.contains(first))
             };
-            let known = shares.iter().filter(|_| forgets).filter(is_there);
+            let known = shares.iter().filter(|_| decision.forgets).filter(is_there);
             let mut forget: Vec<_> = known.map(|share| share.sequence).collect();
-            if is_last && forgets {
+            if is_last && decision.forgets {
                 forget.push(DECISION);
             }
             Release {
-                client,
-                committed,
+                client: decision.client,
+                committed: decision.committed,
                 keys,
                 forget,
             }
@@ -580,9 +624,14 @@ impl Client {
     /// See [`Client`]. Nothing is lost by trying again.
     pub async fn resolve(&self, doubt: &Doubt) -> Result<Option<bool>, ClientError> {
         let none = BTreeMap::new();
-        let (client, home) = (doubt.client, doubt.home);
-        let asked = self.conclude((client, home), None, (&[], &none, false));
-        let known = asked.await?;
+        let asked = Conclusion {
+            client: doubt.client,
+            home: doubt.home,
+            shares: &[],
+            tables: &none,
+            forgets: false,
+        };
+        let known = self.conclude(asked, None).await?;
         // Locks of messages that came late: the transaction is over, and its keys were released
         // before its home key was.
         let late = Share {
@@ -590,7 +639,12 @@ impl Client {
             keys: doubt.keys.clone(),
         };
         let mut attempts = self.attempts();
-        self.release_all((client, false, false), &[late], &none, &mut attempts)
+        let decision = Decision {
+            client: doubt.client,
+            committed: false,
+            forgets: false,
+        };
+        self.release_all(decision, &[late], &none, &mut attempts)
             .await?;
         Ok(known)
     }

@@ -21,6 +21,7 @@ use pluvio_wire::{
     check_transaction,
 };
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// For how long keys are kept, in milliseconds: many round trips, also where processors are busy.
 const KEPT_MS: u32 = 50;
@@ -179,7 +180,7 @@ impl Client {
     pub fn transaction(&self) -> Transaction {
         Transaction {
             client: self.clone(),
-            objects: BTreeMap::new(),
+            objects: Arc::new(Mutex::new(Objects::new())),
             keeps: false,
         }
     }
@@ -187,19 +188,49 @@ impl Client {
     /// Runs `body` on a transaction and commits it, anew whenever an object that it read was
     /// changed meanwhile. Other things that `body` does are done each time.
     ///
+    /// The future is `Send` where that of `body` is, so that tasks can run it:
+    ///
+    /// ```
+    /// use pluvio_client::{Client, ClientError, Table};
+    ///
+    /// fn take_one(
+    ///     client: Client,
+    ///     table: Table,
+    /// ) -> impl Future<Output = Result<u64, ClientError>> + Send + 'static {
+    ///     async move {
+    ///         client
+    ///             .transactionally(async |transaction| {
+    ///                 let stock = transaction.get(&table, b"stock").await?;
+    ///                 let stock = stock.map_or(0, |bytes| bytes.len() as u64).saturating_sub(1);
+    ///                 transaction.put(&table, b"stock", vec![b'x'; stock as usize]);
+    ///                 Ok(stock)
+    ///             })
+    ///             .await
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// `body` borrows what is around it. An `async move` closure that owns things does not compile
+    /// here, as its futures would borrow from the closure.
+    ///
     /// # Errors
     /// - Those of `body`, at once.
     /// - As [`Client::transact`].
     /// - [`ClientError::Rejected`] when others changed the objects again and again.
-    pub async fn transactionally<T>(
+    /// - [`FatalKind::Unsupported`] when `body` has put its transaction somewhere. Nothing was
+    ///   done.
+    pub async fn transactionally<T, F>(
         &self,
-        body: impl AsyncFn(&mut Transaction) -> Result<T, ClientError>,
-    ) -> Result<T, ClientError> {
+        mut body: impl FnMut(Transaction) -> F,
+    ) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
         let mut conflicts = 0;
         loop {
             let mut transaction = self.transaction();
             transaction.keeps = conflicts >= KEPT_AFTER;
-            let result = body(&mut transaction).await?;
+            let result = body(transaction.handle()).await?;
             match transaction.commit().await? {
                 Commit::Done => return Ok(result),
                 Commit::Conflict(version) if conflicts >= CONFLICTS_MAX => {
@@ -225,10 +256,14 @@ pub enum Commit {
 #[must_use = "nothing is done before the commit"]
 pub struct Transaction {
     client: Client,
-    objects: BTreeMap<(TableKey, Vec<u8>), Touched>,
+    /// Shared by the transaction and the handle of it that the body of
+    /// [`Client::transactionally`] has.
+    objects: Arc<Mutex<Objects>>,
     /// Others have overtaken it again and again: the first object that it reads is kept.
     keeps: bool,
 }
+
+type Objects = BTreeMap<(TableKey, Vec<u8>), Touched>;
 
 /// An object that the transaction has read or is to change.
 struct Touched {
@@ -238,14 +273,36 @@ struct Touched {
     write: Option<Option<Bytes>>,
 }
 
+impl Touched {
+    /// The value as the transaction sees it, if it need not be read.
+    fn known(&self) -> Option<Option<Bytes>> {
+        let read = self.read.as_ref().map(|(_, value)| value);
+        self.write.as_ref().or(read).cloned()
+    }
+}
+
 impl Transaction {
-    fn touch(&mut self, table: &Table, key: &[u8]) -> &mut Touched {
+    /// The same transaction, for somebody who drops it before the commit.
+    fn handle(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            objects: Arc::clone(&self.objects),
+            keeps: self.keeps,
+        }
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn touch<T>(&self, table: &Table, key: &[u8], then: impl FnOnce(&mut Touched) -> T) -> T {
         let place = (table.unique_key(), key.to_vec());
-        self.objects.entry(place).or_insert_with(|| Touched {
+        let mut objects = self.objects();
+        then(objects.entry(place).or_insert_with(|| Touched {
             table: table.clone(),
             read: None,
             write: None,
-        })
+        }))
     }
 
     /// The value of an object: as this transaction has changed it, or as it read it the first time.
@@ -254,15 +311,17 @@ impl Transaction {
     ///
     /// # Errors
     /// As of [`Client::get`].
-    pub async fn get(&mut self, table: &Table, key: &[u8]) -> Result<Option<Bytes>, ClientError> {
-        let touched = self.touch(table, key);
-        match (&touched.write, &touched.read) {
-            (Some(value), _) | (None, Some((_, value))) => return Ok(value.clone()),
-            (None, None) => {}
+    pub async fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Bytes>, ClientError> {
+        let known = self.touch(table, key, |touched| touched.known());
+        if let Some(value) = known {
+            return Ok(value);
         }
         let get = Get::new(table.id(), key);
         // The first object only: who waits for one keeps no other.
-        let is_first = self.objects.values().all(|touched| touched.read.is_none());
+        let is_first = self
+            .objects()
+            .values()
+            .all(|touched| touched.read.is_none());
         let outcome = match self.keeps && is_first {
             false => Some(self.client.get(table, get).await?),
             true => {
@@ -280,33 +339,47 @@ impl Transaction {
             Output::Bytes(value) => Some(value),
             Output::Nothing | Output::Integer(_) | Output::Integers(_) => None,
         };
-        self.touch(table, key).read = Some((version, value.clone()));
-        Ok(value)
+        // Where several reads of one object ran together, the first one to end counts for all.
+        Ok(self.touch(table, key, |touched| {
+            touched.read.get_or_insert((version, value));
+            touched.known().flatten()
+        }))
     }
 
     /// Sets a value, when this is committed.
-    pub fn put(&mut self, table: &Table, key: &[u8], value: impl Into<Bytes>) {
-        self.touch(table, key).write = Some(Some(value.into()));
+    pub fn put(&self, table: &Table, key: &[u8], value: impl Into<Bytes>) {
+        let value = value.into();
+        self.touch(table, key, |touched| touched.write = Some(Some(value)));
     }
 
     /// Deletes an object, when this is committed.
-    pub fn delete(&mut self, table: &Table, key: &[u8]) {
-        self.touch(table, key).write = Some(None);
+    pub fn delete(&self, table: &Table, key: &[u8]) {
+        self.touch(table, key, |touched| touched.write = Some(None));
     }
 
     /// Makes all changes at one moment, if all objects are then as they were read.
     ///
     /// # Errors
-    /// As of [`Client::transact`].
+    /// - As of [`Client::transact`].
+    /// - [`FatalKind::Unsupported`] inside [`Client::transactionally`], which commits by itself.
+    ///   Nothing was done.
     pub async fn commit(self) -> Result<Commit, ClientError> {
+        let Some(objects) = Arc::into_inner(self.objects) else {
+            return Err(ClientError::Refused {
+                kind: FatalKind::Unsupported,
+                message: "the body of `transactionally` neither commits nor keeps its transaction"
+                    .to_owned(),
+            });
+        };
+        let objects = objects.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut steps = Vec::new();
-        for ((_, key), touched) in &self.objects {
+        for ((_, key), touched) in &objects {
             let table = &touched.table;
             if let Some((version, _)) = touched.read {
                 steps.push((table, TransactionStep::version_is(table.id(), key, version)));
             }
         }
-        for ((_, key), touched) in &self.objects {
+        for ((_, key), touched) in &objects {
             let change = match &touched.write {
                 Some(Some(value)) => Change::Put(value.into()),
                 Some(None) => Change::Delete,

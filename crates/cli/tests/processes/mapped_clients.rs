@@ -264,7 +264,7 @@ fn a_key_that_is_locked_is_never_seen_as_it_was_once_its_transaction_is_done() {
                 count += 1;
                 let (client, tables) = (writer.asynchronous().clone(), tables.clone());
                 let commit = async move {
-                    let mut transaction = client.transaction();
+                    let transaction = client.transaction();
                     for table in &tables {
                         transaction.put(table, &0_u64.to_le_bytes(), value(count));
                     }

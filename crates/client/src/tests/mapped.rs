@@ -125,7 +125,7 @@ fn deadlines_and_locked_keys_are_asked_for() {
     let own = Client::new(cluster.parts(), cluster.options());
     let gone = Refusal::fatal(FatalKind::Other, "gone");
     cluster.plan(Opcode::Decide, Fault::Refuse(gone), 1);
-    let mut transaction = own.transaction();
+    let transaction = own.transaction();
     for key in &keys {
         transaction.put(&table, key, "after");
     }

@@ -7,8 +7,9 @@ use crate::{
     Operation, Output, RetryReason, Table, Transacted, TransactionStep,
 };
 use bytes::Bytes;
-use futures_util::future::join_all;
-use pluvio_units::{ObjectVersion, ServerId};
+use futures_util::future::{BoxFuture, join_all};
+use pluvio_env::Tasks;
+use pluvio_units::{CoreId, ObjectVersion, ServerId};
 use pluvio_wire::Refusal;
 
 fn add<'a>(table: &'a Table, key: &'a [u8], by: i64) -> (&'a Table, TransactionStep<'a>) {
@@ -205,7 +206,7 @@ fn servers_go_on_with_what_a_dead_client_has_begun() {
 fn a_commit_depends_on_what_was_read() {
     let (cluster, client, table) = cluster(1);
     cluster.run(async {
-        let mut transaction = client.transaction();
+        let transaction = client.transaction();
         assert_eq!(transaction.get(&table, b"a").await, Ok(None));
         transaction.put(&table, b"a", "1");
         let seen = transaction.get(&table, b"a").await;
@@ -234,5 +235,76 @@ fn a_commit_depends_on_what_was_read() {
         }
         counts.sort_unstable();
         assert_eq!(counts, (1..=20).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_transaction_runs_in_a_task() {
+    let (cluster, client, table) = cluster(2);
+    cluster.run(async {
+        let mut counts = Vec::new();
+        for _ in 0..10 {
+            let (client, table) = (client.clone(), table.clone());
+            let (done, count) = tokio::sync::oneshot::channel();
+            // As those who spawn tasks want it: `Send` and `'static`.
+            let task: BoxFuture<'static, ()> = Box::pin(async move {
+                let key = "n".to_owned();
+                let result = client.transactionally(async |transaction| {
+                    let before = transaction.get(&table, key.as_bytes()).await?;
+                    let count = before.map_or(0, |text| text.len()) + 1;
+                    transaction.put(&table, key.as_bytes(), vec![b'n'; count]);
+                    Ok(count)
+                });
+                done.send(result.await).expect("somebody waits for it");
+            });
+            // Dropping the handle leaves it running.
+            drop(cluster.spawn_on(CoreId(0), "transaction", task));
+            counts.push(count);
+        }
+        let mut counts: Vec<_> = join_all(counts).await.into_iter().flatten().collect();
+        counts.sort_unstable_by_key(|count| count.clone().unwrap_or(0));
+        assert_eq!(counts, (1..=10).map(Ok).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_body_neither_commits_nor_keeps_its_transaction() {
+    let (cluster, client, table) = cluster(1);
+    cluster.run(async {
+        let commits = client.transactionally(async |transaction| {
+            transaction.put(&table, b"k", "v");
+            transaction.commit().await
+        });
+        let refused = commits.await.unwrap_err();
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::Unsupported));
+        let kept = core::cell::RefCell::new(None);
+        let keeps = client.transactionally(async |transaction| {
+            transaction.put(&table, b"k", "v");
+            drop(kept.replace(Some(transaction)));
+            Ok(())
+        });
+        let refused = keeps.await.unwrap_err();
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::Unsupported));
+        assert_eq!(text(&table, b"k", &client).await, None);
+    });
+}
+
+#[test]
+fn a_transaction_reads_several_objects_at_once() {
+    let (cluster, client, table) = cluster(2);
+    cluster.run(async {
+        client.write(&table, b"a", Bytes::from("1")).await.unwrap();
+        let both = client.transactionally(async |transaction| {
+            let keys = [b"a", b"b", b"a"];
+            let reads = keys.map(|key| transaction.get(&table, key));
+            transaction.put(&table, b"b", "2");
+            join_all(reads)
+                .await
+                .into_iter()
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let one = Some(Bytes::from("1"));
+        let two = Some(Bytes::from("2"));
+        assert_eq!(both.await, Ok(vec![one.clone(), two, one]));
     });
 }

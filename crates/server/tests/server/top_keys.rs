@@ -48,7 +48,7 @@ fn a_server_tells_which_of_its_keys_are_used_most_and_which_are_largest() {
         for outcome in client.multi_get(&gets).await {
             outcome.unwrap();
         }
-        let mut transaction = client.transaction();
+        let transaction = client.transaction();
         transaction.get(&of, b"key 7").await.unwrap();
         transaction.put(&of, b"key 7", "new");
         transaction.commit().await.unwrap();

@@ -179,7 +179,7 @@ impl Native {
 
     /// Reads some keys, one after the other, and writes some of them.
     async fn optimistic(&mut self, keys: &[Shared]) {
-        let mut transaction = self.client.transaction();
+        let transaction = self.client.transaction();
         let mut record = Vec::new();
         let mut changes = false;
         // Different ones, from a place on.

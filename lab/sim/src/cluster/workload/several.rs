@@ -109,7 +109,7 @@ impl Worker {
 
     /// Reads some keys, one after the other, and writes some of them.
     async fn optimistic(&mut self, tables: &[Table], keys: &[Shared]) {
-        let mut transaction = self.client.transaction();
+        let transaction = self.client.transaction();
         let mut record = Vec::new();
         // Different ones, from a place on.
         let first = self.several.below(keys.len() as u64) as usize;
