@@ -96,9 +96,9 @@ pub use objects::{
     BitsReply, DeleteReply, IncrementReply, LengthReply, Number, Object, WriteReply,
 };
 pub use options::{ClientOptions, OnDelay, Parts};
-pub use several::Doubt;
+pub use several::{Doubt, ReadFirst};
 pub use table::{KnownTablet, Table};
-pub use transaction::{Commit, Keep, Transacted, Transaction};
+pub use transaction::{Commit, Transacted, Transaction};
 
 pub use pluvio_trace::Sampler;
 pub use pluvio_units::{Deadline, TraceContext};

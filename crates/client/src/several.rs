@@ -22,7 +22,10 @@
 //! When the client dies, the servers whose keys are locked go on in its place
 //! ([`Client::resolve`]).
 
+mod reads;
 mod requests;
+
+pub use reads::ReadFirst;
 
 use crate::client::Client;
 use crate::error::{ClientError, ErrorKind};

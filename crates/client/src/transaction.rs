@@ -15,7 +15,7 @@ use crate::error::ClientError;
 use crate::request::OneOwner;
 use crate::table::{Table, TableKey};
 use bytes::Bytes;
-use pluvio_units::{ClientId, ObjectVersion, OperationId};
+use pluvio_units::{ObjectVersion, OperationId};
 use pluvio_wire::{
     Change, FatalKind, Get, Mutation, Operation, Outcome, Output, TransactionStep,
     check_transaction,
@@ -23,27 +23,10 @@ use pluvio_wire::{
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// For how long keys are kept, in milliseconds: many round trips, also where processors are busy.
-const KEPT_MS: u32 = 50;
 /// A transaction that was begun anew so often has a key kept.
 const KEPT_AFTER: u32 = 2;
 /// Most times that a transaction is begun anew because others changed its objects.
 const CONFLICTS_MAX: u32 = 10_000;
-
-/// Whether the owner of a transaction's keys keeps them as they are behind it.
-///
-/// That is a favour, and no promise. Where others go on changing a key in one step, one that reads
-/// it, decides, and then changes it might never be done. Keys of several servers are not kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Keep {
-    /// It does not.
-    Not,
-    /// Behind a transaction that only reads: changes of others have to come again, until this
-    /// client has changed the keys. For 50 ms at most, and at most half of the time.
-    Read,
-    /// Behind one that only reads: they are kept no longer.
-    NoLonger,
-}
 
 /// What a transaction came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,18 +76,29 @@ impl Client {
         &self,
         steps: &[(&Table, TransactionStep<'_>)],
     ) -> Result<Transacted, ClientError> {
-        self.transact_keeping(steps, Keep::Not).await
+        self.transact_by(steps, OperationId::default()).await
     }
 
-    /// [`Client::transact`] for one that reads first and then decides, and was overtaken by others
-    /// between the two.
+    /// [`Client::transact`], behind a read that had its objects kept ([`Client::read_first`]): they
+    /// are kept no longer, also if nothing is changed.
     ///
     /// # Errors
     /// As of [`Client::transact`].
-    pub async fn transact_keeping(
+    pub async fn transact_and_free(
         &self,
         steps: &[(&Table, TransactionStep<'_>)],
-        keep: Keep,
+    ) -> Result<Transacted, ClientError> {
+        let by = OperationId {
+            client: self.shared.sequence.client(),
+            ..OperationId::default()
+        };
+        self.transact_by(steps, by).await
+    }
+
+    async fn transact_by(
+        &self,
+        steps: &[(&Table, TransactionStep<'_>)],
+        by: OperationId,
     ) -> Result<Transacted, ClientError> {
         let placed: Vec<_> = steps
             .iter()
@@ -123,34 +117,23 @@ impl Client {
         let changes = placed
             .iter()
             .any(|step| step.operation.mutation().is_some());
-        // Of one that changes something: so that a master in this process knows for whom it is.
-        let mut by = OperationId {
-            client: self.shared.sequence.client(),
-            ..OperationId::default()
-        };
-        let outcome = if changes {
-            let request = OneOwner::<true> {
-                steps: &placed,
-                tables: &tables,
-                by,
-            };
-            self.on_hash(table, hash, &request).await
-        } else {
-            match keep {
-                Keep::Not => by.client = ClientId(0),
-                Keep::Read => by.retry_ms = KEPT_MS,
-                Keep::NoLonger => {}
+        let outcome = match changes {
+            true => {
+                let request = OneOwner::<true> {
+                    steps: &placed,
+                    tables: &tables,
+                    by,
+                };
+                self.on_hash(table, hash, &request).await
             }
-            let request = OneOwner::<false> {
-                steps: &placed,
-                tables: &tables,
-                by,
-            };
-            let attempts = match keep {
-                Keep::Read => self.attempts().for_locks(),
-                Keep::Not | Keep::NoLonger => self.attempts(),
-            };
-            self.on_hash_within(table, hash, &request, attempts).await
+            false => {
+                let request = OneOwner::<false> {
+                    steps: &placed,
+                    tables: &tables,
+                    by,
+                };
+                self.on_hash(table, hash, &request).await
+            }
         };
         let outcome = match outcome {
             Err(error) if error.fatal_kind() == Some(FatalKind::SeveralOwners) => {
@@ -325,11 +308,8 @@ impl Transaction {
         let outcome = match self.keeps && is_first {
             false => Some(self.client.get(table, get).await?),
             true => {
-                let steps = [(table, TransactionStep::new(Operation::Get(get)))];
-                match self.client.transact_keeping(&steps, Keep::Read).await? {
-                    Transacted::Committed(mut outcomes) => outcomes.pop(),
-                    Transacted::Refused { .. } => None,
-                }
+                let read = self.client.read_first(&[(table, get)], true).await?;
+                read.outcomes.into_iter().next()
             }
         };
         let Some(Outcome::Unchanged { version, output }) = outcome else {
@@ -389,11 +369,11 @@ impl Transaction {
             let mutation = Mutation::new(table.id(), key, change);
             steps.push((table, TransactionStep::new(Operation::Mutate(mutation))));
         }
-        let keep = match self.keeps {
-            true => Keep::NoLonger,
-            false => Keep::Not,
+        let done = match self.keeps {
+            true => self.client.transact_and_free(&steps).await?,
+            false => self.client.transact(&steps).await?,
         };
-        match self.client.transact_keeping(&steps, keep).await? {
+        match done {
             Transacted::Committed(_) => Ok(Commit::Done),
             Transacted::Refused { outcome, .. } => Ok(Commit::Conflict(match outcome {
                 Outcome::Rejected { version, .. } => version,

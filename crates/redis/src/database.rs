@@ -22,8 +22,8 @@ use crate::reply::Failure;
 use core::time::Duration;
 use pluvio_client::{
     AtOnce, Change, Client, ClientError, CountObjectsReply, Cursor, EnumeratedObject, ErrorKind,
-    FatalKind, Get, Keep, Mutation, Operation, Outcome, Output, Parts, Projection, Table,
-    Transacted, TransactionStep,
+    FatalKind, Get, Mutation, Operation, Outcome, Output, Parts, Projection, Table, Transacted,
+    TransactionStep,
 };
 use pluvio_env::{Address, timeout};
 use pluvio_mutation::{Current, Now, Verdict, judge, look};
@@ -397,17 +397,38 @@ impl Databases {
         (done, None)
     }
 
-    /// Does all steps at one moment, or none ([`Client::transact_keeping`]). A step that names a
-    /// table, and not 0, does not hold when its database has another one by then (DB-4). Gives the
-    /// tables, too.
+    /// Does all steps at one moment, or none ([`Client::transact`]). A step that names a table, and
+    /// not 0, does not hold when its database has another one by then (DB-4). Gives the tables,
+    /// too. With `frees`, objects that were kept are so no longer ([`Databases::read_first`]).
     ///
     /// # Errors
     /// Nothing was done, unless the failure says that this is not known.
     pub(crate) async fn transact(
         &self,
         steps: &[(DatabaseId, TransactionStep<'_>)],
-        keep: Keep,
+        frees: bool,
     ) -> Result<(Transacted, Tables), NotTransacted> {
+        let (done, _, tables) = self.together(steps, How::AtOneMoment { frees }).await?;
+        Ok((done, tables))
+    }
+
+    /// Reads for a decision ([`Client::read_first`]). Gives at how many moments, and the tables.
+    ///
+    /// # Errors
+    /// They were not read.
+    pub(crate) async fn read_first(
+        &self,
+        steps: &[(DatabaseId, TransactionStep<'_>)],
+        keep: bool,
+    ) -> Result<(Transacted, usize, Tables), NotTransacted> {
+        self.together(steps, How::ReadFirst { keep }).await
+    }
+
+    async fn together(
+        &self,
+        steps: &[(DatabaseId, TransactionStep<'_>)],
+        how: How,
+    ) -> Result<(Transacted, usize, Tables), NotTransacted> {
         let databases: BTreeSet<DatabaseId> = steps.iter().map(|(db, _)| *db).collect();
         let mut tries: Vec<_> = databases.iter().map(|db| self.tries(*db)).collect();
         loop {
@@ -424,25 +445,24 @@ impl Databases {
                     version: ObjectVersion(0),
                     output: Output::Nothing,
                 };
-                return Ok((Transacted::Refused { step, outcome }, ids(&tables)));
+                return Ok((Transacted::Refused { step, outcome }, 1, ids(&tables)));
             }
             if tables.is_empty()
                 && let Some(transacted) = without_objects(steps)
             {
-                return Ok((transacted, Tables::default()));
+                return Ok((transacted, 1, Tables::default()));
             }
             for tries in &tries {
                 if let Entry::Vacant(entry) = tables.entry(tries.database) {
                     entry.insert(tries.wanted().await?);
                 }
             }
-            let items = steps.iter().map(|(db, step)| (&*tables[db], *step));
-            let error = match self
-                .client
-                .transact_keeping(&items.collect::<Vec<_>>(), keep)
-                .await
-            {
-                Ok(transacted) => return Ok((transacted, ids(&tables))),
+            let items: Vec<_> = steps
+                .iter()
+                .map(|(db, step)| (&*tables[db], *step))
+                .collect();
+            let error = match self.on_tables(&items, how).await {
+                Ok((done, moments)) => return Ok((done, moments, ids(&tables))),
                 Err(error) => error,
             };
             match error.fatal_kind() {
@@ -458,6 +478,32 @@ impl Databases {
             for tries in &mut tries {
                 let table = Arc::clone(&tables[&tries.database]);
                 tries.again(&table, &error).await?;
+            }
+        }
+    }
+
+    async fn on_tables(
+        &self,
+        items: &[(&Table, TransactionStep<'_>)],
+        how: How,
+    ) -> Result<(Transacted, usize), ClientError> {
+        match how {
+            How::AtOneMoment { frees: false } => Ok((self.client.transact(items).await?, 1)),
+            How::AtOneMoment { frees: true } => {
+                Ok((self.client.transact_and_free(items).await?, 1))
+            }
+            How::ReadFirst { keep } => {
+                let gets = items
+                    .iter()
+                    .filter_map(|(table, step)| match step.operation {
+                        Operation::Get(get) => Some((*table, get)),
+                        Operation::Mutate(_) => None,
+                    });
+                let read = self
+                    .client
+                    .read_first(&gets.collect::<Vec<_>>(), keep)
+                    .await?;
+                Ok((Transacted::Committed(read.outcomes), read.moments))
             }
         }
     }
@@ -678,6 +724,13 @@ impl Databases {
         };
         Ok(DatabaseId::all().filter(is_there).collect())
     }
+}
+
+/// How steps are done together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum How {
+    AtOneMoment { frees: bool },
+    ReadFirst { keep: bool },
 }
 
 /// Why a transaction was not done.

@@ -3,8 +3,8 @@
 use super::{cluster, key_of};
 use crate::testing::Fault;
 use crate::{
-    Addend, Change, Client, ClientError, Commit, Doubt, ErrorKind, FatalKind, Mutation, Opcode,
-    Operation, Output, RetryReason, Table, Transacted, TransactionStep,
+    Addend, Change, Client, ClientError, Commit, Doubt, ErrorKind, FatalKind, Get, Mutation,
+    Opcode, Operation, Output, RetryReason, Table, Transacted, TransactionStep,
 };
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
@@ -306,5 +306,32 @@ fn a_transaction_reads_several_objects_at_once() {
         let one = Some(Bytes::from("1"));
         let two = Some(Bytes::from("2"));
         assert_eq!(both.await, Ok(vec![one.clone(), two, one]));
+    });
+}
+
+#[test]
+fn reads_before_a_decision_are_of_one_moment_a_server() {
+    let (cluster, client, table) = cluster(3);
+    let keys = [1, 2, 3].map(|server| key_of(&table, ServerId(server)));
+    let get = |at: usize| (&table, Get::new(table.id(), &keys[at]));
+    cluster.run(async {
+        for (at, key) in keys.iter().enumerate() {
+            let done = client.transact(&[add(&table, key, at as i64)]).await;
+            assert!(matches!(done, Ok(Transacted::Committed(_))));
+        }
+        for keep in [false, true] {
+            let gets = [get(2), get(0), get(2), get(1)];
+            let read = client.read_first(&gets, keep).await.unwrap();
+            let outcomes = read.outcomes.into_iter().map(|o| o.into_output());
+            let expected = ["2", "0", "2", "1"].map(|n| Output::Bytes(n.into()));
+            assert_eq!(outcomes.collect::<Vec<_>>(), expected);
+            assert_eq!(read.moments, 3);
+            let read = client.read_first(&[get(1), get(1)], keep).await.unwrap();
+            assert_eq!((read.outcomes.len(), read.moments), (2, 1));
+        }
+        let read = client.read_first(&[], true).await.unwrap();
+        assert_eq!((read.outcomes.len(), read.moments), (0, 0));
+        // No lock is left, nor was there one.
+        assert_eq!(text(&table, &keys[1], &client).await.as_deref(), Some("1"));
     });
 }

@@ -1,7 +1,8 @@
 //! Objects as a transaction sees them whose commands read first and then decide: RENAME, COPY and
 //! their kin, alone or inside EXEC, and scripts.
 //!
-//! 1. The objects of a command are read before it, once each, all at one moment.
+//! 1. The objects of a command are read before it, once each. Those of one server are read at one
+//!    moment. So are all of them for a script that may change nothing.
 //! 2. The command is computed on what was read, and on what the commands before it changed.
 //! 3. The commit compares the versions of all objects that were read and makes all changes, at one
 //!    moment. When one has another version by then, nothing is done, and all of it is run again.
@@ -15,18 +16,19 @@
 //!
 //! Why that is strictly serializable:
 //!
-//! 1. One read of several objects is a transaction of its own. All that it tells is true at one
-//!    moment, between its request and its answer (TX-1, TX-2, SEVERAL-1), so between command and
-//!    reply.
+//! 1. A read of several objects of one server, or at one moment, is a transaction of its own. All
+//!    that it tells is true at one moment, between its request and its answer (TX-1, TX-2,
+//!    SEVERAL-1), so between command and reply.
 //! 2. The replies follow from the objects that were read. Beside that, the clock begins lifetimes
 //!    and tells how much is left of them, but ends none (OVERLAY-2). Replies that scripts fetch
 //!    elsewhere are of no certain moment, and the documents say so.
 //! 3. So the commands take effect at the moment of their read. They have no change that could have
 //!    another place in the order of all.
-//! 4. After a second read there is no such moment. An object of the first one may have changed
-//!    before the second. Then the commit compares all of them at a third moment, and it is that
-//!    one. The same holds for tables that do not exist: those of two databases are looked up one
-//!    after the other.
+//! 4. After a second read, and after one of several servers, there is no such moment. An object of
+//!    the first one may have changed before the second. Then the commit compares all of them at a
+//!    third moment, and it is that one. A reply that follows from objects of several moments is
+//!    never sent without. The same holds for tables that do not exist: those of two databases are
+//!    looked up one after the other.
 //!
 //! Owned by the future of one command.
 
@@ -47,8 +49,8 @@ use crate::table::{SPECS, Spec, resolve, wrong_arity};
 use crate::users::caller::Caller;
 use bytes::Bytes;
 use pluvio_client::{
-    Change, Deadline, Keep, Lifetime, Mutation, Operation, Outcome, Output, Projection,
-    RejectRules, Transacted, TransactionStep,
+    Change, Deadline, Lifetime, Mutation, Operation, Outcome, Output, Projection, RejectRules,
+    Transacted, TransactionStep,
 };
 use pluvio_env::Moment;
 use pluvio_mutation::{Current, Draft, DraftChange, Now};
@@ -206,8 +208,7 @@ pub(crate) struct Overlay<'c> {
     objects: Objects,
     /// When the time of the command is over, and of all its scripts.
     until: Moment,
-    /// Whether what is read first is kept from others until the commit.
-    keeps: bool,
+    reading: Reading,
     /// At how many moments objects were read.
     moments: usize,
     /// The commands of scripts, for MONITOR, which is told when they are committed.
@@ -216,6 +217,16 @@ pub(crate) struct Overlay<'c> {
     read_bytes: usize,
     /// Counts what was read and changed (CLIMEM-1).
     building: Building<'c>,
+}
+
+/// How objects are read before the commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reading {
+    /// All at one moment, with locks where several servers have them. Commands that change nothing
+    /// are done then (OVERLAY-1).
+    AtOneMoment,
+    /// Those of each server at one moment. With `keep`, they are kept from others until the commit.
+    ByServer { keep: bool },
 }
 
 /// What a commit came to.
@@ -234,7 +245,7 @@ impl<'c> Overlay<'c> {
         core: &'c Core,
         (share, block): (&'c Share, &Block),
         until: Moment,
-        keeps: bool,
+        reading: Reading,
     ) -> Self {
         Self {
             core,
@@ -242,7 +253,7 @@ impl<'c> Overlay<'c> {
             caller: block.caller(),
             objects: Objects::new(core),
             until,
-            keeps,
+            reading,
             moments: 0,
             told: Told::default(),
             read_bytes: 0,
@@ -375,18 +386,24 @@ impl<'c> Overlay<'c> {
                 [value, deadline]
             })
             .collect();
-        // Who waits for objects keeps no others.
-        let keep = match self.keeps && self.moments == 0 {
-            true => Keep::Read,
-            false => Keep::Not,
+        let of = &self.core.databases;
+        let (read, moments, tables) = match self.reading {
+            Reading::AtOneMoment => {
+                let (read, tables) = of.transact(&steps, false).await?;
+                (read, 1, tables)
+            }
+            // Who waits for objects keeps no others.
+            Reading::ByServer { keep } => {
+                let keep = keep && self.moments == 0;
+                of.read_first(&steps, keep).await?
+            }
         };
-        let (outcomes, tables) = match self.core.databases.transact(&steps, keep).await? {
-            (Transacted::Committed(outcomes), tables) => (outcomes, tables),
-            (Transacted::Refused { .. }, _) => return Err(failure::CONTENDED.into()),
+        let Transacted::Committed(outcomes) = read else {
+            return Err(failure::CONTENDED.into());
         };
         // Those of several databases may be the moments of their look-ups.
         let databases: BTreeSet<DatabaseId> = new.iter().map(|(db, _)| *db).collect();
-        self.moments += databases.len();
+        self.moments += databases.len().max(moments);
         let mut outcomes = outcomes.into_iter();
         let mut bytes = 0;
         for place in new {
@@ -443,7 +460,8 @@ impl<'c> Overlay<'c> {
         let places = &self.objects.places;
         let changes = places.0.iter().any(|(_, object)| object.is_changed);
         // OVERLAY-1: what was read at one moment needs no comparing.
-        let is_compared = changes || !watched.is_empty() || self.moments > 1 || self.keeps;
+        let keeps = self.reading == Reading::ByServer { keep: true };
+        let is_compared = changes || !watched.is_empty() || self.moments > 1 || keeps;
         for ((db, key), object) in &places.0 {
             let step = match object.is_changed {
                 true => TransactionStep::must_hold(Operation::Mutate(object.change(key))),
@@ -463,11 +481,7 @@ impl<'c> Overlay<'c> {
         if steps.is_empty() {
             return Ok(done());
         }
-        let keep = match self.keeps {
-            true => Keep::NoLonger,
-            false => Keep::Not,
-        };
-        Ok(match self.core.databases.transact(&steps, keep).await?.0 {
+        Ok(match self.core.databases.transact(&steps, keeps).await?.0 {
             Transacted::Committed(_) => done(),
             Transacted::Refused { step, .. } if step < watched.len() => Committed::WatchedChanged,
             Transacted::Refused { .. } => Committed::Conflict,

@@ -14,7 +14,7 @@
 //! - EXEC-2: when it is not known whether a part was done, nothing behind it is done.
 
 use super::one_key::Scratch;
-use super::overlay::{Committed, Overlay};
+use super::overlay::{Committed, Overlay, Reading};
 use super::plan::{Gather, plan};
 use super::{
     CommandResult, Data, Own, cluster, handshake, is_doubtful, run_now, run_single, script,
@@ -31,7 +31,7 @@ use crate::table::{Run, SPECS};
 use bytes::Bytes;
 use core::ops::Range;
 use core::time::Duration;
-use pluvio_client::{Keep, Outcome, Projection, Transacted, TransactionStep};
+use pluvio_client::{Outcome, Projection, Transacted, TransactionStep};
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{ObjectVersion, TableId};
 use std::collections::BTreeSet;
@@ -315,7 +315,7 @@ async fn run_part(
     }
     let outcomes = match steps.is_empty() {
         true => Vec::new(),
-        false => match core.databases.transact(&steps, Keep::Not).await?.0 {
+        false => match core.databases.transact(&steps, false).await?.0 {
             Transacted::Committed(outcomes) => outcomes,
             Transacted::Refused { .. } => return Ok(None),
         },
@@ -338,8 +338,13 @@ async fn run_on_overlay(
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
     let mut tries = Tries::new(core, by.until);
+    let may_change = entries.iter().any(|entry| match entry {
+        Entry::Done(_) => false,
+        Entry::Data(_, what, _) => may_change(*what),
+    });
     loop {
-        let mut overlay = Overlay::new(core, (by.share, by.block), by.until, tries.keeps());
+        let reading = tries.reading(may_change);
+        let mut overlay = Overlay::new(core, (by.share, by.block), by.until, reading);
         let mut building = by.share.build();
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -377,7 +382,7 @@ pub(super) async fn at_one_moment(
     let plan = plan?;
     let each = plan.operations.iter();
     let steps: Vec<_> = each.map(|one| (db, TransactionStep::new(*one))).collect();
-    match core.databases.transact(&steps, Keep::Not).await {
+    match core.databases.transact(&steps, false).await {
         Ok((Transacted::Committed(outcomes), _)) => Ok(Some(plan.gather.reply(outcomes))),
         Ok((Transacted::Refused { .. }, _)) => Err(failure::CONTENDED),
         Err(NotTransacted::TooLarge(_) | NotTransacted::Unsupported(_)) => Ok(None),
@@ -406,13 +411,18 @@ pub(super) async fn alone(
     let until = end_of_time(core);
     let mut tries = Tries::new(core, until);
     loop {
-        let mut overlay = Overlay::new(core, by, until, tries.keeps());
+        let mut overlay = Overlay::new(core, by, until, tries.reading(may_change(what)));
         let reply = overlay.run(db, what, command).await?;
         match overlay.commit(&[]).await? {
             Committed::Done => return Ok(reply),
             Committed::WatchedChanged | Committed::Conflict => tries.again().await?,
         }
     }
+}
+
+/// Whether a command may change its objects.
+fn may_change(what: Data) -> bool {
+    !script::Call::of(what).is_some_and(script::Call::is_read_only)
 }
 
 /// When the time of a command is over that begins now.
@@ -436,9 +446,14 @@ impl<'c> Tries<'c> {
         }
     }
 
-    /// Whether the objects are to be kept as they are read.
-    fn keeps(&self) -> bool {
-        self.tries >= KEPT_AFTER
+    /// How the objects are to be read for the next try.
+    fn reading(&self, may_change: bool) -> Reading {
+        match may_change {
+            true => Reading::ByServer {
+                keep: self.tries >= KEPT_AFTER,
+            },
+            false => Reading::AtOneMoment,
+        }
     }
 
     /// Waits for the next try, at random, so that those who met do not meet again.

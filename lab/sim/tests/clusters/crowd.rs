@@ -4,8 +4,8 @@ use crate::lost_answers::{start, table};
 use crate::support::{self, LIMIT};
 use core::time::Duration;
 use pluvio_client::{
-    Addend, Change, Client, Get, Keep, Mutation, Operation, Outcome, Output, Projection,
-    RejectRules, Table, Transacted, TransactionStep,
+    Addend, Change, Client, Get, Mutation, Operation, Outcome, Output, Projection, RejectRules,
+    Table, Transacted, TransactionStep,
 };
 use pluvio_env::Moment;
 use pluvio_sim::{Sim, SimOptions};
@@ -105,17 +105,11 @@ async fn add(client: Client, table: Table) {
 /// Reads a key, and changes it if it is still as it was read. Gives how often it was overtaken.
 async fn read_and_change(client: &Client, table: &Table) -> u32 {
     let (id, key) = (table.id(), key(0));
-    let get = TransactionStep::new(Operation::Get(Get::new(id, &key)));
+    let get = Get::new(id, &key);
     let mut overtaken = 0;
     loop {
-        let keep = match overtaken {
-            0..2 => Keep::Not,
-            _ => Keep::Read,
-        };
-        let read = client.transact_keeping(&[(table, get)], keep).await;
-        let Ok(Transacted::Committed(outcomes)) = read else {
-            panic!("the key was not read: {read:?}");
-        };
+        let read = client.read_first(&[(table, get)], overtaken >= 2);
+        let outcomes = read.await.unwrap().outcomes;
         let Some(Outcome::Unchanged { version, output }) = outcomes.into_iter().next() else {
             panic!("a read changed something");
         };
