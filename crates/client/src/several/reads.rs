@@ -19,7 +19,7 @@ const KEPT_MS: u32 = 50;
 pub struct ReadFirst {
     /// One a read, in their order.
     pub outcomes: Vec<Outcome>,
-    /// How many servers have them. What is read of each is true at one moment.
+    /// How many servers have them. The reads of each are true at one moment.
     pub moments: usize,
 }
 
