@@ -657,7 +657,8 @@ where
     /// way.
     fn execute(&mut self, what: Data, resolved: &Resolved) -> bool {
         let mut scratch = core::mem::take(&mut self.scratch);
-        let one = one_key(what, &resolved.command, &mut scratch);
+        let core = self.core;
+        let one = one_key(what, &resolved.command, &mut scratch, &|| core.wall_ms());
         let is_done = one.is_some_and(|one| self.execute_one(one, resolved));
         scratch.clear();
         self.scratch = scratch;
@@ -767,7 +768,7 @@ where
         let mut answered: SmallVec<[bool; 1]> = SmallVec::new();
         answered.push(self.session.is_answered());
         // A sampled one goes by itself: the trace is its own.
-        let kind = kind_of(what, &command).filter(|_| span.is_none());
+        let kind = kind_of(self.core, what, &command).filter(|_| span.is_none());
         let mut commands: Commands = SmallVec::new();
         let mut bytes = command.bytes_held();
         commands.push((what, command));
@@ -781,7 +782,7 @@ where
                 .is_some_and(|step| self.pauses(step).is_none() && self.is_permitted(step))
             && let Some((what, next)) = self.ahead.front().and_then(Step::data)
             && kind.is_some()
-            && kind_of(what, next) == kind
+            && kind_of(self.core, what, next) == kind
             && self.until_sampled > 1
             && bytes + next.bytes_held() <= self.core.options().run_bytes_max
         {
@@ -828,8 +829,8 @@ where
 }
 
 /// Whether a command on one key is a change, if its arguments make sense; `None` of others.
-fn kind_of(what: Data, command: &Command) -> Option<bool> {
-    match one_key(what, command, &mut Scratch::default()) {
+fn kind_of(core: &Core, what: Data, command: &Command) -> Option<bool> {
+    match one_key(what, command, &mut Scratch::default(), &|| core.wall_ms()) {
         Some(Ok(one)) => Some(matches!(one.request, Operation::Mutate(_))),
         Some(Err(_)) | None => None,
     }
