@@ -146,7 +146,10 @@ impl Drop for Leave<'_> {
 enum Step {
     Run(Resolved),
     /// It cannot be run.
-    Refuse(Failure),
+    Refuse {
+        failure: Failure,
+        is_exec: bool,
+    },
     /// The stream makes no sense from here on.
     Broken(ProtocolError),
     /// The peer is a web browser that somebody tricked into talking to us.
@@ -158,7 +161,7 @@ impl Step {
     fn bytes_held(&self) -> usize {
         match self {
             Self::Run(resolved) => resolved.command.bytes_held(),
-            Self::Refuse(_) | Self::Broken(_) | Self::Intruder => 0,
+            Self::Refuse { .. } | Self::Broken(_) | Self::Intruder => 0,
         }
     }
 
@@ -169,7 +172,7 @@ impl Step {
                 Run::Data(what) => Some((what, &resolved.command)),
                 Run::Container | Run::Now(_) | Run::Own(_) => None,
             },
-            Self::Refuse(_) | Self::Broken(_) | Self::Intruder => None,
+            Self::Refuse { .. } | Self::Broken(_) | Self::Intruder => None,
         }
     }
 }
@@ -407,7 +410,7 @@ where
     /// Parses commands that have arrived until `most` of them are ahead.
     fn read_on(&mut self, most: usize) {
         let goes_on = |last: Option<&Step>| {
-            last.is_none_or(|step| matches!(step, Step::Run(_) | Step::Refuse(_)))
+            last.is_none_or(|step| matches!(step, Step::Run(_) | Step::Refuse { .. }))
         };
         while self.ahead.len() < most
             && goes_on(self.ahead.back())
@@ -449,31 +452,36 @@ where
             Ok(_) => {}
             Err(_) => self.note_refused(&command),
         }
-        Some(match (found, too_large) {
-            (Err(failure), _) => Step::Refuse(failure),
-            (Ok(_), Some(TooLarge::Argument(_))) => Step::Refuse(too_long()),
+        let failure = match (found, too_large) {
+            (Err(failure), _) => failure,
+            (Ok(_), Some(TooLarge::Argument(_))) => too_long(),
             (Ok(_), Some(TooLarge::Command)) => {
                 let limit = self.core.options().limits.command_bytes_max;
-                Step::Refuse(Failure::new(format!(
+                Failure::new(format!(
                     "ERR the command is longer than {limit} bytes: split it into several"
-                )))
+                ))
             }
-            (Ok(spec), None) => Step::Run(Resolved {
-                spec,
-                command,
-                hash: None,
-            }),
-        })
+            (Ok(spec), None) => {
+                return Some(Step::Run(Resolved {
+                    spec,
+                    command,
+                    hash: None,
+                }));
+            }
+        };
+        let is_exec = command.is(0, "exec");
+        Some(Step::Refuse { failure, is_exec })
     }
 
     /// Starts a command, or gives it back when it has to wait.
     fn start(&mut self, step: Step, context: &mut Context<'_>) -> Result<(), Wait> {
         let resolved = match step {
             Step::Run(resolved) => resolved,
-            Step::Refuse(_) | Step::Broken(_) if !self.queue.has_place() => {
+            Step::Refuse { .. } | Step::Broken(_) if !self.queue.has_place() => {
                 return Err(Wait::For(step));
             }
-            Step::Refuse(failure) => {
+            Step::Refuse { failure, is_exec } => {
+                let failure = self.refused(is_exec, failure);
                 self.block.spoil();
                 let answered = self.session.is_answered();
                 self.answer(Reply::Error(failure), answered);
@@ -507,10 +515,7 @@ where
                 return Err(Wait::For(Step::Run(resolved)));
             }
             if let Err(failure) = self.permit(&resolved) {
-                let failure = match row.run {
-                    Run::Data(what) => self.refused(what, failure),
-                    Run::Container | Run::Now(_) | Run::Own(_) => failure,
-                };
+                let failure = self.refused(row.run == Run::Data(Data::Exec), failure);
                 self.block.spoil();
                 self.core.counters.rejected(spec);
                 let answered = self.session.is_answered();
@@ -555,7 +560,7 @@ where
                 self.begin(&resolved);
                 if self.queue.is_in_doubt() {
                     self.core.counters.rejected(spec);
-                    let failure = self.refused(what, AFTER_DOUBT);
+                    let failure = self.refused(what == Data::Exec, AFTER_DOUBT);
                     let answered = self.session.is_answered();
                     self.answer(Reply::Error(failure), answered);
                     return Ok(());
@@ -591,11 +596,12 @@ where
 
     /// The failure of a command that is refused before it is run. A refused EXEC discards its
     /// block: else the commands behind it would wait for another EXEC.
-    fn refused(&self, what: Data, failure: Failure) -> Failure {
-        match matches!(what, Data::Exec) && self.block.discard().is_ok() {
-            true => exec_aborted(&failure),
-            false => failure,
+    fn refused(&self, is_exec: bool, failure: Failure) -> Failure {
+        if !is_exec {
+            return failure;
         }
+        let _block_or_none = self.block.discard();
+        exec_aborted(&failure)
     }
 
     /// Puts a command into the block that MULTI opened.
