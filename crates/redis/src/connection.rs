@@ -146,7 +146,10 @@ impl Drop for Leave<'_> {
 enum Step {
     Run(Resolved),
     /// It cannot be run.
-    Refuse(Failure),
+    Refuse {
+        failure: Failure,
+        is_exec: bool,
+    },
     /// The stream makes no sense from here on.
     Broken(ProtocolError),
     /// The peer is a web browser that somebody tricked into talking to us.
@@ -158,7 +161,7 @@ impl Step {
     fn bytes_held(&self) -> usize {
         match self {
             Self::Run(resolved) => resolved.command.bytes_held(),
-            Self::Refuse(_) | Self::Broken(_) | Self::Intruder => 0,
+            Self::Refuse { .. } | Self::Broken(_) | Self::Intruder => 0,
         }
     }
 
@@ -169,7 +172,7 @@ impl Step {
                 Run::Data(what) => Some((what, &resolved.command)),
                 Run::Container | Run::Now(_) | Run::Own(_) => None,
             },
-            Self::Refuse(_) | Self::Broken(_) | Self::Intruder => None,
+            Self::Refuse { .. } | Self::Broken(_) | Self::Intruder => None,
         }
     }
 }
@@ -407,7 +410,7 @@ where
     /// Parses commands that have arrived until `most` of them are ahead.
     fn read_on(&mut self, most: usize) {
         let goes_on = |last: Option<&Step>| {
-            last.is_none_or(|step| matches!(step, Step::Run(_) | Step::Refuse(_)))
+            last.is_none_or(|step| matches!(step, Step::Run(_) | Step::Refuse { .. }))
         };
         while self.ahead.len() < most
             && goes_on(self.ahead.back())
@@ -449,31 +452,36 @@ where
             Ok(_) => {}
             Err(_) => self.note_refused(&command),
         }
-        Some(match (found, too_large) {
-            (Err(failure), _) => Step::Refuse(failure),
-            (Ok(_), Some(TooLarge::Argument(_))) => Step::Refuse(too_long()),
+        let failure = match (found, too_large) {
+            (Err(failure), _) => failure,
+            (Ok(_), Some(TooLarge::Argument(_))) => too_long(),
             (Ok(_), Some(TooLarge::Command)) => {
                 let limit = self.core.options().limits.command_bytes_max;
-                Step::Refuse(Failure::new(format!(
+                Failure::new(format!(
                     "ERR the command is longer than {limit} bytes: split it into several"
-                )))
+                ))
             }
-            (Ok(spec), None) => Step::Run(Resolved {
-                spec,
-                command,
-                hash: None,
-            }),
-        })
+            (Ok(spec), None) => {
+                return Some(Step::Run(Resolved {
+                    spec,
+                    command,
+                    hash: None,
+                }));
+            }
+        };
+        let is_exec = command.is(0, "exec");
+        Some(Step::Refuse { failure, is_exec })
     }
 
     /// Starts a command, or gives it back when it has to wait.
     fn start(&mut self, step: Step, context: &mut Context<'_>) -> Result<(), Wait> {
         let resolved = match step {
             Step::Run(resolved) => resolved,
-            Step::Refuse(_) | Step::Broken(_) if !self.queue.has_place() => {
+            Step::Refuse { .. } | Step::Broken(_) if !self.queue.has_place() => {
                 return Err(Wait::For(step));
             }
-            Step::Refuse(failure) => {
+            Step::Refuse { failure, is_exec } => {
+                let failure = self.refused(is_exec, failure);
                 self.block.spoil();
                 let answered = self.session.is_answered();
                 self.answer(Reply::Error(failure), answered);
@@ -507,10 +515,7 @@ where
                 return Err(Wait::For(Step::Run(resolved)));
             }
             if let Err(failure) = self.permit(&resolved) {
-                let failure = match row.run {
-                    Run::Data(what) => self.refused(what, failure),
-                    Run::Container | Run::Now(_) | Run::Own(_) => failure,
-                };
+                let failure = self.refused(row.run == Run::Data(Data::Exec), failure);
                 self.block.spoil();
                 self.core.counters.rejected(spec);
                 let answered = self.session.is_answered();
@@ -555,7 +560,7 @@ where
                 self.begin(&resolved);
                 if self.queue.is_in_doubt() {
                     self.core.counters.rejected(spec);
-                    let failure = self.refused(what, AFTER_DOUBT);
+                    let failure = self.refused(what == Data::Exec, AFTER_DOUBT);
                     let answered = self.session.is_answered();
                     self.answer(Reply::Error(failure), answered);
                     return Ok(());
@@ -591,11 +596,12 @@ where
 
     /// The failure of a command that is refused before it is run. A refused EXEC discards its
     /// block: else the commands behind it would wait for another EXEC.
-    fn refused(&self, what: Data, failure: Failure) -> Failure {
-        match matches!(what, Data::Exec) && self.block.discard().is_ok() {
-            true => exec_aborted(&failure),
-            false => failure,
+    fn refused(&self, is_exec: bool, failure: Failure) -> Failure {
+        if !is_exec {
+            return failure;
         }
+        let _block_or_none = self.block.discard();
+        exec_aborted(&failure)
     }
 
     /// Puts a command into the block that MULTI opened.
@@ -657,7 +663,8 @@ where
     /// way.
     fn execute(&mut self, what: Data, resolved: &Resolved) -> bool {
         let mut scratch = core::mem::take(&mut self.scratch);
-        let one = one_key(what, &resolved.command, &mut scratch);
+        let core = self.core;
+        let one = one_key(what, &resolved.command, &mut scratch, &|| core.wall_ms());
         let is_done = one.is_some_and(|one| self.execute_one(one, resolved));
         scratch.clear();
         self.scratch = scratch;
@@ -767,7 +774,7 @@ where
         let mut answered: SmallVec<[bool; 1]> = SmallVec::new();
         answered.push(self.session.is_answered());
         // A sampled one goes by itself: the trace is its own.
-        let kind = kind_of(what, &command).filter(|_| span.is_none());
+        let kind = kind_of(self.core, what, &command).filter(|_| span.is_none());
         let mut commands: Commands = SmallVec::new();
         let mut bytes = command.bytes_held();
         commands.push((what, command));
@@ -781,7 +788,7 @@ where
                 .is_some_and(|step| self.pauses(step).is_none() && self.is_permitted(step))
             && let Some((what, next)) = self.ahead.front().and_then(Step::data)
             && kind.is_some()
-            && kind_of(what, next) == kind
+            && kind_of(self.core, what, next) == kind
             && self.until_sampled > 1
             && bytes + next.bytes_held() <= self.core.options().run_bytes_max
         {
@@ -828,8 +835,8 @@ where
 }
 
 /// Whether a command on one key is a change, if its arguments make sense; `None` of others.
-fn kind_of(what: Data, command: &Command) -> Option<bool> {
-    match one_key(what, command, &mut Scratch::default()) {
+fn kind_of(core: &Core, what: Data, command: &Command) -> Option<bool> {
+    match one_key(what, command, &mut Scratch::default(), &|| core.wall_ms()) {
         Some(Ok(one)) => Some(matches!(one.request, Operation::Mutate(_))),
         Some(Err(_)) | None => None,
     }

@@ -37,10 +37,12 @@ pub(crate) const EXEC_ABORT: Failure =
 pub(crate) const EXEC_WITHOUT_MULTI: Failure = Failure::fixed("ERR EXEC without MULTI");
 pub(crate) const DISCARD_WITHOUT_MULTI: Failure = Failure::fixed("ERR DISCARD without MULTI");
 pub(crate) const NESTED_MULTI: Failure = Failure::fixed("ERR MULTI calls can not be nested");
-/// EXEC itself was refused.
+/// EXEC itself was refused. As in Redis, with or without MULTI.
 pub(crate) fn exec_aborted(why: &Failure) -> Failure {
     let start = b"EXECABORT Transaction discarded because of: ";
-    Failure::new([&start[..], why.text()].concat())
+    let text = why.text();
+    let text = text.strip_prefix(b"ERR ").unwrap_or(text);
+    Failure::new([&start[..], text].concat())
 }
 pub(crate) const NOT_IN_MULTI: Failure =
     Failure::fixed("ERR Command not allowed inside a transaction");
@@ -63,6 +65,8 @@ pub(crate) const CONTENDED: Failure =
     Failure::fixed("TRYAGAIN not executed: others changed the keys again and again; try again");
 pub(crate) const NO_SCRIPT: Failure =
     Failure::fixed("NOSCRIPT No matching script. Please use EVAL.");
+/// The number of keys of a function that is there.
+pub(crate) const BAD_KEYS: Failure = Failure::fixed("ERR Bad number of keys provided");
 pub(crate) const NO_FUNCTION: Failure = Failure::fixed("ERR Function not found");
 pub(crate) const NO_LIBRARY: Failure = Failure::fixed("ERR Library not found");
 pub(crate) const BAD_FOOTER: Failure =

@@ -29,6 +29,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
+/// Digits of the hash of a script.
+pub(crate) const HASH_DIGITS: usize = 40;
 /// The table.
 const TABLE: &str = "redis:scripts";
 /// What stands before the names of libraries: no hash begins so.
@@ -325,7 +327,7 @@ impl Scripts {
         if let Some(known) = self.remembered(&name) {
             return Ok(known);
         }
-        if name.len() != 40 {
+        if name.len() != HASH_DIGITS {
             return Err(NO_SCRIPT);
         }
         let Some(table) = self.existing(client).await? else {

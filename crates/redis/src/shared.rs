@@ -20,7 +20,7 @@ use crate::users::{Tools, Users};
 use core::time::Duration;
 use pluvio_client::{Client, Parts, Sampler, ServerList, ServerStatus};
 use pluvio_env::{BoxFuture, Clock, Moment};
-use pluvio_units::{CoreId, ServerId, TimeSpread};
+use pluvio_units::{CoreId, ServerId, TimeSpread, UnixMs};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -450,6 +450,12 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// The wall clock, by which relative times are told and refused.
+    pub(crate) fn wall_ms(&self) -> UnixMs {
+        let now = self.databases.parts().clock.unix_time().as_millis();
+        UnixMs(u64::try_from(now).unwrap_or(u64::MAX))
+    }
+
     pub(crate) fn new(shared: &Arc<Shared>, client: &Client, parts: &Parts, core: u16) -> Self {
         let client = client.on_core(CoreId(core));
         let of = |client: Client, hasty| Self {

@@ -249,12 +249,18 @@ pub fn wrong_arity(name: &str) -> Failure {
     ))
 }
 
-/// The error of a wrong number of arguments, where Redis tells it of the subcommand.
+/// The error of a wrong number of arguments, where Redis tells it of the subcommand as it was
+/// written.
 #[must_use]
-pub fn wrong_subcommand(container: &str, name: &str) -> Failure {
-    Failure::new(format!(
-        "ERR unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP."
-    ))
+pub fn wrong_subcommand(command: &Command) -> Failure {
+    let text = [
+        b"ERR unknown subcommand or wrong number of arguments for '".as_slice(),
+        command.get(1),
+        b"'. Try ",
+        &command.get(0).to_ascii_uppercase(),
+        b" HELP.",
+    ];
+    Failure::new(text.concat())
 }
 
 /// How much of unknown names and arguments is told back.

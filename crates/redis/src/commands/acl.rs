@@ -162,7 +162,7 @@ pub(super) fn password(core: &Core, command: &Command) -> CommandResult {
     let bits = match command.len() {
         2 => BITS_DEFAULT,
         3 => integer(command.get(2)).ok_or(failure::NOT_INTEGER)?,
-        _ => return Err(wrong_subcommand("ACL", "genpass")),
+        _ => return Err(wrong_subcommand(command)),
     };
     if !(1..=BITS_MAX).contains(&bits) {
         return Err(BAD_BITS);
@@ -186,10 +186,7 @@ pub(super) fn log(core: &Core, command: &Command) -> CommandResult {
             let count = integer(command.get(2)).ok_or(failure::NOT_INTEGER)?;
             usize::try_from(count).unwrap_or(0)
         }
-        _ => {
-            let typed = String::from_utf8_lossy(command.get(1)).into_owned();
-            return Err(wrong_subcommand("ACL", &typed));
-        }
+        _ => return Err(wrong_subcommand(command)),
     };
     let now = core.shared.now();
     let show = |entry: Entry| {
@@ -228,6 +225,6 @@ pub(super) fn categories_or_commands(command: &Command) -> CommandResult {
                 has.map(|spec| Reply::Text(spec.name)).collect(),
             ))
         }
-        _ => Err(wrong_subcommand("ACL", "cat")),
+        _ => Err(wrong_subcommand(command)),
     }
 }

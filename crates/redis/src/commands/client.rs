@@ -120,7 +120,7 @@ pub(super) fn pause(core: &Core, command: &Command) -> CommandResult {
         4 if command.is(3, "WRITE") => Paused::Writes,
         4 if command.is(3, "ALL") => Paused::All,
         4 => return Err(BAD_PAUSE),
-        _ => return Err(wrong_subcommand("CLIENT", "pause")),
+        _ => return Err(wrong_subcommand(command)),
     };
     let time = integer(command.get(2)).ok_or(failure::BAD_TIMEOUT)?;
     let time = u64::try_from(time).map_err(|_| failure::NEGATIVE_TIMEOUT)?;

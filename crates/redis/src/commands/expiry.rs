@@ -9,13 +9,18 @@ use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::Failure;
 use pluvio_client::{Change, Deadline, Lifetime, Mutation, Projection, TouchIf};
+use pluvio_units::UnixMs;
 
 static NOT_INTEGER: Failure = failure::NOT_INTEGER;
 static BAD_EXPIRY: Failure = failure::BAD_EXPIRY_OF_GETEX;
 
-/// The longest relative time. Redis adds it to the milliseconds since 1970, and refuses a sum that
-/// has no number. This limit is that of the year 2025; later sums are cut to the latest deadline.
-const LONGEST_MS: u64 = i64::MAX.unsigned_abs() - 1_735_689_600_000;
+/// Redis adds relative times to the milliseconds since 1970, and refuses a sum beyond this number.
+const LAST_MS: u64 = i64::MAX.unsigned_abs();
+/// Relative times up to this one need no look at the clock: their sum is smaller for ages.
+const SHORT_MS: u64 = LAST_MS / 2;
+
+/// The wall clock of the server that reads a command.
+pub(crate) type WallClock<'a> = &'a dyn Fn() -> UnixMs;
 
 /// The meaning of a number that says when a key expires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,8 +56,8 @@ impl Unit {
     /// over at once.
     ///
     /// # Errors
-    /// It is no number, or one for which Redis has no milliseconds.
-    fn lifetime(self, name: &str, number: &[u8]) -> Result<Lifetime, Failure> {
+    /// It is no number, or Redis has no milliseconds for it, or for the time of its end.
+    fn lifetime(self, name: &str, number: &[u8], now: WallClock<'_>) -> Result<Lifetime, Failure> {
         let number = integer(number).ok_or(failure::NOT_INTEGER)?;
         let bad = || failure::bad_expiry(name);
         let ms = match self.seconds {
@@ -63,7 +68,7 @@ impl Unit {
         match self.absolute {
             // The first millisecond is past like those before it.
             true => Ok(Lifetime::Until(Deadline::new(ms.max(1)).ok_or_else(bad)?)),
-            false if ms > LONGEST_MS => Err(bad()),
+            false if ms > SHORT_MS && ms.saturating_add(now().0) > LAST_MS => Err(bad()),
             false => Ok(Lifetime::For(ms)),
         }
     }
@@ -72,10 +77,15 @@ impl Unit {
     ///
     /// # Errors
     /// It is not.
-    pub(super) fn positive(self, name: &str, number: &[u8]) -> Result<Lifetime, Failure> {
+    pub(super) fn positive(
+        self,
+        name: &str,
+        number: &[u8],
+        now: WallClock<'_>,
+    ) -> Result<Lifetime, Failure> {
         match integer(number) {
             Some(number) if number <= 0 => Err(failure::bad_expiry(name)),
-            Some(_) | None => self.lifetime(name, number),
+            Some(_) | None => self.lifetime(name, number, now),
         }
     }
 }
@@ -85,17 +95,22 @@ pub(super) fn set<'c>(
     command: &'c Command,
     scratch: &'c mut Scratch,
     unit: Unit,
+    now: WallClock<'_>,
 ) -> Result<OneKey<'c>, Failure> {
     let name = if unit.seconds { "setex" } else { "psetex" };
     let put = Mutation {
-        lifetime: unit.positive(name, command.get(2))?,
+        lifetime: unit.positive(name, command.get(2), now)?,
         ..putting(command, 3, scratch)
     };
     Ok(OneKey::change(put).shaped(Shape::Ok))
 }
 
 /// EXPIRE and its like. A time that is past deletes the key.
-pub(super) fn expire(command: &Command, unit: Unit) -> Result<OneKey<'_>, Failure> {
+pub(super) fn expire<'c>(
+    command: &'c Command,
+    unit: Unit,
+    now: WallClock<'_>,
+) -> Result<OneKey<'c>, Failure> {
     let name = match unit {
         Unit::EX => "expire",
         Unit::PX => "pexpire",
@@ -104,7 +119,7 @@ pub(super) fn expire(command: &Command, unit: Unit) -> Result<OneKey<'_>, Failur
     };
     let when = touch_if(command)?;
     let touch = Mutation {
-        lifetime: unit.lifetime(name, command.get(2))?,
+        lifetime: unit.lifetime(name, command.get(2), now)?,
         ..mutation(command.get(1), Change::Touch(when))
     };
     Ok(OneKey::change(touch).shaped(Shape::IsTouched))
@@ -161,7 +176,10 @@ pub(super) struct SetAllOptions {
 ///
 /// # Errors
 /// They make no sense.
-pub(super) fn set_all_options(command: &Command) -> Result<SetAllOptions, Failure> {
+pub(super) fn set_all_options(
+    command: &Command,
+    now: WallClock<'_>,
+) -> Result<SetAllOptions, Failure> {
     let count = integer(command.get(1)).filter(|count| *count > 0);
     let count = count.and_then(|count| usize::try_from(count).ok());
     let count = count.ok_or(Failure::fixed("ERR invalid numkeys value"))?;
@@ -184,7 +202,7 @@ pub(super) fn set_all_options(command: &Command) -> Result<SetAllOptions, Failur
             && let Some(unit) = Unit::at(command, at)
         {
             at += 1;
-            options.lifetime = unit.positive("msetex", command.get(at))?;
+            options.lifetime = unit.positive("msetex", command.get(at), now)?;
             has_lifetime = true;
         } else {
             return Err(failure::SYNTAX);
@@ -200,7 +218,7 @@ pub(super) fn time<'c>(key: &'c [u8], projection: Projection<'c>, seconds: bool)
 }
 
 /// GETEX.
-pub(super) fn get(command: &Command) -> Result<OneKey<'_>, Failure> {
+pub(super) fn get<'c>(command: &'c Command, now: WallClock<'_>) -> Result<OneKey<'c>, Failure> {
     let key = command.get(1);
     let unit = Unit::at(command, 2);
     // One option may be given again; the last one counts.
@@ -209,7 +227,7 @@ pub(super) fn get(command: &Command) -> Result<OneKey<'_>, Failure> {
         (2, _) => return Ok(OneKey::read(key, Projection::Value)),
         (_, None) if (2..command.len()).all(|at| command.is(at, "PERSIST")) => Lifetime::Endless,
         (len @ 4.., Some(unit)) if len % 2 == 0 && (4..len).step_by(2).all(is_repeated) => {
-            match unit.positive("getex", command.get(len - 1)) {
+            match unit.positive("getex", command.get(len - 1), now) {
                 Ok(lifetime) => lifetime,
                 // Redis looks at the time only when there is something to expire.
                 Err(failure) => {

@@ -52,10 +52,7 @@ pub(super) async fn restore(core: &Core, command: &Command) -> CommandResult {
         4 if command.is(3, "REPLACE") => Existing::Replace,
         4 if command.is(3, "FLUSH") => Existing::Forget,
         4 => return Err(BAD_POLICY),
-        _ => {
-            let name = String::from_utf8_lossy(command.get(1));
-            return Err(wrong_subcommand("FUNCTION", &name));
-        }
+        _ => return Err(wrong_subcommand(command)),
     };
     let libraries = loaded(core, &command.share(2)).await?;
     let scripts = &core.shared.scripts;
@@ -122,7 +119,10 @@ pub(super) async fn delete(core: &Core, command: &Command) -> CommandResult {
 /// FUNCTION FLUSH.
 pub(super) async fn flush(core: &Core, command: &Command) -> CommandResult {
     let is_mode = command.is(2, "SYNC") || command.is(2, "ASYNC");
-    if command.len() > 3 || (command.len() == 3 && !is_mode) {
+    if command.len() > 3 {
+        return Err(wrong_subcommand(command));
+    }
+    if command.len() == 3 && !is_mode {
         return Err(Failure::fixed(
             "ERR FUNCTION FLUSH only supports SYNC|ASYNC option",
         ));
@@ -134,15 +134,20 @@ pub(super) async fn flush(core: &Core, command: &Command) -> CommandResult {
     Ok(Reply::OK)
 }
 
+const NO_LIBRARY_NAME: Failure = Failure::fixed("ERR library name argument was not given");
+
 /// FUNCTION LIST.
 pub(super) async fn list(core: &Core, command: &Command) -> CommandResult {
     let (mut with_code, mut pattern) = (false, None);
     let mut at = 2;
     while at < command.len() {
-        if command.is(at, "WITHCODE") {
+        if command.is(at, "WITHCODE") && !with_code {
             with_code = true;
-        } else if command.is(at, "LIBRARYNAME") && at + 1 < command.len() {
+        } else if command.is(at, "LIBRARYNAME") && pattern.is_none() {
             at += 1;
+            if at == command.len() {
+                return Err(NO_LIBRARY_NAME);
+            }
             pattern = Some(command.share(at));
         } else {
             let option = String::from_utf8_lossy(command.get(at)).into_owned();

@@ -465,7 +465,7 @@ async fn run_single(
         }
     }
     let mut scratch = Scratch::default();
-    match one_key(what, command, &mut scratch) {
+    match one_key(what, command, &mut scratch, &|| core.wall_ms()) {
         Some(Ok(one)) => return one_key::run_one(core, database, one).await,
         Some(Err(failure)) => return Reply::Error(failure),
         None => {}

@@ -8,7 +8,7 @@ use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
-use crate::table::{SPECS, find};
+use crate::table::{SPECS, find, wrong_subcommand};
 
 /// Entries that SLOWLOG GET gives unless told otherwise, as in Redis.
 const COUNT_DEFAULT: usize = 10;
@@ -16,9 +16,6 @@ const COUNT_DEFAULT: usize = 10;
 const BUCKET_NANOS: u64 = 1024;
 
 const BAD_COUNT: Failure = Failure::fixed("ERR count should be greater than or equal to -1");
-const SLOWLOG_SYNTAX: Failure = Failure::fixed(
-    "ERR unknown subcommand or wrong number of arguments for 'get'. Try SLOWLOG HELP.",
-);
 const BAD_KIND: Failure =
     Failure::fixed("ERR type should be one of the following: slow, large-request, large-reply");
 
@@ -49,7 +46,7 @@ pub(super) fn slow_log_get(core: &Core, command: &Command) -> CommandResult {
     let count = match command.len() {
         2 => COUNT_DEFAULT,
         3 => count(command.get(2))?,
-        _ => return Err(SLOWLOG_SYNTAX),
+        _ => return Err(wrong_subcommand(command)),
     };
     Ok(newest(core, Kind::Slow, count))
 }

@@ -491,12 +491,11 @@ impl<'c> Overlay<'c> {
 
 impl Objects {
     fn new(core: &Core) -> Self {
-        let now = core.databases.parts().clock.unix_time().as_millis();
         Self {
             places: Places::default(),
             changed_bytes: 0,
             is_cluster: core.options().cluster.is_some(),
-            now: UnixMs(u64::try_from(now).unwrap_or(u64::MAX)).into(),
+            now: core.wall_ms().into(),
         }
     }
 
@@ -517,7 +516,8 @@ impl Objects {
     }
 
     fn can_run(what: Data, command: &Command) -> bool {
-        reads_first(what) || plan(what, command, &mut Scratch::default()).is_some()
+        reads_first(what)
+            || plan(what, command, &mut Scratch::default(), &UnixMs::default).is_some()
     }
 
     /// Takes them out, and leaves none.
@@ -556,11 +556,12 @@ impl Objects {
         command: &Command,
     ) -> Option<Result<Reply, Missing>> {
         let mut scratch = Scratch::default();
-        let plan = plan(what, command, &mut scratch);
+        let judged = self.now.judged;
+        let plan = plan(what, command, &mut scratch, &|| judged);
         if plan.is_none() && !reads_first(what) {
             return None;
         }
-        if let Err(failure) = check(self.is_cluster, db, what, command) {
+        if let Err(failure) = check(self.is_cluster, db, (what, judged), command) {
             return Some(Ok(Reply::Error(failure)));
         }
         let keys = || row.keys.of(command);
@@ -706,7 +707,8 @@ impl Objects {
     }
 
     fn set_all_expiring(&mut self, db: DatabaseId, command: &Command) -> Result<Reply, Failure> {
-        let options = expiry::set_all_options(command)?;
+        let now = self.now.judged;
+        let options = expiry::set_all_options(command, &|| now)?;
         let pairs = || (2..options.end).step_by(2);
         let is_there = |at| self.held(db, &command.share(at)).is_some();
         let is_refused = match options.if_there {
@@ -741,7 +743,12 @@ impl Objects {
 }
 
 /// Whether the arguments of a command make sense, before anything is read.
-fn check(is_cluster: bool, db: DatabaseId, what: Data, command: &Command) -> Result<(), Failure> {
+fn check(
+    is_cluster: bool,
+    db: DatabaseId,
+    (what, now): (Data, UnixMs),
+    command: &Command,
+) -> Result<(), Failure> {
     match what {
         Data::BitOp => bit_op::of(command).map(drop),
         Data::Copy => {
@@ -751,7 +758,7 @@ fn check(is_cluster: bool, db: DatabaseId, what: Data, command: &Command) -> Res
                 false => Ok(()),
             }
         }
-        Data::MSetEx => expiry::set_all_options(command).map(drop),
+        Data::MSetEx => expiry::set_all_options(command, &|| now).map(drop),
         Data::MSetNx if command.len().is_multiple_of(2) => Err(wrong_arity("msetnx")),
         Data::Move if is_cluster => Err(failure::NO_MOVE),
         Data::Move if database(command.get(2))? == db => Err(failure::SAME_OBJECT),

@@ -3,6 +3,7 @@
 //! A command has a plan if its operations do not depend on each other's outcomes. Others read first
 //! and then decide; those run on an [overlay](super::overlay).
 
+use super::expiry::WallClock;
 use super::one_key::{Scratch, Shape, is_deleted, one_key};
 use super::{Data, is_there};
 use crate::database::{mutation, reading};
@@ -63,8 +64,9 @@ pub(crate) fn plan<'c>(
     what: Data,
     command: &'c Command,
     scratch: &'c mut Scratch,
+    now: WallClock<'_>,
 ) -> Option<Result<Plan<'c>, Failure>> {
-    if let Some(one) = one_key(what, command, scratch) {
+    if let Some(one) = one_key(what, command, scratch, now) {
         return Some(one.map(|one| Plan {
             operations: smallvec![one.request],
             gather: Gather::One(one.shape),

@@ -30,7 +30,7 @@ use crate::monitor::Told;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
-use crate::scripts::{Body, RunningFunction};
+use crate::scripts::{Body, HASH_DIGITS, RunningFunction};
 use crate::shared::Core;
 use crate::table::{Run, SPECS, marks, resolve};
 use crate::users::caller::Caller;
@@ -295,19 +295,27 @@ async fn prepare(
     (call, keeping): (Call, Duration),
     command: &Command,
 ) -> Result<Job, Failure> {
-    let count = arguments(command)?;
+    let count = arguments(command);
     let scripts = &core.shared.scripts;
     let client = core.databases.client();
-    let body = match call.by {
+    // Of several mistakes, Redis tells this one first.
+    let (count, body) = match call.by {
         By::Source => {
-            let source = command.share(1);
+            let (count, source) = (count?, command.share(1));
             if !scripts.knows(&source) {
                 check(&source)?;
             }
-            scripts.keep(client, source, keeping).await
+            (count, scripts.keep(client, source, keeping).await)
         }
-        By::Hash => scripts.by_hash(client, command.get(1)).await?,
-        By::Function => scripts.function(client, command.get(1)).await?,
+        By::Hash if command.get(1).len() != HASH_DIGITS => return Err(failure::NO_SCRIPT),
+        By::Hash => (count?, scripts.by_hash(client, command.get(1)).await?),
+        By::Function => {
+            let body = scripts.function(client, command.get(1)).await?;
+            if integer(command.get(2)).is_none() {
+                return Err(failure::BAD_KEYS);
+            }
+            (count?, body)
+        }
     };
     job_of(core, db, call, (command, count), body)
 }

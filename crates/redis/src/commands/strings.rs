@@ -1,6 +1,6 @@
 //! Commands on one value. Each is one read or one change at the owner of its key ([`OneKey`]).
 
-use super::expiry::Unit;
+use super::expiry::{Unit, WallClock};
 use super::one_key::{OneKey, Scratch, Shape};
 use crate::database::mutation;
 use crate::failure;
@@ -41,7 +41,7 @@ struct SetOptions {
 }
 
 /// Reads the options of SET as Redis does, so that what Redis takes for a mistake is one here too.
-fn set_options(command: &Command) -> Result<SetOptions, Failure> {
+fn set_options(command: &Command, now: WallClock<'_>) -> Result<SetOptions, Failure> {
     let mut options = SetOptions {
         if_missing: false,
         if_there: false,
@@ -81,7 +81,7 @@ fn set_options(command: &Command) -> Result<SetOptions, Failure> {
         at += 1;
     }
     if let Some((unit, at)) = time {
-        options.lifetime = unit.positive("set", command.get(at))?;
+        options.lifetime = unit.positive("set", command.get(at), now)?;
     }
     Ok(options)
 }
@@ -89,11 +89,12 @@ fn set_options(command: &Command) -> Result<SetOptions, Failure> {
 pub(super) fn set<'c>(
     command: &'c Command,
     scratch: &'c mut Scratch,
+    now: WallClock<'_>,
 ) -> Result<OneKey<'c>, Failure> {
     if command.len() == 3 {
         return Ok(OneKey::change(putting(command, 2, scratch)).shaped(Shape::Ok));
     }
-    let options = set_options(command)?;
+    let options = set_options(command, now)?;
     let put = Mutation {
         rules: RejectRules {
             exists: options.if_missing,
@@ -186,12 +187,13 @@ pub(super) fn increment_by_float(command: &Command) -> Result<OneKey<'_>, Failur
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pluvio_units::UnixMs;
 
     #[test]
     fn options_of_set_exclude_each_other_as_in_redis() {
         let options = |text: &str| {
             let parts: Vec<_> = text.split(' ').collect();
-            set_options(&Command::from_parts(&parts))
+            set_options(&Command::from_parts(&parts), &|| UnixMs(1000))
         };
         for wrong in [
             "set k v nx xx",
@@ -210,11 +212,14 @@ mod tests {
             "ex 0",
             "px -1",
             "px 9223372036854775807",
+            "px 9223372036854774808",
             "exat 9223372036854775807",
         ] {
             let got = options(&format!("set k v {time}"));
             assert_eq!(got, Err(failure::bad_expiry("set")), "{time}");
         }
+        let longest = options("set k v px 9223372036854774807").unwrap();
+        assert_eq!(longest.lifetime, Lifetime::For(9_223_372_036_854_774_807));
         let all = options("SET k v get Nx keepttl").unwrap();
         assert!(all.get && all.if_missing && all.lifetime == Lifetime::Keep);
     }

@@ -301,15 +301,17 @@ async fn run_part(
         let first = steps.len();
         let (gather, failure) = match entry {
             Entry::Done(_) => (None, None),
-            Entry::Data(db, what, command) => match plan(*what, command, scratch) {
-                None => return run_on_overlay(core, by, entries, watched).await,
-                Some(Err(failure)) => (None, Some(failure)),
-                Some(Ok(plan)) => {
-                    let operations = plan.operations.into_iter();
-                    steps.extend(operations.map(|one| (*db, TransactionStep::new(one))));
-                    (Some(plan.gather), None)
+            Entry::Data(db, what, command) => {
+                match plan(*what, command, scratch, &|| core.wall_ms()) {
+                    None => return run_on_overlay(core, by, entries, watched).await,
+                    Some(Err(failure)) => (None, Some(failure)),
+                    Some(Ok(plan)) => {
+                        let operations = plan.operations.into_iter();
+                        steps.extend(operations.map(|one| (*db, TransactionStep::new(one))));
+                        (Some(plan.gather), None)
+                    }
                 }
-            },
+            }
         };
         gathers.push((gather, first..steps.len(), failure));
     }
@@ -376,7 +378,7 @@ pub(super) async fn at_one_moment(
     command: &Command,
 ) -> Result<Option<Reply>, Failure> {
     let mut scratch = Scratch::default();
-    let Some(plan) = plan(what, command, &mut scratch) else {
+    let Some(plan) = plan(what, command, &mut scratch, &|| core.wall_ms()) else {
         return Ok(None);
     };
     let plan = plan?;

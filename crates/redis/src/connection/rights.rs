@@ -94,7 +94,7 @@ where
                 let user = self.session.user();
                 self.is_free() || user.check(resolved.spec, &resolved.command).is_ok()
             }
-            Step::Refuse(_) | Step::Broken(_) | Step::Intruder => true,
+            Step::Refuse { .. } | Step::Broken(_) | Step::Intruder => true,
         }
     }
 

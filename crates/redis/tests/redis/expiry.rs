@@ -129,3 +129,50 @@ fn commands_end_keep_and_change_lifetimes_as_in_redis() {
         assert_eq!(number(&mut c, "PEXPIRETIME k"), at);
     }
 }
+
+#[test]
+fn a_lifetime_whose_end_has_no_number_is_refused_by_the_clock_of_the_server() {
+    // Half a minute around the longest one at the beginning of the bench's clock.
+    for (unit, fits, over) in [
+        ("EX", "9223370336854745", "9223370336854776"),
+        ("PX", "9223370336854745000", "9223370336854775808"),
+    ] {
+        let p = if unit == "PX" { "P" } else { "" };
+        for (name, before, behind, done) in [
+            ("set", format!("SET k 1 {unit} "), "", "+OK"),
+            ("getex", format!("GETEX k {unit} "), "", "$1\r\n1"),
+            (
+                &format!("{p}setex").to_lowercase(),
+                format!("{p}SETEX k "),
+                " 1",
+                "+OK",
+            ),
+            (
+                &format!("{p}expire").to_lowercase(),
+                format!("{p}EXPIRE k "),
+                "",
+                ":1",
+            ),
+            ("msetex", format!("MSETEX 1 k 1 {unit} "), "", ":1"),
+        ] {
+            for mut bench in [Bench::new(), Bench::local()] {
+                let mut c = bench.connect();
+                c.say("SET k 1");
+                let (fits, over) = (
+                    format!("{before}{fits}{behind}"),
+                    format!("{before}{over}{behind}"),
+                );
+                let refusal = format!("-ERR invalid expire time in '{name}' command\r\n");
+                assert_eq!(c.say(&fits), format!("{done}\r\n"), "{fits}");
+                c.say("PERSIST k");
+                assert_eq!(c.say(&over), refusal, "{over}");
+                assert_eq!(number(&mut c, "TTL k"), -1, "{over}");
+                for (command, reply) in [(&fits, format!("{done}\r\n")), (&over, refusal)] {
+                    c.say("MULTI");
+                    assert_eq!(c.say(command), "+QUEUED\r\n");
+                    assert_eq!(c.say("EXEC"), format!("*1\r\n{reply}"), "{command}");
+                }
+            }
+        }
+    }
+}

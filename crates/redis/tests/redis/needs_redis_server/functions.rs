@@ -57,6 +57,11 @@ fn libraries_are_exchanged_with_the_real_server() {
     ];
     let calls = [
         "FCALL f1 1 key argument",
+        "FCALL f1 x key argument",
+        "FCALL f1 3 key argument",
+        "FCALL f1 -1 key argument",
+        "FCALL_RO f1 x key argument",
+        "FCALL_RO f1 3 key argument",
         "FCALL f2 0",
         "FCALL f3 1 counter",
         "FUNCTION LIST LIBRARYNAME two WITHCODE",
