@@ -238,7 +238,7 @@ impl Client {
                 }
                 Commit::Conflict(_) => conflicts += 1,
             }
-            self.pause_at_random(conflicts).await;
+            self.pause_after(conflicts).await;
         }
     }
 }
