@@ -34,6 +34,7 @@ use crate::retry::Attempts;
 use crate::table::Table;
 use core::time::Duration;
 use futures_util::future::join_all;
+use pluvio_env::Backoff;
 use pluvio_units::{
     ClientId, DECISION, KeyHash, KeyPlace, OperationId, SequenceNumber, ServerId, Share, TableId,
     VOTES_KEPT,
@@ -51,8 +52,8 @@ const PATIENCE: Duration = Duration::from_millis(2);
 const PATIENCE_IN_ORDER: Duration = Duration::from_secs(1);
 /// After this many conflicts owners are asked in their order, one after the other.
 const CONFLICTS_AT_ONCE: u32 = 2;
-/// Longest pause before a transaction that met locks is tried again.
-const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// The pauses before a transaction that met others is tried again.
+const BACKOFF: Backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(20));
 
 /// The steps of a transaction that one server has.
 struct Part<'s> {
@@ -202,18 +203,16 @@ impl Client {
                 self.learn_tablets(tables).await?;
             }
             conflicts += 1;
-            self.pause_at_random(conflicts).await;
+            self.pause_after(conflicts).await;
         }
     }
 
-    /// Waits longer the more often it met others, at random, so that those who met do not meet
-    /// again.
-    pub(crate) async fn pause_at_random(&self, conflicts: u32) {
-        let most = Duration::from_micros(50 << conflicts.min(9)).min(PAUSE_MAX);
+    /// Waits before the next try of a transaction that met others so often, at least once.
+    pub(crate) async fn pause_after(&self, conflicts: u32) {
         let parts = &self.shared.parts;
-        let draw = (u128::from(parts.rng.next_u64()) * most.as_nanos()) >> 64;
-        let pause = Duration::from_nanos(u64::try_from(draw).unwrap_or(0));
-        parts.clock.sleep(pause).await;
+        BACKOFF
+            .pause(&*parts.clock, &*parts.rng, conflicts - 1)
+            .await;
     }
 
     /// The parts of a transaction by their owners, in the order of those; `None` while one is not

@@ -221,7 +221,7 @@ impl Client {
                 }
                 Commit::Conflict(_) => conflicts += 1,
             }
-            self.pause_at_random(conflicts).await;
+            self.pause_after(conflicts).await;
         }
     }
 }

@@ -15,7 +15,7 @@ mod volatile;
 pub use apply::{Applied, Site, Unsettled};
 pub use expiry::Expired;
 pub use group::Item;
-pub use prepared::{Decided, Locked, Prepare};
+pub use prepared::{Decided, Locked, Prepare, Released};
 pub use transaction::{Changed, NotTransacted, StepAt, Transacted};
 
 use crate::completions::{Admission, Completions};

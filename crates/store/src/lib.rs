@@ -60,7 +60,7 @@ pub use embedded::{
 };
 pub use engine::{
     Applied, Changed, Decided, Engine, EngineError, EngineStats, Expired, Item, Locked,
-    NotTransacted, Prepare, Site, StepAt, Transacted, Unsettled,
+    NotTransacted, Prepare, Released, Site, StepAt, Transacted, Unsettled,
 };
 pub use expiry::{DeadlineTime, Expiry, Place};
 pub use leave::Copied;

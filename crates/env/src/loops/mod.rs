@@ -1,6 +1,7 @@
 //! The event loops' half of the door: the traits of [`Env`], and what their users share.
 
 mod address;
+mod backoff;
 pub mod buffers;
 mod clock;
 #[cfg(feature = "conformance")]
@@ -15,6 +16,7 @@ pub mod watch;
 use std::sync::Arc;
 
 pub use address::{Address, Endpoint, Transport};
+pub use backoff::Backoff;
 pub use clock::{Clock, Moment, TimedOut, timeout};
 pub use disk::{Disk, DiskError, File, OpenMode};
 pub use mapped::{DoorOf, MappedMemory, MappedRead, MappedReader, NotMapped};

@@ -8,7 +8,7 @@ use super::mutate::refusal_of;
 use crate::cut::Noting;
 use crate::master::{Master, Served};
 use pluvio_log::Awaited;
-use pluvio_store::{EngineError, EngineTable, Locked, Site};
+use pluvio_store::{EngineError, EngineTable, Locked, Released, Site};
 use pluvio_units::{ClientId, DECISION, KeyPlace, LogId};
 use pluvio_wire::{
     Answer, Decide, Decided, Header, Refusal, Release, TRANSACTION_STEPS_MAX, Vote, Voted,
@@ -104,9 +104,11 @@ impl Master {
             })?;
             match released {
                 // Its slot is settled when it is durable.
-                Ok(applied) => last = Some(self.outcome_of(table, applied).map(|_| ())),
+                Released::Object(applied) => {
+                    last = Some(self.outcome_of(table, applied).map(|_| ()))
+                }
                 // That waits for all of them.
-                Err(waits) => {
+                Released::NoneLeft(waits) => {
                     return Ok(match last {
                         Some(last) if matches!(waits, Awaited::Now(_)) => last,
                         Some(_) | None => waits,

@@ -32,14 +32,14 @@ use bytes::Bytes;
 use core::ops::Range;
 use core::time::Duration;
 use pluvio_client::{Outcome, Projection, Transacted, TransactionStep};
-use pluvio_env::{Moment, timeout};
+use pluvio_env::{Backoff, Moment, timeout};
 use pluvio_units::{ObjectVersion, TableId};
 use std::collections::BTreeSet;
 
 /// Commands that others have overtaken so often have the objects kept that they read.
 const KEPT_AFTER: u32 = 2;
-/// Longest pause before a transaction is computed anew.
-const PAUSE_MAX: Duration = Duration::from_millis(10);
+/// The pauses before a transaction is computed anew.
+const BACKOFF: Backoff = Backoff::new(Duration::from_micros(50), Duration::from_millis(10));
 /// Keys that WATCH looks up before others get their turn. Each costs some two dozen comparisons.
 const WATCH_STEP: usize = 1024;
 
@@ -458,7 +458,7 @@ impl<'c> Tries<'c> {
         }
     }
 
-    /// Waits for the next try, at random, so that those who met do not meet again.
+    /// Waits for the next try.
     ///
     /// # Errors
     /// The time is over.
@@ -467,11 +467,9 @@ impl<'c> Tries<'c> {
             return Err(failure::CONTENDED);
         }
         let parts = self.core.databases.parts();
-        let most = Duration::from_micros(50 << self.tries.min(8)).min(PAUSE_MAX);
-        let draw = (u128::from(parts.rng.next_u64()) * most.as_nanos()) >> 64;
+        let earlier = self.tries;
         self.tries += 1;
-        let pause = Duration::from_nanos(u64::try_from(draw).unwrap_or(0));
-        parts.clock.sleep(pause).await;
+        BACKOFF.pause(&*parts.clock, &*parts.rng, earlier).await;
         Ok(())
     }
 }

@@ -47,6 +47,15 @@ const LOCKS_MAX: usize = 256 << 10;
 /// When to try again at that bound.
 const LOCKS_RETRY: Duration = Duration::from_millis(5);
 
+/// What [`Engine::release`] found under a hash.
+pub enum Released {
+    /// A prepared object of the transaction. It has become what was decided, and there may be more.
+    Object(Awaited<Applied>),
+    /// No prepared object of the transaction. Wait for this: an earlier release may not be durable
+    /// yet.
+    NoneLeft(Awaited<()>),
+}
+
 /// The part of a transaction that an owner is asked to prepare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prepare<'p> {
@@ -370,8 +379,7 @@ impl Engine {
     }
 
     /// Makes of one prepared object of a transaction, with the site's hash, what was decided.
-    /// `each` gets its key, under the lock. `Err` holds what to wait for when there is none: an
-    /// earlier release may not be durable yet.
+    /// `each` gets its key, under the lock.
     ///
     /// # Errors
     /// See [`EngineError`]; nothing changed.
@@ -380,7 +388,7 @@ impl Engine {
         site: &Site<'_>,
         (client, committed): (ClientId, bool),
         each: impl FnOnce(&[u8], &Applied),
-    ) -> Result<Result<Awaited<Applied>, Awaited<()>>, EngineError> {
+    ) -> Result<Released, EngineError> {
         let table = site.table;
         let guard = self.space.pin();
         let index = table.indexes.of(site.hash).ok_or(EngineError::NotHere)?;
@@ -400,7 +408,7 @@ impl Engine {
         let Some((slot, view)) = slot.zip(found.as_ref()) else {
             drop(bucket);
             self.locks.released((table.id(), site.hash), client);
-            return Ok(Err(self.marks.marked(others, ())));
+            return Ok(Released::NoneLeft(self.marks.marked(others, ())));
         };
         let pending = self.pending(slot, view.total_len(), &guard);
         // STORE-5.
@@ -431,7 +439,7 @@ impl Engine {
         if self.expiry.take_new() {
             self.tend_horizon(site.log);
         }
-        Ok(Ok(applied))
+        Ok(Released::Object(applied))
     }
 
     fn release_as(

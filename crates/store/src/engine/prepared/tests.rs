@@ -138,12 +138,12 @@ impl Bench {
             .release(&self.site(key), (CLIENT, committed), each)
             .expect("there is room");
         match released {
-            Ok(applied) => {
+            Released::Object(applied) => {
                 self.settle(applied);
                 assert_eq!(seen.as_deref(), Some(key));
                 true
             }
-            Err(_) => false,
+            Released::NoneLeft(_) => false,
         }
     }
 
