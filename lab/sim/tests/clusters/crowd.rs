@@ -105,11 +105,11 @@ async fn add(client: Client, table: Table) {
 /// Reads a key, and changes it if it is still as it was read. Gives how often it was overtaken.
 async fn read_and_change(client: &Client, table: &Table) -> u32 {
     let (id, key) = (table.id(), key(0));
-    let get = Get::new(id, &key);
+    let gets = [(table, Get::new(id, &key))];
     let mut overtaken = 0;
     loop {
-        let read = client.read_first(&[(table, get)], overtaken >= 2);
-        let outcomes = read.await.unwrap().outcomes;
+        let read = client.read_first(&gets, overtaken >= 2).await;
+        let outcomes = read.unwrap().outcomes;
         let Some(Outcome::Unchanged { version, output }) = outcomes.into_iter().next() else {
             panic!("a read changed something");
         };
