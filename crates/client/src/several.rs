@@ -207,7 +207,7 @@ impl Client {
         }
     }
 
-    /// Waits before the next try of a transaction that met others so often, at least once.
+    /// Waits before the next try of a transaction with this number of conflicts, at least one.
     pub(crate) async fn pause_after(&self, conflicts: u32) {
         let parts = &self.shared.parts;
         BACKOFF

@@ -20,7 +20,7 @@ impl Backoff {
         Self { first, most }
     }
 
-    /// The next pause, where there were so many `earlier` ones.
+    /// The pause after this number of `earlier` ones.
     fn draw(self, rng: &dyn Rng, earlier: u32) -> Duration {
         let doubled = self.first.saturating_mul(1 << earlier.min(31));
         let nanos = doubled.min(self.most).as_nanos();
@@ -28,7 +28,7 @@ impl Backoff {
         Duration::from_nanos(rng.below(bound.max(1)))
     }
 
-    /// Waits, where there were so many `earlier` pauses.
+    /// Waits, after this number of `earlier` pauses.
     pub fn pause(self, clock: &dyn Clock, rng: &dyn Rng, earlier: u32) -> BoxFuture<'static, ()> {
         clock.sleep(self.draw(rng, earlier))
     }

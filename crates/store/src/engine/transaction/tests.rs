@@ -5,7 +5,7 @@ use crate::completions::Admission;
 use crate::options::EngineOptions;
 use core::time::Duration;
 use pluvio_log::{Durability, LogOptions};
-use pluvio_mutation::{Addend, Change, Get, Mutation, Operation};
+use pluvio_mutation::{Addend, Change, Get, Mutation, Operation, Output};
 use pluvio_units::{ClientId, HashRange, OperationId, SequenceNumber, Size, TableId};
 use std::sync::Arc;
 
