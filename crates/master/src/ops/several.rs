@@ -20,7 +20,7 @@ use std::time::Duration;
 /// next look comes long before.
 const KEPT: Duration = Duration::from_secs(60);
 /// For how long they are kept anyway, and longer.
-const LOCKED_LONG: Duration = Duration::from_secs(5);
+const KEPT_ANYWAY: Duration = Duration::from_secs(5);
 
 impl Master {
     /// The decision about a transaction whose home key is here ([`Decide`]).
@@ -177,7 +177,7 @@ impl Master {
     /// Keeps what is known of transactions that have locked keys here for a while.
     pub(crate) fn keep_locked(&self) {
         let now = self.monotonic();
-        if let Some(before) = now.checked_sub(LOCKED_LONG) {
+        if let Some(before) = now.checked_sub(KEPT_ANYWAY) {
             self.store().keep_locked(before, now + KEPT);
         }
     }

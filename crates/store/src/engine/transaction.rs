@@ -24,7 +24,7 @@ mod append;
 mod buckets;
 mod growth;
 
-use buckets::{Locks, Tables, lock_all};
+use buckets::{LockedBuckets, Tables, lock_all};
 
 use super::apply::{Old, Target, Unsettled};
 use super::in_place::ValueHead;
@@ -218,7 +218,7 @@ impl Engine {
         &'g self,
         steps: &[StepAt<'_>],
         objects: &[usize],
-        locks: &mut Locks<'_>,
+        locks: &mut LockedBuckets<'_>,
         guard: &'g EpochGuard<'_>,
     ) -> Vec<Found<'g>> {
         let mut all: Vec<Option<Found<'g>>> = objects.iter().map(|_| None).collect();
@@ -305,7 +305,7 @@ impl<'t> Transaction<'t> {
     fn run(
         &self,
         found: &[Found<'t>],
-        locks: &mut Locks<'_>,
+        locks: &mut LockedBuckets<'_>,
         mut execution: Option<Execution>,
     ) -> Result<Transacted, NotTransacted> {
         let objects: Vec<Option<Object<'_>>> = found

@@ -19,7 +19,7 @@ use pluvio_wire::{RecoveryStage, TabletSpec, TabletState};
 use std::collections::BTreeSet;
 
 /// What an attempt led to.
-enum Outcome {
+enum AttemptEnd {
     /// The server has no tablets left and is not listed any more.
     Over,
     /// Something is left; try again after this time, or when the server list changes.
@@ -132,7 +132,7 @@ impl<'a> Recovery<'a> {
                 Ok(attempted) => self.learn(&attempted),
                 Err(outcome) => outcome,
             };
-            let Outcome::Again(pause) = outcome else {
+            let AttemptEnd::Again(pause) = outcome else {
                 return;
             };
             let ledger = &self.context.ledger;
@@ -159,7 +159,7 @@ impl<'a> Recovery<'a> {
     ///
     /// # Errors
     /// They do not.
-    async fn look_at_new(&mut self) -> Result<(), Outcome> {
+    async fn look_at_new(&mut self) -> Result<(), AttemptEnd> {
         let Some(mut known) = self.known.take() else {
             return Ok(());
         };
@@ -194,7 +194,7 @@ impl<'a> Recovery<'a> {
     ///
     /// # Errors
     /// It ended before there was anything to replay.
-    async fn attempt(&mut self) -> Result<Attempted, Outcome> {
+    async fn attempt(&mut self) -> Result<Attempted, AttemptEnd> {
         let mut tablets = self.prepare().await?;
         self.look_at_new().await?;
         let asked = self.context.now();
@@ -239,7 +239,7 @@ impl<'a> Recovery<'a> {
     ///
     /// # Errors
     /// Nobody has taken a copy yet.
-    async fn thicken(&mut self, log: &LogMap, replicas: &Replicas) -> Result<bool, Outcome> {
+    async fn thicken(&mut self, log: &LogMap, replicas: &Replicas) -> Result<bool, AttemptEnd> {
         let (context, found) = (self.context, &replicas.inventories);
         let thickened = self
             .thin_since
@@ -252,7 +252,7 @@ impl<'a> Recovery<'a> {
     }
 
     /// The attempt ends here: too few backups have an end, and others take no copy now.
-    fn await_copies(&self, thin: &[Thin]) -> Outcome {
+    fn await_copies(&self, thin: &[Thin]) -> AttemptEnd {
         let segments = thin.iter().map(|thin| thin.segment.to_string());
         let segments = segments.collect::<Vec<_>>().join(", ");
         self.await_backups(&format!(
@@ -269,12 +269,12 @@ impl<'a> Recovery<'a> {
     }
 
     /// The attempt ends here, and the next one begins in a while.
-    fn look_again(&self) -> Outcome {
-        Outcome::Again(self.context.options.incomplete_retry)
+    fn look_again(&self) -> AttemptEnd {
+        AttemptEnd::Again(self.context.options.incomplete_retry)
     }
 
     /// Settles what needs no recovery; gives what does.
-    async fn prepare(&self) -> Result<Vec<TabletSpec>, Outcome> {
+    async fn prepare(&self) -> Result<Vec<TabletSpec>, AttemptEnd> {
         let crashed = self.crashed;
         let rng = self.context.env.rng.clone();
         let prepare = self
@@ -286,7 +286,7 @@ impl<'a> Recovery<'a> {
                 self.history.note(crashed, |s| s.attempts += 1);
                 Ok(tablets)
             }
-            Ok(Prepared::Removed) => Err(Outcome::Over),
+            Ok(Prepared::Removed) => Err(AttemptEnd::Over),
             Ok(Prepared::Wait) => {
                 self.enter(RecoveryStage::Reassigning);
                 Err(self.look_again())
@@ -305,7 +305,7 @@ impl<'a> Recovery<'a> {
 
     /// Asks the backups, which fence the crashed server, and everybody who may answer reads of its
     /// tablets (COORD-15).
-    async fn collect(&self) -> Result<Replicas, Outcome> {
+    async fn collect(&self) -> Result<Replicas, AttemptEnd> {
         self.enter(RecoveryStage::Collecting);
         let inventories = collect(self.context, self.crashed).await;
         let readers = self.context.state().servers[&self.crashed].readers.clone();
@@ -350,7 +350,7 @@ impl<'a> Recovery<'a> {
         replicas: &Replicas,
         may_lack: bool,
         is_settled: impl Fn(&ServerRecord) -> bool,
-    ) -> Result<(LogMap, LogEnds, bool), Outcome> {
+    ) -> Result<(LogMap, LogEnds, bool), AttemptEnd> {
         let state = self.context.state();
         let record = &state.servers[&self.crashed];
         let settled = is_settled(record).then(|| record.ends());
@@ -394,7 +394,7 @@ impl<'a> Recovery<'a> {
         tablets: &[TabletSpec],
         log: &LogMap,
         replicas: &Replicas,
-    ) -> Result<Masters, Outcome> {
+    ) -> Result<Masters, AttemptEnd> {
         let state = self.context.state();
         let rooms = replicas.inventories.iter();
         let rooms: Rooms = rooms.filter_map(|i| Some((i.backup, i.room?))).collect();
@@ -428,7 +428,7 @@ impl<'a> Recovery<'a> {
         masters: Masters,
         replicas: &Replicas,
         ends: LogEnds,
-    ) -> Result<Dealt, Outcome> {
+    ) -> Result<Dealt, AttemptEnd> {
         let state = self.context.state();
         let had = &state.servers[&self.crashed].had;
         let tablets_of = |table| state.tables.get(&table).map_or(0, |t| t.tablets.len());
@@ -511,16 +511,16 @@ impl<'a> Recovery<'a> {
 
     /// Learns from a replay for the next attempt. A crash of a master changes the list, so it need
     /// not be waited for; other failures may last.
-    fn learn(&mut self, attempted: &Attempted) -> Outcome {
+    fn learn(&mut self, attempted: &Attempted) -> AttemptEnd {
         self.failed.learn(attempted);
         self.experience.learn(attempted.recovered.is_empty());
         if attempted.failed.is_empty() || attempted.master_crashed {
-            return Outcome::Again(Duration::ZERO);
+            return AttemptEnd::Again(Duration::ZERO);
         }
         pluvio_units::mark("recovery-partition-again");
         self.enter(RecoveryStage::AwaitingRetry {
             failures: self.failed.summary(),
         });
-        Outcome::Again(self.context.options.recovery_retry)
+        AttemptEnd::Again(self.context.options.recovery_retry)
     }
 }

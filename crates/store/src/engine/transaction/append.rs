@@ -1,7 +1,7 @@
 //! Steps 4 and 5 of a transaction: what its drafts have become is appended in one group, and the
 //! slots swing to it.
 
-use super::buckets::{Locks, Rooms};
+use super::buckets::{LockedBuckets, Rooms};
 use super::{Change, ChangeKind, Changed, NotTransacted, Transacted, Transaction};
 use crate::completions::Execution;
 use crate::engine::apply::{MarkedSlot, Target, Unsettled, swing};
@@ -75,7 +75,7 @@ impl Transaction<'_> {
     /// Appends the changes, with what keeps the old objects dead, and swings the slots.
     pub(super) fn append_replicated(
         &self,
-        locks: &mut Locks<'_>,
+        locks: &mut LockedBuckets<'_>,
         (targets, mut changes, drafts): (&[Target<'_>], Vec<Change<'_>>, &[Draft<'_, '_>]),
         (outcome, told): (Outcome, Option<ObjectVersion>),
         execution: Option<Execution>,
@@ -121,7 +121,7 @@ impl Transaction<'_> {
     /// Appends the new objects, swings their slots, and then empties those of deleted ones.
     pub(super) fn append_volatile(
         &self,
-        locks: &mut Locks<'_>,
+        locks: &mut LockedBuckets<'_>,
         (targets, mut changes, drafts): (&[Target<'_>], Vec<Change<'_>>, &[Draft<'_, '_>]),
         outcome: Outcome,
         execution: Option<Execution>,
@@ -179,7 +179,7 @@ impl Transaction<'_> {
     /// Room for the slots of new objects, by guard, in the order in which they are filled.
     fn rooms<'l>(
         &self,
-        locks: &mut Locks<'l>,
+        locks: &mut LockedBuckets<'l>,
         targets: &[Target<'_>],
         changes: &[Change<'_>],
     ) -> Result<Rooms<'l>, EngineError> {
@@ -311,7 +311,10 @@ impl Transaction<'_> {
 
 /// The changes in the order in which their objects were locked: each with its guard and its place
 /// there.
-fn changed_in_order(locks: &Locks<'_>, changes: &[Change<'_>]) -> Vec<(usize, usize, Approach)> {
+fn changed_in_order(
+    locks: &LockedBuckets<'_>,
+    changes: &[Change<'_>],
+) -> Vec<(usize, usize, Approach)> {
     let mut change_of = vec![None; locks.order.len()];
     for (place, change) in changes.iter().enumerate() {
         change_of[change.object] = Some(place);

@@ -9,7 +9,7 @@ use pluvio_units::TableId;
 use std::collections::VecDeque;
 
 /// The buckets of a transaction, locked.
-pub(super) struct Locks<'l> {
+pub(super) struct LockedBuckets<'l> {
     pub(super) guards: Vec<BucketGuard<'l>>,
     /// For each object, in the order of locking: its number, its guard and its place there.
     pub(super) order: Vec<(usize, usize, Approach)>,
@@ -43,7 +43,7 @@ pub(super) fn lock_all<'l>(
     steps: &[StepAt<'_>],
     objects: &[usize],
     indexes: &[&'l Index],
-) -> Locks<'l> {
+) -> LockedBuckets<'l> {
     loop {
         if let Some(locks) = try_lock_all(steps, objects, indexes) {
             return locks;
@@ -57,7 +57,7 @@ fn try_lock_all<'l>(
     steps: &[StepAt<'_>],
     objects: &[usize],
     indexes: &[&'l Index],
-) -> Option<Locks<'l>> {
+) -> Option<LockedBuckets<'l>> {
     let mut order: Vec<(usize, usize, Approach)> = objects
         .iter()
         .enumerate()
@@ -88,7 +88,7 @@ fn try_lock_all<'l>(
         before = Some(here);
         *at = guards.len() - 1;
     }
-    Some(Locks { guards, order })
+    Some(LockedBuckets { guards, order })
 }
 
 /// Room for the slots of new objects, by guard, in the order in which they are filled.
