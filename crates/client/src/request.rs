@@ -113,8 +113,8 @@ pub(crate) struct OneOwner<'a, const CHANGES: bool> {
     pub(crate) steps: &'a [TransactionStep<'a>],
     /// The table of each step.
     pub(crate) tables: &'a [&'a Table],
-    /// The client that asks, where keys are kept for it, and for how long. Without a number it is no
-    /// identity.
+    /// The client that asks, where keys are kept for it, and for how long. Without a number it is
+    /// no identity.
     pub(crate) by: OperationId,
 }
 
