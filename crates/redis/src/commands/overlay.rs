@@ -78,6 +78,8 @@ pub(super) struct Object {
     version: ObjectVersion,
     held: Option<Held>,
     is_changed: bool,
+    /// It was read because a script may want it, and no command has touched it yet.
+    is_guess: bool,
 }
 
 impl Object {
@@ -93,6 +95,7 @@ impl Object {
             version,
             held: current.map(|c| (Bytes::copy_from_slice(c.value), c.deadline)),
             is_changed: false,
+            is_guess: false,
         }
     }
 
@@ -172,6 +175,8 @@ pub(crate) struct Objects {
     places: Places,
     /// Bytes of the values of those that were changed.
     changed_bytes: usize,
+    /// How many of them are guesses.
+    guesses: usize,
     is_cluster: bool,
     now: Now,
 }
@@ -278,6 +283,11 @@ impl<'c> Overlay<'c> {
     /// The connection's part of the memory.
     pub(super) fn share(&self) -> &'c Share {
         self.share
+    }
+
+    /// Whether there is room for the values of objects that nobody may want.
+    pub(super) fn may_guess(&self) -> bool {
+        self.read_bytes <= VALUES_BYTES_MAX / 4
     }
 
     pub(super) fn objects(&mut self) -> &mut Objects {
@@ -420,6 +430,7 @@ impl<'c> Overlay<'c> {
                 version,
                 held,
                 is_changed: false,
+                is_guess: false,
             };
             self.objects.places.insert(place.clone(), object);
         }
@@ -447,7 +458,9 @@ impl<'c> Overlay<'c> {
         for ((db, key), object) in &places.0 {
             let step = match object.is_changed {
                 true => TransactionStep::must_hold(Operation::Mutate(object.change(key))),
-                false if is_compared => TransactionStep::version_is(object.table, key, object.read),
+                false if is_compared && !object.is_guess => {
+                    TransactionStep::version_is(object.table, key, object.read)
+                }
                 false => continue,
             };
             steps.push((*db, step));
@@ -480,6 +493,7 @@ impl Objects {
         Self {
             places: Places::default(),
             changed_bytes: 0,
+            guesses: 0,
             is_cluster: core.options().cluster.is_some(),
             now: core.wall_ms().into(),
         }
@@ -521,12 +535,47 @@ impl Objects {
         }
     }
 
-    /// Takes over the changes of another state of the same objects, and keeps what was read since.
+    /// Takes over the changes of another state of the same objects, and keeps what was read and
+    /// touched since.
     pub(super) fn restore(&mut self, before: &Self) {
         for (place, object) in &before.places.0 {
-            self.places.insert(place.clone(), object.clone());
+            let now = self.places.get(place.0, &place.1);
+            let object = Object {
+                is_guess: object.is_guess && now.is_none_or(|now| now.is_guess),
+                ..object.clone()
+            };
+            self.places.insert(place.clone(), object);
         }
         self.changed_bytes = before.changed_bytes;
+    }
+
+    /// These were read, and may be wanted by nobody.
+    pub(super) fn are_guesses(&mut self, places: &[ObjectAt]) {
+        for (db, key) in places {
+            if let Some(object) = self.places.get_mut(*db, key) {
+                self.guesses += usize::from(!object.is_guess);
+                object.is_guess = true;
+            }
+        }
+    }
+
+    /// How many objects were guessed and not touched yet.
+    pub(super) fn guesses(&self) -> usize {
+        self.guesses
+    }
+
+    fn touch(&mut self, db: DatabaseId, key: &[u8]) {
+        if let Some(object) = self.places.get_mut(db, key) {
+            self.guesses -= usize::from(object.is_guess);
+            object.is_guess = false;
+        }
+    }
+
+    /// Puts nothing into places that were not read.
+    pub(super) fn imagine_none(&mut self, places: Vec<ObjectAt>) {
+        for place in places {
+            self.places.insert(place, Object::read(TableId(0), None));
+        }
     }
 
     /// Bytes of the values of the objects that were changed: what they take beside what was read.
@@ -567,6 +616,14 @@ impl Objects {
         }
         if !wanted.is_empty() {
             return Some(Err(Missing(wanted)));
+        }
+        if self.guesses > 0 {
+            let other = other_database(what, db, command);
+            for at in keys() {
+                for db in [Some(db), other].into_iter().flatten() {
+                    self.touch(db, command.get(at));
+                }
+            }
         }
         let reply = match (what, plan) {
             (_, Some(plan)) => plan.map(|plan| {
@@ -815,10 +872,12 @@ mod tests {
             version: ObjectVersion(1),
             held: Some((Bytes::from("v"), Some(deadline))),
             is_changed: false,
+            is_guess: false,
         };
         let mut objects = Objects {
             places: Places(vec![(place.clone(), object)]),
             changed_bytes: 0,
+            guesses: 0,
             is_cluster: false,
             now: UnixMs(5000).into(),
         };
