@@ -320,7 +320,7 @@ pub(super) async fn run_in_order(
 ) -> SmallVec<[Reply; 1]> {
     let mut scratches: Vec<Scratch> = commands.iter().map(|_| Scratch::default()).collect();
     let ones = commands.iter().zip(&mut scratches);
-    // Times were compared with the clock when the run began: now they would be too long by a little.
+    // The run was put together by the clock. Looking again could refuse all of it for one command.
     let now = || UnixMs(0);
     let ones = ones.map(|((what, command), scratch)| one_key(*what, command, scratch, &now));
     let ones: Option<Result<Vec<OneKey<'_>>, Failure>> = ones.collect();

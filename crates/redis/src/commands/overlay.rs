@@ -163,6 +163,11 @@ impl<'c> Overlay<'c> {
         self.share
     }
 
+    /// Whether there is room for the values of objects that nobody may want.
+    pub(super) fn may_guess(&self) -> bool {
+        self.read_bytes <= VALUES_BYTES_MAX / 4
+    }
+
     pub(super) fn objects(&mut self) -> &mut Objects {
         &mut self.objects
     }

@@ -1,9 +1,10 @@
 //! EVAL, FCALL and their kin: a script is a transaction.
 //!
-//! 1. The objects of the keys that it names are read, at one moment.
+//! 1. The objects of the keys that it names are read ([`overlay`](super::overlay) says when).
 //! 2. It runs on an [overlay](super::overlay), from its beginning to its end: nothing waits inside
 //!    it. Where it wants an object that was not read, or a command that works on no key, it is
-//!    interrupted. That is fetched, and it runs anew.
+//!    interrupted. That is fetched, and it runs anew. Objects that it may want next are read with
+//!    it ([`ahead`]).
 //! 3. A script that takes long, or much memory, is interrupted, and runs anew outside the event
 //!    loop.
 //! 4. Its changes are made at one moment, if nothing that it read has changed meanwhile. Else all
@@ -17,10 +18,12 @@
 //! - EVAL-2: scripts of one process that name the same key, and may change it, take turns. So they
 //!   do not meet again and again in their commits.
 
+mod ahead;
 mod at_once;
 
 pub(crate) use at_once::{ScriptAtOnce, at_once};
 
+use self::ahead::Ahead;
 use super::overlay::{Missing, ObjectAt, Objects, Overlay};
 use super::{CommandResult, Data, run_now};
 use crate::database::{DatabaseId, NotTransacted};
@@ -187,7 +190,8 @@ impl Job {
 
 /// What a script wanted when it was interrupted.
 enum Want {
-    Objects(Vec<ObjectAt>),
+    /// Objects, and the number of those at the front that are certain. The others are guessed.
+    Objects(Vec<ObjectAt>, usize),
     Outside(DatabaseId, Command),
 }
 
@@ -233,6 +237,7 @@ pub(super) async fn run(
     let mut fetched = None;
     let mut fetched_bytes = 0_usize;
     let mut is_long = false;
+    let mut ahead = Ahead::new(WANTS_MAX);
     for _ in 0..WANTS_MAX {
         if clock.now() >= until {
             overlay.objects().restore(&before);
@@ -240,7 +245,10 @@ pub(super) async fn run(
         }
         let attempt = match is_long {
             false => {
-                let limits = Limits::inline(clock, INLINE_TIME);
+                let limits = Limits {
+                    ahead: if overlay.may_guess() { ahead.next() } else { 0 },
+                    ..Limits::inline(clock, INLINE_TIME)
+                };
                 attempt(&job, overlay.objects(), &fetched, limits)
             }
             true => elsewhere(core, &job, overlay.objects(), &fetched, until).await,
@@ -265,9 +273,11 @@ pub(super) async fn run(
                 overlay.objects().restore(&before);
                 is_long = true;
             }
-            Attempt::Wants(Want::Objects(places)) => {
+            Attempt::Wants(Want::Objects(places, sure)) => {
+                ahead.wanted(places.len(), overlay.objects().guesses());
                 overlay.objects().restore(&before);
-                overlay.read(places).await?;
+                overlay.read(places.clone()).await?;
+                overlay.objects().are_guesses(&places[sure..]);
                 before = overlay.objects().clone();
             }
             Attempt::Wants(Want::Outside(db, command)) => {
@@ -357,6 +367,8 @@ struct Limits {
     clock: Arc<dyn Clock>,
     end: End,
     memory: usize,
+    /// How many objects it may go on without, to tell which ones it may want next.
+    ahead: usize,
 }
 
 /// When an attempt ends.
@@ -376,6 +388,7 @@ impl Limits {
             end: End::After(time),
             clock: Arc::clone(clock),
             memory: INLINE_MEMORY,
+            ahead: 0,
         }
     }
 
@@ -402,7 +415,7 @@ type Fetched = Option<Arc<Vec<Reply>>>;
 
 /// Runs a script from its beginning.
 fn attempt(job: &Job, objects: &mut Objects, fetched: &Fetched, limits: Limits) -> Attempt {
-    let is_small = limits.memory < MEMORY_MAX;
+    let (is_small, ahead) = (limits.memory < MEMORY_MAX, limits.ahead);
     let budget = limits.budget();
     // The interpreter's functions share it, so it borrows nothing.
     let server = Rc::new(RefCell::new(Server {
@@ -414,6 +427,8 @@ fn attempt(job: &Job, objects: &mut Objects, fetched: &Fetched, limits: Limits) 
         fetched: fetched.clone(),
         used: 0,
         want: None,
+        ahead,
+        before_guesses: None,
         told: job.is_told.then(Told::default),
     }));
     let parts: SmallVec<[&[u8]; 6]> = job.command.from(FIRST_KEY).collect();
@@ -424,7 +439,10 @@ fn attempt(job: &Job, objects: &mut Objects, fetched: &Fetched, limits: Limits) 
         false => interpreter.run(script, given, &server, &budget),
     });
     let mut server = server.borrow_mut();
-    *objects = server.objects.take();
+    *objects = match server.before_guesses.take() {
+        Some(before) => before,
+        None => server.objects.take(),
+    };
     let reply = match (ended, server.want.take()) {
         (_, Some(want)) => return Attempt::Wants(want),
         (Ended::Interrupted, None) => return Attempt::TooLong,
@@ -458,6 +476,8 @@ async fn elsewhere(
         clock: Arc::clone(clock),
         end: End::At(until),
         memory: MEMORY_MAX,
+        // A run in vain could take all its time.
+        ahead: 0,
     };
     let Some(run) = &core.options().elsewhere else {
         return attempt(job, objects, fetched, limits);
@@ -525,6 +545,10 @@ struct Server {
     fetched: Fetched,
     used: usize,
     want: Option<Want>,
+    /// How many more objects it may go on without.
+    ahead: usize,
+    /// The objects before it went on without one. All that it does then counts for nothing.
+    before_guesses: Option<Objects>,
     /// Its commands, where MONITOR is told of them.
     told: Option<Told>,
 }
@@ -544,6 +568,11 @@ impl Server {
         if marks.no_script {
             return Ok(Reply::Error(NOT_ALLOWED));
         }
+        if let Some(caller) = self.caller.as_ref().filter(|_| self.guesses())
+            && caller.user.check(found, command).is_err()
+        {
+            return Err(Interrupted);
+        }
         if let Some(caller) = &self.caller
             && let Err(denied) = caller.check(Context::Script, found, command)
         {
@@ -558,17 +587,16 @@ impl Server {
             return Ok(Reply::Error(too_much_memory()));
         }
         match row.run {
-            Run::Data(what) => match self.objects.run(self.db, (what, row), command) {
-                Some(Ok(reply)) => {
-                    self.tell(command);
-                    Ok(reply)
+            Run::Data(what) => loop {
+                match self.objects.run(self.db, (what, row), command) {
+                    Some(Ok(reply)) => {
+                        self.tell(command);
+                        return Ok(reply);
+                    }
+                    Some(Err(Missing(places))) => self.miss(places)?,
+                    None if marks.writes => return Ok(Reply::Error(NOT_ALLOWED)),
+                    None => return self.outside(command),
                 }
-                Some(Err(Missing(places))) => {
-                    self.want = Some(Want::Objects(places));
-                    Err(Interrupted)
-                }
-                None if marks.writes => Ok(Reply::Error(NOT_ALLOWED)),
-                None => self.outside(command),
             },
             Run::Now(_) => self.outside(command),
             Run::Own(super::Own::Select) => match integer(command.get(1)).and_then(DatabaseId::new)
@@ -585,6 +613,36 @@ impl Server {
         }
     }
 
+    /// Whether it goes on without an object.
+    fn guesses(&self) -> bool {
+        self.before_guesses.is_some()
+    }
+
+    /// Objects are wanted that were not read. Lets the script go on as if there were none, if it
+    /// may do so.
+    ///
+    /// # Errors
+    /// It may not.
+    fn miss(&mut self, places: Vec<ObjectAt>) -> Result<(), Interrupted> {
+        match &mut self.want {
+            Some(Want::Objects(wanted, _)) => {
+                let left = self.ahead.checked_sub(places.len());
+                self.ahead = left.ok_or(Interrupted)?;
+                wanted.extend_from_slice(&places);
+            }
+            Some(Want::Outside(..)) => return Err(Interrupted),
+            None => self.want = Some(Want::Objects(places.clone(), places.len())),
+        }
+        if self.ahead == 0 {
+            return Err(Interrupted);
+        }
+        if self.before_guesses.is_none() {
+            self.before_guesses = Some(self.objects.clone());
+        }
+        self.objects.imagine_none(places);
+        Ok(())
+    }
+
     /// A command was run.
     fn tell(&mut self, command: &Command) {
         if let Some(told) = &mut self.told {
@@ -593,6 +651,9 @@ impl Server {
     }
 
     fn outside(&mut self, command: &Command) -> Result<Reply, Interrupted> {
+        if self.guesses() {
+            return Err(Interrupted);
+        }
         let fetched = self.fetched.as_ref();
         match fetched.and_then(|fetched| fetched.get(self.used)) {
             Some(reply) => {
@@ -624,6 +685,9 @@ impl Commands for Server {
     }
 
     fn log(&mut self, level: u8, text: &[u8]) {
+        if self.guesses() {
+            return;
+        }
         let text = String::from_utf8_lossy(text);
         match level {
             0 | 1 => tracing::debug!(%text, "a script says"),

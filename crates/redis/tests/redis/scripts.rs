@@ -471,6 +471,75 @@ fn what_was_read_at_one_moment_is_not_committed() {
     );
 }
 
+/// A run that misses one key tells which ones it may want next.
+#[test]
+fn many_keys_that_are_not_named_are_read_together() {
+    for mut bench in [Bench::new(), Bench::local()] {
+        let mut c = bench.connect();
+        let set = "for n = 1, 400 do redis.call('set', '{t}' .. n, n) end";
+        let sum = "local sum = 0 for n = 1, 400 do \
+                   sum = sum + (redis.call('get', '{t}' .. n) or 0) end return sum";
+        for (script, reply) in [(set, "$-1\r\n"), (sum, ":80200\r\n")] {
+            let before = bench.cluster.count_sent(Opcode::Transact);
+            assert_eq!(eval(&mut c, script, &[], &[]), reply, "{script}");
+            let sent = bench.cluster.count_sent(Opcode::Transact) - before;
+            assert!(sent <= 12, "{sent} transactions for {script}");
+        }
+    }
+}
+
+/// Without its first key, this script would go on for ever, look for keys that nobody has, be
+/// refused one of them, and complain.
+#[test]
+fn a_script_notices_nothing_of_wrong_guesses() {
+    let mut bench = Bench::new();
+    let (mut c, mut admin) = (bench.connect(), bench.connect());
+    let walk = "local at, sum = 'first', 0 \
+                repeat at = redis.call('get', '{t}' .. tostring(at)) \
+                if not at then redis.call('get', 'secret') redis.log(3, 'lost') end \
+                sum = sum + 1 until at == 'end' return sum";
+    admin.say("SET {t}first 1");
+    for n in 1..40 {
+        admin.say(&format!("SET {{t}}{n} {}", n + 1));
+    }
+    admin.say("SET {t}40 end");
+    admin.say("ACL SETUSER walker on nopass ~{t}* +@all");
+    c.say("AUTH walker x");
+    assert_eq!(eval(&mut c, walk, &[], &[]), ":41\r\n");
+    assert_eq!(admin.say("ACL LOG"), "*0\r\n");
+}
+
+// shows: OVERLAY-1
+#[test]
+fn only_what_a_script_has_used_is_compared_at_its_commit() {
+    for (changed, transactions) in [("{t}false", 3), ("{t}b", 6)] {
+        let mut bench = Bench::new();
+        let (mut c, mut d) = (bench.connect(), bench.connect());
+        bench.cluster.set_latency(Duration::from_millis(1));
+        d.say("MSET {t}a b {t}b a");
+        // It reads `a`, then `b` and, in vain, `false`; then it asks for something else.
+        let script = "local at = redis.call('get', '{t}a') \
+                      for n = 1, 2 do at = redis.call('get', '{t}' .. tostring(at)) end \
+                      redis.call('dbsize') return redis.call('set', '{t}a', 'b')";
+        let before = bench.cluster.count_sent(Opcode::Transact);
+        c.push(&encode(&["EVAL", script, "0"]));
+        let cluster = bench.cluster.clone();
+        let is_behind_reads = || {
+            let sent = cluster.sent();
+            let reads = sent.iter().filter(|sent| sent.opcode == Opcode::Transact);
+            let is_other = sent
+                .last()
+                .is_some_and(|sent| sent.opcode != Opcode::Transact);
+            reads.count() == before + 2 && is_other
+        };
+        c.work_until(is_behind_reads);
+        assert_eq!(d.say(&format!("SET {changed} a")), OK);
+        assert_eq!(c.replies(1), [OK.as_bytes()]);
+        let sent = cluster.count_sent(Opcode::Transact) - before;
+        assert_eq!(sent, transactions, "{changed}");
+    }
+}
+
 // shows: OVERLAY-1
 #[test]
 fn readers_see_a_sum_that_never_changes() {

@@ -33,6 +33,8 @@ pub(crate) struct Object {
     version: ObjectVersion,
     held: Option<Held>,
     is_changed: bool,
+    /// It was read because a script may want it, and no command has touched it yet.
+    is_guess: bool,
 }
 
 impl Object {
@@ -55,16 +57,19 @@ impl Object {
             version,
             held,
             is_changed: false,
+            is_guess: false,
         }
     }
 
-    /// What a commit has to do with it: make its change, or compare it with what was read.
+    /// What a commit has to do with it: make its change, or compare it with what was read. A guess
+    /// that no command has touched is not compared.
     fn step<'o>(&'o self, key: &'o [u8], is_compared: bool) -> Option<TransactionStep<'o>> {
         match self.is_changed {
             true => Some(TransactionStep::must_hold(Operation::Mutate(
                 self.change(key),
             ))),
-            false => is_compared.then(|| TransactionStep::version_is(self.table, key, self.read)),
+            false => (is_compared && !self.is_guess)
+                .then(|| TransactionStep::version_is(self.table, key, self.read)),
         }
     }
 
@@ -144,6 +149,8 @@ pub(crate) struct Objects {
     places: Places,
     /// Bytes of the values of those that were changed.
     changed_bytes: usize,
+    /// How many of them are guesses.
+    guesses: usize,
     is_cluster: bool,
     now: Now,
 }
@@ -171,6 +178,7 @@ impl Objects {
         Self {
             places: Places::default(),
             changed_bytes: 0,
+            guesses: 0,
             is_cluster: core.options().cluster.is_some(),
             now: core.wall_ms().into(),
         }
@@ -236,12 +244,47 @@ impl Objects {
         }
     }
 
-    /// Takes over the changes of another state of the same objects, and keeps what was read since.
+    /// Takes over the changes of another state of the same objects, and keeps what was read and
+    /// touched since.
     pub(crate) fn restore(&mut self, before: &Self) {
         for (place, object) in &before.places.0 {
-            self.places.insert(place.clone(), object.clone());
+            let now = self.places.get(place.0, &place.1);
+            let object = Object {
+                is_guess: object.is_guess && now.is_none_or(|now| now.is_guess),
+                ..object.clone()
+            };
+            self.places.insert(place.clone(), object);
         }
         self.changed_bytes = before.changed_bytes;
+    }
+
+    /// These were read, and may be wanted by nobody.
+    pub(crate) fn are_guesses(&mut self, places: &[ObjectAt]) {
+        for (db, key) in places {
+            if let Some(object) = self.places.get_mut(*db, key) {
+                self.guesses += usize::from(!object.is_guess);
+                object.is_guess = true;
+            }
+        }
+    }
+
+    /// How many objects were guessed and not touched yet.
+    pub(crate) fn guesses(&self) -> usize {
+        self.guesses
+    }
+
+    fn touch(&mut self, db: DatabaseId, key: &[u8]) {
+        if let Some(object) = self.places.get_mut(db, key) {
+            self.guesses -= usize::from(object.is_guess);
+            object.is_guess = false;
+        }
+    }
+
+    /// Puts nothing into places that were not read.
+    pub(crate) fn imagine_none(&mut self, places: Vec<ObjectAt>) {
+        for place in places {
+            self.places.insert(place, Object::read(TableId(0), None));
+        }
     }
 
     /// Bytes of the values of the objects that were changed: what they take beside what was read.
@@ -282,6 +325,14 @@ impl Objects {
         }
         if !wanted.is_empty() {
             return Some(Err(Missing(wanted)));
+        }
+        if self.guesses > 0 {
+            let other = other_database(what, db, command);
+            for at in keys() {
+                for db in [Some(db), other].into_iter().flatten() {
+                    self.touch(db, command.get(at));
+                }
+            }
         }
         let reply = match (what, plan) {
             (_, Some(plan)) => plan.map(|plan| {
@@ -530,10 +581,12 @@ mod tests {
             version: ObjectVersion(1),
             held: Some((Bytes::from("v"), Some(deadline))),
             is_changed: false,
+            is_guess: false,
         };
         let mut objects = Objects {
             places: Places(vec![(place.clone(), object)]),
             changed_bytes: 0,
+            guesses: 0,
             is_cluster: false,
             now: UnixMs(5000).into(),
         };
