@@ -61,7 +61,8 @@ const LOAD_TIME: Duration = Duration::from_millis(100);
 const LOAD_MEMORY: usize = 4 << 20;
 /// Instructions after which it is given up: some ten seconds.
 const MOST: u64 = 4_000_000_000;
-/// How often a script may want something that was not read.
+/// How many keys a script may use that it has not named, and how often it may want something that
+/// was not read.
 const WANTS_MAX: usize = 1000;
 
 thread_local! {
@@ -101,7 +102,7 @@ pub(crate) fn library(
         memory: LOAD_MEMORY,
         ..Limits::inline(clock, LOAD_TIME)
     };
-    let budget = limits.budget();
+    let budget = limits.budget(Rc::default());
     let loaded = with_interpreter(|interpreter| interpreter.load_library(source, &budget));
     loaded.map_err(|error| Failure::new([b"ERR ".as_slice(), &error].concat()))
 }
@@ -243,15 +244,16 @@ pub(super) async fn run(
             overlay.objects().restore(&before);
             return Ok(Reply::Error(failure::SCRIPT_TOO_SLOW));
         }
+        let next = if overlay.may_guess() { ahead.next() } else { 0 };
         let attempt = match is_long {
             false => {
                 let limits = Limits {
-                    ahead: if overlay.may_guess() { ahead.next() } else { 0 },
+                    ahead: next,
                     ..Limits::inline(clock, INLINE_TIME)
                 };
                 attempt(&job, overlay.objects(), &fetched, limits)
             }
-            true => elsewhere(core, &job, overlay.objects(), &fetched, until).await,
+            true => elsewhere(core, &job, overlay.objects(), &fetched, (until, next)).await,
         };
         match attempt {
             Attempt::Done(reply, told) => {
@@ -274,8 +276,12 @@ pub(super) async fn run(
                 is_long = true;
             }
             Attempt::Wants(Want::Objects(places, sure)) => {
-                ahead.wanted(places.len(), overlay.objects().guesses());
+                let unused = overlay.objects().guesses();
+                ahead.wanted(places.len(), unused);
                 overlay.objects().restore(&before);
+                if ahead.keys().saturating_sub(places.len() - sure + unused) > WANTS_MAX {
+                    break;
+                }
                 overlay.read(places.clone()).await?;
                 overlay.objects().are_guesses(&places[sure..]);
                 before = overlay.objects().clone();
@@ -392,20 +398,24 @@ impl Limits {
         }
     }
 
-    fn budget(self) -> Rc<Budget> {
+    /// The budget of an attempt. From the moment on that `guesses` says so, it is in vain, and ends
+    /// soon.
+    fn budget(self, guesses: Rc<Cell<bool>>) -> Rc<Budget> {
         let clock = self.clock;
         let budget = Budget::new(self.instructions, self.stop).memory(self.memory);
-        let begun = Cell::new(None);
+        let (begun, guessed) = (Cell::new(None), Cell::new(None));
+        let is_over = |since: &Cell<Option<Moment>>, now: Moment, time: Duration| {
+            let first = since.get().unwrap_or(now);
+            since.set(Some(first));
+            now >= first + time
+        };
         Rc::new(budget.until(move || {
             let now = clock.now();
-            match self.end {
+            let is_late = match self.end {
                 End::At(end) => now >= end,
-                End::After(time) => {
-                    let first = begun.get().unwrap_or(now);
-                    begun.set(Some(first));
-                    now >= first + time
-                }
-            }
+                End::After(time) => is_over(&begun, now, time),
+            };
+            is_late || guesses.get() && is_over(&guessed, now, INLINE_TIME)
         }))
     }
 }
@@ -416,7 +426,8 @@ type Fetched = Option<Arc<Vec<Reply>>>;
 /// Runs a script from its beginning.
 fn attempt(job: &Job, objects: &mut Objects, fetched: &Fetched, limits: Limits) -> Attempt {
     let (is_small, ahead) = (limits.memory < MEMORY_MAX, limits.ahead);
-    let budget = limits.budget();
+    let guesses = Rc::new(Cell::new(false));
+    let budget = limits.budget(Rc::clone(&guesses));
     // The interpreter's functions share it, so it borrows nothing.
     let server = Rc::new(RefCell::new(Server {
         objects: objects.take(),
@@ -428,6 +439,7 @@ fn attempt(job: &Job, objects: &mut Objects, fetched: &Fetched, limits: Limits) 
         used: 0,
         want: None,
         ahead,
+        guesses,
         before_guesses: None,
         told: job.is_told.then(Told::default),
     }));
@@ -466,7 +478,7 @@ async fn elsewhere(
     job: &Job,
     objects: &mut Objects,
     fetched: &Fetched,
-    until: Moment,
+    (until, ahead): (Moment, usize),
 ) -> Attempt {
     let clock = &core.databases.parts().clock;
     let stop = Stop::default();
@@ -476,8 +488,7 @@ async fn elsewhere(
         clock: Arc::clone(clock),
         end: End::At(until),
         memory: MEMORY_MAX,
-        // A run in vain could take all its time.
-        ahead: 0,
+        ahead,
     };
     let Some(run) = &core.options().elsewhere else {
         return attempt(job, objects, fetched, limits);
@@ -547,6 +558,8 @@ struct Server {
     want: Option<Want>,
     /// How many more objects it may go on without.
     ahead: usize,
+    /// Whether it goes on without one.
+    guesses: Rc<Cell<bool>>,
     /// The objects before it went on without one. All that it does then counts for nothing.
     before_guesses: Option<Objects>,
     /// Its commands, where MONITOR is told of them.
@@ -568,7 +581,7 @@ impl Server {
         if marks.no_script {
             return Ok(Reply::Error(NOT_ALLOWED));
         }
-        if let Some(caller) = self.caller.as_ref().filter(|_| self.guesses())
+        if let Some(caller) = self.caller.as_ref().filter(|_| self.guesses.get())
             && caller.user.check(found, command).is_err()
         {
             return Err(Interrupted);
@@ -613,11 +626,6 @@ impl Server {
         }
     }
 
-    /// Whether it goes on without an object.
-    fn guesses(&self) -> bool {
-        self.before_guesses.is_some()
-    }
-
     /// Objects are wanted that were not read. Lets the script go on as if there were none, if it
     /// may do so.
     ///
@@ -638,6 +646,7 @@ impl Server {
         }
         if self.before_guesses.is_none() {
             self.before_guesses = Some(self.objects.clone());
+            self.guesses.set(true);
         }
         self.objects.imagine_none(places);
         Ok(())
@@ -651,7 +660,7 @@ impl Server {
     }
 
     fn outside(&mut self, command: &Command) -> Result<Reply, Interrupted> {
-        if self.guesses() {
+        if self.guesses.get() {
             return Err(Interrupted);
         }
         let fetched = self.fetched.as_ref();
@@ -685,7 +694,7 @@ impl Commands for Server {
     }
 
     fn log(&mut self, level: u8, text: &[u8]) {
-        if self.guesses() {
+        if self.guesses.get() {
             return;
         }
         let text = String::from_utf8_lossy(text);

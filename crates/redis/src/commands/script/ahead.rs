@@ -36,6 +36,11 @@ impl Ahead {
         if is_over { 0 } else { self.next }
     }
 
+    /// How many were wanted, guesses among them.
+    pub(super) fn keys(&self) -> usize {
+        self.keys
+    }
+
     /// An attempt wanted this number of keys. If all earlier guesses were used by now, the next
     /// attempt may guess twice as many: a script then needs few attempts. Else half as many.
     pub(super) fn wanted(&mut self, keys: usize, unused: usize) {
