@@ -61,8 +61,8 @@ impl Object {
         }
     }
 
-    /// What a commit has to do with it: make its change, or compare it with what was read. A guess
-    /// that no command has touched is not compared.
+    /// The part of a commit that it has: its change, or a comparison with the version that was
+    /// read. A mere guess has none.
     fn step<'o>(&'o self, key: &'o [u8], is_compared: bool) -> Option<TransactionStep<'o>> {
         match self.is_changed {
             true => Some(TransactionStep::must_hold(Operation::Mutate(
