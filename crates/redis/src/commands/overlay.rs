@@ -89,6 +89,8 @@ pub(crate) struct Overlay<'c> {
     read_bytes: usize,
     /// Counts what was read and changed (CLIMEM-1).
     building: Building<'c>,
+    /// The failure of a script that was killed.
+    killed: Option<Failure>,
 }
 
 /// How objects are read before the commands.
@@ -130,6 +132,7 @@ impl<'c> Overlay<'c> {
             told: Told::default(),
             read_bytes: 0,
             building: share.build(),
+            killed: None,
         }
     }
 
@@ -170,6 +173,32 @@ impl<'c> Overlay<'c> {
 
     pub(super) fn objects(&mut self) -> &mut Objects {
         &mut self.objects
+    }
+
+    /// A script was killed. So nothing is to be run again.
+    pub(super) fn was_killed(&mut self, failure: Failure) {
+        self.killed = Some(failure);
+    }
+
+    /// The failure of a script that was killed.
+    pub(crate) fn killed(&self) -> Option<&Failure> {
+        self.killed.as_ref()
+    }
+
+    /// The objects that commands used, for a try that follows.
+    pub(crate) fn used(&self) -> Vec<ObjectAt> {
+        self.objects.used()
+    }
+
+    /// Reads objects that a try before this one used. So all are read together, and kept, also
+    /// those that scripts do not name.
+    ///
+    /// # Errors
+    /// As [`Overlay::run`].
+    pub(crate) async fn read_used(&mut self, used: Vec<ObjectAt>) -> Result<(), NotTransacted> {
+        self.read(used.clone()).await?;
+        self.objects.are_guesses(&used);
+        Ok(())
     }
 
     /// MONITOR is told of these commands of a script if the commit is made.
@@ -317,7 +346,7 @@ impl<'c> Overlay<'c> {
     ///
     /// # Errors
     /// Nothing was done, unless the failure says that this is not known.
-    pub(crate) async fn commit(self, watched: &[Watched]) -> Result<Committed, NotTransacted> {
+    pub(crate) async fn commit(&self, watched: &[Watched]) -> Result<Committed, NotTransacted> {
         let mut steps: Vec<_> = watched
             .iter()
             .map(|watched| {

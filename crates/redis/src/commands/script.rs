@@ -199,6 +199,8 @@ enum Want {
 /// What an attempt came to.
 enum Attempt {
     Done(Reply, Told),
+    /// It failed: its changes do not count.
+    Failed(Failure, Told),
     Wants(Want),
     /// Its budget is used up.
     TooLong,
@@ -258,10 +260,12 @@ pub(super) async fn run(
         match attempt {
             Attempt::Done(reply, told) => {
                 overlay.tell(told);
-                if let Reply::Error(_) = reply {
-                    overlay.objects().restore(&before);
-                }
                 return Ok(reply);
+            }
+            Attempt::Failed(failure, told) => {
+                overlay.tell(told);
+                overlay.objects().restore(&before);
+                return Ok(Reply::Error(failure));
             }
             Attempt::TooLong if is_long => {
                 overlay.objects().restore(&before);
@@ -269,6 +273,7 @@ pub(super) async fn run(
             }
             Attempt::Killed => {
                 overlay.objects().restore(&before);
+                overlay.was_killed(call.killed());
                 return Ok(Reply::Error(call.killed()));
             }
             Attempt::TooLong => {
@@ -455,15 +460,16 @@ fn attempt(job: &Job, objects: &mut Objects, fetched: &Fetched, limits: Limits) 
         Some(before) => before,
         None => server.objects.take(),
     };
-    let reply = match (ended, server.want.take()) {
-        (_, Some(want)) => return Attempt::Wants(want),
-        (Ended::Interrupted, None) => return Attempt::TooLong,
-        (Ended::OutOfMemory, None) if is_small => return Attempt::TooLong,
-        (Ended::Value(value), None) => reply_of(value),
-        (Ended::Failed(text), None) => Reply::Error(Failure::new(text)),
-        (Ended::OutOfMemory, None) => Reply::Error(too_much_memory()),
-    };
-    Attempt::Done(reply, server.told.take().unwrap_or_default())
+    let told = server.told.take().unwrap_or_default();
+    match (ended, server.want.take()) {
+        (_, Some(want)) => Attempt::Wants(want),
+        (Ended::Interrupted, None) => Attempt::TooLong,
+        (Ended::OutOfMemory, None) if is_small => Attempt::TooLong,
+        // An error that it returns is a reply, and its changes count.
+        (Ended::Value(value), None) => Attempt::Done(reply_of(value), told),
+        (Ended::Failed(text), None) => Attempt::Failed(Failure::new(text), told),
+        (Ended::OutOfMemory, None) => Attempt::Failed(too_much_memory(), told),
+    }
 }
 
 fn too_much_memory() -> Failure {

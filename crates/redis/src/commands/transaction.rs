@@ -344,9 +344,11 @@ async fn run_on_overlay(
         Entry::Done(_) => false,
         Entry::Data(_, what, _) => may_change(*what),
     });
+    let mut used = Vec::new();
     loop {
         let reading = tries.reading(may_change);
         let mut overlay = Overlay::new(core, (by.share, by.block), by.until, reading);
+        overlay.read_used(core::mem::take(&mut used)).await?;
         let mut building = by.share.build();
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -364,7 +366,13 @@ async fn run_on_overlay(
         match overlay.commit(watched).await? {
             Committed::Done => return Ok(Some(replies)),
             Committed::WatchedChanged => return Ok(None),
-            Committed::Conflict => tries.again().await?,
+            Committed::Conflict => {
+                if let Some(killed) = overlay.killed() {
+                    return Err(killed.clone());
+                }
+                used = overlay.used();
+                tries.again().await?;
+            }
         }
     }
 }
@@ -412,12 +420,20 @@ pub(super) async fn alone(
     };
     let until = end_of_time(core);
     let mut tries = Tries::new(core, until);
+    let mut used = Vec::new();
     loop {
         let mut overlay = Overlay::new(core, by, until, tries.reading(may_change(what)));
+        overlay.read_used(core::mem::take(&mut used)).await?;
         let reply = overlay.run(db, what, command).await?;
+        if let Some(killed) = overlay.killed() {
+            return Err(killed.clone());
+        }
         match overlay.commit(&[]).await? {
             Committed::Done => return Ok(reply),
-            Committed::WatchedChanged | Committed::Conflict => tries.again().await?,
+            Committed::WatchedChanged | Committed::Conflict => {
+                used = overlay.used();
+                tries.again().await?;
+            }
         }
     }
 }

@@ -168,9 +168,12 @@ fn a_script_that_cannot_be_done_at_once_takes_the_long_way_from_its_beginning() 
     assert_eq!(run(&["1", "n", "1000"]), (bulk("1006"), 0));
     // It names two keys.
     assert_eq!(run(&["2", "n", "m", "1"]), (bulk("1007"), 0));
+    // It returns an error.
+    let returned = ("-ERR NO\r\n".to_owned(), 1);
+    assert_eq!(run(&["1", "n", "1", "n", "x"]), returned);
     // It fails, and changes nothing.
-    let failed = ("-ERR NO\r\n".to_owned(), 0);
-    assert_eq!(run(&["1", "n", "1", "n", "x"]), failed);
-    assert_eq!(run(&["1", "n", "0"]), (bulk("1007"), 0));
+    let (reply, changes) = run(&["1", "n", "x"]);
+    assert!(reply.starts_with("-ERR ") && changes == 0, "{reply}");
+    assert_eq!(run(&["1", "n", "0"]), (bulk("1009"), 0));
     assert_eq!(run(&["1", "other", "0"]), (bulk("1"), 0));
 }

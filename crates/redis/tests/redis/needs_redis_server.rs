@@ -202,6 +202,11 @@ const SCRIPTS: &[&str] = &[
     "local ok, e = pcall(error, {code=5}) return e.code",
     "return redis.REPL_ALL",
     "return {ok='a', 1, 2}",
+    "redis.call('set',KEYS[1],'x') return redis.error_reply('LIMIT')",
+    "return redis.call('get',KEYS[1])",
+    "redis.call('incr','kept') return {err='LIMIT'}",
+    "redis.call('incr','kept') return redis.pcall('incr','a','b')",
+    "return redis.call('get','kept')",
     "return {double=3.5}",
     "for i=1,3 do redis.call('incr','loop') end return redis.call('get','loop')",
 ];

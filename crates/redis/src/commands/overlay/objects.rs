@@ -268,6 +268,13 @@ impl Objects {
         }
     }
 
+    /// The places of those that are no guesses.
+    pub(super) fn used(&self) -> Vec<ObjectAt> {
+        let all = self.places.0.iter();
+        let used = all.filter(|(_, object)| !object.is_guess);
+        used.map(|(place, _)| place.clone()).collect()
+    }
+
     /// How many objects were guessed and not touched yet.
     pub(crate) fn guesses(&self) -> usize {
         self.guesses

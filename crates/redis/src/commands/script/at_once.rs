@@ -91,11 +91,13 @@ fn run(
     };
     let reply = match attempt(&job, &mut objects, &None, limits) {
         Attempt::Done(reply, _) => reply,
+        Attempt::Failed(failure, _) => {
+            return Some(ScriptAtOnce::Done(Reply::Error(failure)));
+        }
         Attempt::Wants(_) | Attempt::TooLong | Attempt::Killed => return None,
     };
-    let is_error = matches!(reply, Reply::Error(_));
     // OVERLAY-1: what was read at one moment needs no comparing.
-    let Some(change) = objects.change_of_first().filter(|_| !is_error) else {
+    let Some(change) = objects.change_of_first() else {
         return Some(ScriptAtOnce::Done(reply));
     };
     match client.mutate_at_once(&table, hash, &change) {
