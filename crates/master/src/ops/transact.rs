@@ -88,7 +88,8 @@ impl Master {
         // Held until the changes are noted (TAB-2).
         let snapshot = self.tablets().snapshot();
         let steps: Vec<_> = steps.collect();
-        let (placed, notings) = self.place(&snapshot, &steps, whole.is_some())?;
+        let keeps = header.operation.is_some();
+        let (placed, notings) = self.place(&snapshot, &steps, (whole.is_some(), keeps))?;
         let Some(((first, hash), _)) = placed.split_first() else {
             return Err(Refusal::malformed("a transaction without steps"));
         };
@@ -230,6 +231,8 @@ impl Master {
     }
 
     /// The tables and hashes of the keys of a transaction, and where its changes are to be noted.
+    /// With an identity, its outcome is kept with the first key. That is a change of its tablet,
+    /// also if the key is only read: a tablet that is not durable here would be recovered without.
     ///
     /// # Errors
     /// A tablet is not here, or takes no changes.
@@ -237,7 +240,7 @@ impl Master {
         &self,
         snapshot: &'s Snapshot,
         steps: &[TransactionStep<'_>],
-        locks: bool,
+        (locks, keeps): (bool, bool),
     ) -> Result<(Vec<Placed<'s>>, Vec<Noting>), Refusal> {
         let mut placed = Vec::with_capacity(steps.len());
         let mut notings = Vec::with_capacity(steps.len());
@@ -245,8 +248,8 @@ impl Master {
             let (table, key) = (step.operation.table(), step.operation.key());
             let hash = self.hash_of(snapshot, table, key, step.operation.hash());
             let served = self.serving(snapshot, table, hash)?;
-            // A lock is a change.
-            if locks || changes(step) {
+            // A lock is a change, too.
+            if locks || changes(step) || keeps && placed.is_empty() {
                 Self::must_take_changes(served.phase)?;
                 self.not_held(&served)?;
             }

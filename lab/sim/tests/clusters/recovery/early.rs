@@ -6,7 +6,7 @@ use crate::load::{Loaded, loaded, loaded_in};
 use crate::struck::{self, At, Cluster, Moment, Victim};
 use bytes::Bytes;
 use core::time::Duration;
-use pluvio_client::{Client, Table};
+use pluvio_client::{Change, Client, Mutation, Operation, Table, Transacted, TransactionStep};
 use pluvio_coordinator::CoordinatorOptions;
 use pluvio_units::{KeyHash, ServerId};
 use pluvio_wire::TabletState;
@@ -89,6 +89,62 @@ fn what_is_replayed_is_read_and_is_not_written_before_its_replicas_are_there() {
         .unwrap()
         .insert("kept 8".into(), Bytes::from_static(b"new"));
     loaded.check("early reads");
+}
+
+/// Its outcome is kept with its first key, which it only reads.
+// shows: REC-7, COMP-1
+#[test]
+fn a_transaction_keeps_its_outcome_where_its_tablet_has_replicas() {
+    let (mut loaded, readers) = standing(loaded(706, SERVERS));
+    let (client, table) = (loaded.client.clone(), loaded.table.clone());
+    // One whose owner reads early.
+    let other = (0..16).find_map(|n| {
+        let (client, name) = (client.clone(), format!("other {n}"));
+        let created = async move { client.create_table(&name, None).await.unwrap() };
+        let other = loaded.cluster.block_on(created);
+        let status = loaded.cluster.status(&loaded.client);
+        let owner_of = |of: &Table, key: &[u8]| {
+            let its = status.tables.iter().find(|its| its.id == of.id()).unwrap();
+            let mut tablets = its.tablets.iter();
+            tablets
+                .find(|t| t.range.contains(of.hash(key)))
+                .unwrap()
+                .owner
+        };
+        let reader = owner_of(&table, b"kept 7");
+        assert!(readers.contains(&reader), "it is read early");
+        (owner_of(&other, b"new") == reader).then_some(other)
+    });
+    let other = other.expect("tables are spread");
+    let done = Arc::new(AtomicBool::new(false));
+    let told = done.clone();
+    loaded
+        .cluster
+        .sim
+        .spawn(loaded.cluster.client.id, "transact", async move {
+            let id = other.id();
+            let kept = client.read(&table, b"kept 7").await.unwrap().unwrap();
+            let put = Mutation::new(id, b"new", Change::Put(b"value".as_slice().into()));
+            let steps = [
+                (
+                    &table,
+                    TransactionStep::version_is(table.id(), b"kept 7", kept.version),
+                ),
+                (&other, TransactionStep::new(Operation::Mutate(put))),
+            ];
+            let committed = client.transact(&steps).await.unwrap();
+            assert!(matches!(committed, Transacted::Committed(_)));
+            told.store(true, Ordering::Relaxed);
+        });
+    for _ in 0..1500 {
+        loaded.cluster.tend();
+    }
+    assert!(!done.load(Ordering::Relaxed), "it was not held up");
+    loaded.cluster.release();
+    while !done.load(Ordering::Relaxed) {
+        loaded.cluster.tend();
+    }
+    loaded.check("a transaction");
 }
 
 #[test]
