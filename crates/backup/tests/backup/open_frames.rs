@@ -97,6 +97,27 @@ fn an_open_frame_whose_last_write_has_rotted_is_damaged() {
     assert_eq!(offered_after(true, |at, file| flip_a_bit(at, file)).0, []);
 }
 
+/// The header of a frame with remains is written behind the certificates, and says how much they
+/// certify. A device may lose them, and keep the header.
+// shows: BACKUP-1
+#[test]
+fn an_open_frame_whose_header_outlived_its_certificates_is_damaged() {
+    let (found, _) = offered_after(true, |_, file| {
+        let (newest, segment) = read_frame(file).expect("it was written");
+        let kept = newest.in_line_from.expect("a head has certificates");
+        let header = FrameHeader {
+            certified_length: u32::try_from(segment.len()).expect("it is short"),
+            sequence: newest.sequence + 1,
+            has_remains: true,
+            ..newest
+        };
+        let at = header.slot() * FRAME_SLOT_BYTES;
+        file[at..at + FRAME_SLOT_BYTES].copy_from_slice(&header.encode());
+        file[FRAME_DATA_OFFSET + kept as usize..].fill(0);
+    });
+    assert_eq!(found, []);
+}
+
 /// Nothing tells what is missing from what has rotted.
 #[test]
 fn without_a_word_on_its_sectors_a_last_write_that_is_damaged_was_cut_off() {
