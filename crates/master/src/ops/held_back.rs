@@ -132,8 +132,11 @@ impl HeldBack {
         let mut state = self.state();
         let room = state.room(now);
         for key in keys.take(room) {
+            let before = state.keys.entry(key).or_insert(held);
             // Those that are kept for its client stay so.
-            state.keys.entry(key).or_insert(held);
+            if before.client_at(now).is_none() {
+                *before = held;
+            }
         }
         self.grown(state, until);
     }
@@ -178,8 +181,9 @@ impl HeldBack {
         true
     }
 
-    /// A transaction on these keys is done. One that only `read` frees nothing that is kept.
-    pub(super) fn release(&self, keys: impl Iterator<Item = KeyPlace>, read: bool, now: Duration) {
+    /// A transaction on these keys is done. Those that are kept for a client are free only if it
+    /// `frees` them: a mere read does not.
+    pub(super) fn release(&self, keys: impl Iterator<Item = KeyPlace>, frees: bool, now: Duration) {
         let Some(mut state) = self.current(now) else {
             return;
         };
@@ -189,7 +193,7 @@ impl HeldBack {
             };
             match held.client {
                 None => drop(state.keys.remove(&key)),
-                Some(_) if read || now >= held.until => {}
+                Some(_) if !frees || now >= held.until => {}
                 Some(_) => {
                     held.until = now;
                     held.rests_until = now + now.saturating_sub(held.since);
@@ -230,12 +234,12 @@ mod tests {
         assert!(!held.holds(key(1), at(20)), "its time is over");
         assert!(!held.is_any(), "nobody came again, and all were forgotten");
         held.hold_scattered(keys(1..3), at(20));
-        held.release(keys(1..3), true, at(21));
+        held.release(keys(1..3), false, at(21));
         assert!(!held.is_any());
         held.hold_scattered(keys(0..HELD_BACK_MAX as u64 + 9), at(30));
         assert_eq!(held.state().keys.len(), HELD_BACK_MAX);
         held.hold_scattered(keys(u64::MAX - 1..u64::MAX), at(60));
-        assert_eq!(held.state().keys.len(), 1, "those of before made room");
+        assert_eq!(held.state().keys.len(), 1, "expired ones were dropped");
     }
 
     // shows: KEEP-1
@@ -267,11 +271,14 @@ mod tests {
     fn a_key_is_free_once_it_was_changed() {
         let held = HeldBack::default();
         assert!(held.keep(ONE, keys(1..3), LONG, at(100)));
-        held.release(keys(1..3), true, at(105));
+        held.release(keys(1..3), false, at(105));
         assert!(held.holds(key(1), at(105)), "a read frees nothing");
-        held.release(keys(1..2), false, at(110));
+        held.release(keys(1..2), true, at(110));
         assert!(!held.holds(key(1), at(110)) && held.holds(key(2), at(110)));
         assert!(!held.keep(OTHER, keys(1..2), LONG, at(119)), "it rests");
         assert!(held.keep(OTHER, keys(1..2), LONG, at(120)));
+        held.release(keys(1..2), true, at(125));
+        held.hold_scattered(keys(1..2), at(126));
+        assert!(held.holds(key(1), at(127)), "also while it rests");
     }
 }

@@ -88,8 +88,8 @@ impl Master {
         // Held until the changes are noted (TAB-2).
         let snapshot = self.tablets().snapshot();
         let steps: Vec<_> = steps.collect();
-        let keeps = header.operation.is_some();
-        let (placed, notings) = self.place(&snapshot, &steps, (whole.is_some(), keeps))?;
+        let has_outcome = header.operation.is_some();
+        let (placed, notings) = self.place(&snapshot, &steps, (whole.is_some(), has_outcome))?;
         let Some(((first, hash), _)) = placed.split_first() else {
             return Err(Refusal::malformed("a transaction without steps"));
         };
@@ -173,7 +173,7 @@ impl Master {
                     }
                 }
                 let now = self.monotonic();
-                self.held_back.release(places(&placed), !frees, now);
+                self.held_back.release(places(&placed), frees, now);
                 Ok(outcome)
             }
             Err(NotTransacted::Engine(error)) => Err(refusal_of(&error)),
@@ -240,7 +240,7 @@ impl Master {
         &self,
         snapshot: &'s Snapshot,
         steps: &[TransactionStep<'_>],
-        (locks, keeps): (bool, bool),
+        (locks, has_outcome): (bool, bool),
     ) -> Result<(Vec<Placed<'s>>, Vec<Noting>), Refusal> {
         let mut placed = Vec::with_capacity(steps.len());
         let mut notings = Vec::with_capacity(steps.len());
@@ -249,7 +249,7 @@ impl Master {
             let hash = self.hash_of(snapshot, table, key, step.operation.hash());
             let served = self.serving(snapshot, table, hash)?;
             // A lock is a change, too.
-            if locks || changes(step) || keeps && placed.is_empty() {
+            if locks || changes(step) || has_outcome && placed.is_empty() {
                 Self::must_take_changes(served.phase)?;
                 self.not_held(&served)?;
             }

@@ -298,7 +298,7 @@ impl<'c> Overlay<'c> {
                 let (read, tables) = of.transact(&steps, false).await?;
                 (read, 1, tables)
             }
-            // Who waits for objects keeps no others.
+            // Only the first read keeps objects: a later one may have to wait.
             Reading::ByServer { keep } => {
                 let keep = keep && self.moments == 0;
                 of.read_first(&steps, keep).await?

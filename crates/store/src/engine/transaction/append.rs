@@ -97,13 +97,8 @@ impl Transaction<'_> {
             let entry = group.pending()[change.first];
             let bucket = &mut locks.guards[at];
             assert!(bucket.turn_to(approach), "its block is locked");
-            swing(
-                bucket,
-                target.slot(),
-                rooms.next_for(at, target),
-                entry,
-                true,
-            );
+            let room = rooms.next_for(at, target);
+            swing(bucket, target.slot(), room, entry, true);
             self.count(target, change);
             let is_tombstone = matches!(change.kind, ChangeKind::Delete(_));
             slots[place] = Some(target.marked(entry, is_tombstone));
@@ -144,13 +139,8 @@ impl Transaction<'_> {
                 let entry = group.pending()[change.first];
                 let bucket = &mut locks.guards[at];
                 assert!(bucket.turn_to(approach), "its block is locked");
-                swing(
-                    bucket,
-                    target.slot(),
-                    rooms.next_for(at, target),
-                    entry,
-                    false,
-                );
+                let room = rooms.next_for(at, target);
+                swing(bucket, target.slot(), room, entry, false);
                 self.count(target, change);
             }
         }
