@@ -287,7 +287,7 @@ impl Client {
         mut attempts: Attempts<'_>,
         mut first: Option<Answer<R::Reply>>,
     ) -> Result<R::Done, ClientError> {
-        let begun = attempts.remaining();
+        let begun = attempts.until_deadline();
         let mut ticket: Option<Ticket<'_>> = None;
         loop {
             let map = table.map();
@@ -337,7 +337,7 @@ impl Client {
             let again = match result {
                 Ok(done) => return Ok(done),
                 Err(error) => {
-                    let spent = begun.saturating_sub(attempts.remaining());
+                    let spent = begun.saturating_sub(attempts.until_deadline());
                     let is_in_vain = request.is_in_vain(&error, spent);
                     let again = self.after_failure(error, R::CHANGES_DATA, &mut attempts)?;
                     if is_in_vain {

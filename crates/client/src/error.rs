@@ -150,6 +150,18 @@ impl ClientError {
         }
     }
 
+    /// Why there was no room until the time was up, also in words.
+    pub(crate) fn full(&self) -> Option<(RetryReason, String)> {
+        match self {
+            Self::TimedOut {
+                reason: Some(reason),
+                last,
+                ..
+            } if reason.is_full() => Some((*reason, last.clone())),
+            _ => None,
+        }
+    }
+
     /// The final refusal's kind, when the cluster (or the client in its place) refused for good.
     #[must_use]
     pub fn fatal_kind(&self) -> Option<FatalKind> {

@@ -105,10 +105,7 @@ impl<'a> Attempts<'a> {
     pub(crate) fn failed(&mut self, why: String, reason: Option<RetryReason>) {
         self.last = Some(why);
         self.reason = reason;
-        let is_full = matches!(
-            reason,
-            Some(RetryReason::MemoryFull | RetryReason::QuotaShare | RetryReason::QuotaOperations)
-        );
+        let is_full = reason.is_some_and(RetryReason::is_full);
         if reason != Some(RetryReason::Locked) {
             self.locked_since = None;
         } else if self.locked_since.is_none() {

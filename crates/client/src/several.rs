@@ -18,6 +18,8 @@
 //!   there which keys there are, and what was decided.
 //! - SEVERAL-3: nobody waits for a lock while it holds others, except in the order of servers. So
 //!   transactions do not wait for each other in a circle.
+//! - SEVERAL-4: nobody waits for room while it holds locks. An owner without room makes the others
+//!   release their keys, and it is tried again after a pause.
 //!
 //! When the client dies, the servers whose keys are locked go on in its place
 //! ([`Client::resolve`]).
@@ -52,6 +54,9 @@ const PATIENCE: Duration = Duration::from_millis(2);
 const PATIENCE_IN_ORDER: Duration = Duration::from_secs(1);
 /// After this many conflicts owners are asked in their order, one after the other.
 const CONFLICTS_AT_ONCE: u32 = 2;
+/// How long an aborted transaction is concluded at servers that have no room. Then they go on
+/// alone.
+const ROOM_TO_ABORT: Duration = Duration::from_millis(100);
 /// The pauses before a transaction that met others is tried again.
 const BACKOFF: Backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(20));
 
@@ -153,6 +158,8 @@ enum Votes {
     Refused(usize, Outcome),
     /// It is to be tried again: others are in the way, or keys have moved.
     Again { moved: bool },
+    /// The same, as an owner has no room: why, in words too.
+    Full(RetryReason, String),
     /// It cannot be done.
     Failed(ClientError),
 }
@@ -193,8 +200,15 @@ impl Client {
                     });
                 }
                 Votes::Failed(error) => return Err(error),
+                Votes::Full(reason, why) => {
+                    attempts.failed(why, Some(reason));
+                    attempts.pause(Duration::ZERO).await?;
+                    continue;
+                }
                 Votes::Again { moved } => moved,
             };
+            // It met something else than a full memory.
+            attempts.progressed();
             if attempts.is_over() {
                 attempts.failed(RetryReason::Locked.to_string(), Some(RetryReason::Locked));
                 return Err(attempts.timed_out());
@@ -326,8 +340,11 @@ impl Client {
             return Ok(Votes::Committed(in_order(under, votes)));
         }
         let tables = tables_of(under);
-        let decided = self.conclude(under.conclusion(&tables), Some(false)).await;
+        let briefly = self.with_full_timeout(ROOM_TO_ABORT);
+        let decided = briefly.conclude(under.conclusion(&tables), Some(false));
+        let decided = decided.await;
         let refusal = refusal_among(under, &votes);
+        let mut full = None;
         match decided {
             // Those who looked after it found that all had voted yes. The votes are kept.
             Ok(Some(true)) => {
@@ -347,6 +364,13 @@ impl Client {
             Ok(Some(false) | None) => {}
             // A vote that is no is enough to know.
             Err(_) if refusal.is_some() => {}
+            // So is one that was not given, and never will be.
+            Err(error) if votes.iter().any(|vote| is_never_yes(under, vote)) => {
+                match error.full() {
+                    Some(why) => full = Some(why),
+                    None => return Ok(Votes::Failed(error.into_not_executed())),
+                }
+            }
             Err(error) => {
                 let why = format!("nobody said what became of the transaction: {error}");
                 return Err(ClientError::MaybeExecuted(why));
@@ -360,10 +384,16 @@ impl Client {
             match (error.fatal_kind(), error.retry_reason()) {
                 (Some(FatalKind::SeveralOwners), _) => moved = true,
                 (None, Some(RetryReason::Locked | RetryReason::NotReady)) => {}
-                _ => return Ok(Votes::Failed(error.into_not_executed())),
+                _ => match error.full() {
+                    Some(why) => full = Some(why),
+                    None => return Ok(Votes::Failed(error.into_not_executed())),
+                },
             }
         }
-        Ok(Votes::Again { moved })
+        Ok(match full {
+            Some((reason, why)) => Votes::Full(reason, why),
+            None => Votes::Again { moved },
+        })
     }
 
     /// Concludes a committed transaction, while the caller goes on if there is somebody to do it.
@@ -649,6 +679,15 @@ impl Client {
         self.release_all(decision, &[late], &none, &mut attempts)
             .await?;
         Ok(known)
+    }
+}
+
+/// Whether the vote is no, or it is none and nothing is on its way that would bring a yes.
+fn is_never_yes(under: &Under<'_>, vote: &Option<Result<Outcome, ClientError>>) -> bool {
+    match vote {
+        None => true,
+        Some(Ok(outcome)) => !is_yes(outcome),
+        Some(Err(error)) => under.forgets() && !error.maybe_executed(),
     }
 }
 

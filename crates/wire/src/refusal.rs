@@ -41,6 +41,17 @@ pub enum RetryReason {
     OtherBackup,
 }
 
+impl RetryReason {
+    /// Whether there is no room for more at the moment: in memory, or in a quota.
+    #[must_use]
+    pub fn is_full(self) -> bool {
+        matches!(
+            self,
+            Self::MemoryFull | Self::QuotaShare | Self::QuotaOperations
+        )
+    }
+}
+
 impl fmt::Display for RetryReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

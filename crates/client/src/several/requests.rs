@@ -54,22 +54,16 @@ impl DataRequest for Prepare<'_> {
         if let RpcError::Call(_) = why {
             self.is_one_lost.store(true, Ordering::Relaxed);
         }
-        let is_locked = matches!(
-            why,
-            RpcError::Refused(Refusal::Retry {
-                why: RetryReason::Locked,
-                ..
-            })
-        );
-        // While changes are held for a cut, which waits until no key is locked (CUT-4).
-        let is_held = matches!(
-            why,
-            RpcError::Refused(Refusal::Retry {
-                why: RetryReason::NotReady,
-                ..
-            })
-        );
-        is_locked && spent >= self.patience || is_held && spent >= PATIENCE.min(self.patience)
+        let RpcError::Refused(Refusal::Retry { why, .. }) = why else {
+            return false;
+        };
+        match why {
+            RetryReason::Locked => spent >= self.patience,
+            // While changes are held for a cut, which waits until no key is locked (CUT-4).
+            RetryReason::NotReady => spent >= PATIENCE.min(self.patience),
+            // Room comes late, or never. Nobody else is to wait for it (SEVERAL-4).
+            why => why.is_full(),
+        }
     }
 
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {

@@ -54,6 +54,15 @@ pub enum Fault {
     Refuse(Refusal),
 }
 
+/// What the next requests are to meet.
+struct Planned {
+    /// Those to it alone.
+    to: Option<Address>,
+    opcode: Opcode,
+    fault: Fault,
+    times: u32,
+}
+
 /// A request that was sent.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sent {
@@ -92,7 +101,7 @@ struct State {
     acknowledged: BTreeMap<ClientId, SequenceNumber>,
     /// Keys that transactions of several servers have locked.
     locks: BTreeMap<(TableId, (KeyHash, Vec<u8>)), master::FakeLock>,
-    faults: Vec<(Opcode, Fault, u32)>,
+    faults: Vec<Planned>,
     sent: Vec<Sent>,
     reply_bytes_max: usize,
     local_waits: Option<Duration>,
@@ -216,7 +225,22 @@ impl FakeCluster {
 
     /// Lets the next `times` requests of this kind meet a fault, after those planned before.
     pub fn plan(&self, opcode: Opcode, fault: Fault, times: u32) {
-        self.state().faults.push((opcode, fault, times));
+        self.plan_for(None, opcode, fault, times);
+    }
+
+    /// The same for requests to this server.
+    pub fn plan_at(&self, server: ServerId, opcode: Opcode, fault: Fault, times: u32) {
+        let to = Address::from(format!("server-{}", server.0).as_str());
+        self.plan_for(Some(to), opcode, fault, times);
+    }
+
+    fn plan_for(&self, to: Option<Address>, opcode: Opcode, fault: Fault, times: u32) {
+        self.state().faults.push(Planned {
+            to,
+            opcode,
+            fault,
+            times,
+        });
     }
 
     /// From now on the local master executes at once, and holds outcomes until
@@ -351,15 +375,15 @@ impl State {
         tablets.iter().find(|t| t.range.contains(hash)).copied()
     }
 
-    fn take_fault(&mut self, opcode: Opcode) -> Option<Fault> {
-        let at = self
-            .faults
-            .iter()
-            .position(|(op, _, n)| *op == opcode && *n > 0)?;
-        let (_, fault, times) = &mut self.faults[at];
-        let fault = fault.clone();
-        *times -= 1;
-        if *times == 0 {
+    fn take_fault(&mut self, to: &Address, opcode: Opcode) -> Option<Fault> {
+        let at = self.faults.iter().position(|planned| {
+            let is_for_it = planned.to.as_ref().is_none_or(|other| other == to);
+            is_for_it && planned.opcode == opcode && planned.times > 0
+        })?;
+        let planned = &mut self.faults[at];
+        let fault = planned.fault.clone();
+        planned.times -= 1;
+        if planned.times == 0 {
             self.faults.remove(at);
         }
         Some(fault)
@@ -439,7 +463,7 @@ impl FakeCluster {
         if !latency.is_zero() {
             clock.sleep(latency).await;
         }
-        let fault = self.state().take_fault(opcode);
+        let fault = self.state().take_fault(to, opcode);
         let reached = !matches!(
             fault,
             Some(Fault::LoseRequest | Fault::Unreachable | Fault::Refuse(_))

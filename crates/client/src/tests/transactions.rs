@@ -7,6 +7,7 @@ use crate::{
     Opcode, Operation, Output, RetryReason, Table, Transacted, TransactionStep,
 };
 use bytes::Bytes;
+use core::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use pluvio_env::Tasks;
 use pluvio_units::{CoreId, ObjectVersion, ServerId};
@@ -158,6 +159,70 @@ fn transactions_that_meet_on_several_servers_all_end() {
             assert_eq!(text(&table, key, &client).await.as_deref(), Some("0"));
         }
     });
+}
+
+// shows: SEVERAL-4
+#[test]
+fn a_full_server_is_told_soon_and_holds_up_nobody() {
+    let second = Duration::from_secs(1);
+    let full = Refusal::retry(Duration::from_millis(20), RetryReason::MemoryFull);
+    let refuses = Fault::Refuse(full);
+    // The first has the home key, with which the decision is kept.
+    for (server, home_is_full) in [(1, false), (1, true), (2, false), (2, true)] {
+        let (cluster, _, table) = cluster(2);
+        cluster.set_latency(Duration::from_micros(100));
+        let options = cluster.options().full_timeout(second);
+        let client = Client::new(cluster.parts(), options);
+        let keys = [1, 2].map(|server| key_of(&table, ServerId(server)));
+        let steps = keys.each_ref().map(|key| add(&table, key, 1));
+        cluster.run(async {
+            // It has room again before the time is up.
+            cluster.plan_at(ServerId(server), Opcode::Transact, refuses.clone(), 4);
+            outputs(client.transact(&steps).await.unwrap());
+            assert!(cluster.now() < second / 2, "{:?}", cluster.now());
+
+            cluster.plan_at(
+                ServerId(server),
+                Opcode::Transact,
+                refuses.clone(),
+                u32::MAX,
+            );
+            if home_is_full {
+                cluster.plan_at(ServerId(1), Opcode::Decide, refuses.clone(), u32::MAX);
+            }
+            let begun = cluster.now();
+            let client_2 = Client::new(cluster.parts(), cluster.options());
+            let other = async {
+                // Others get the key of the server that has room.
+                let key = &keys[2 - server as usize];
+                for _ in 0..20 {
+                    let asked = cluster.now();
+                    let steps = [add(&table, key, 1)];
+                    outputs(client_2.transact(&steps).await.unwrap());
+                    let took = cluster.now() - asked;
+                    assert!(took < second / 10, "{took:?}");
+                    cluster.parts().clock.sleep(second / 100).await;
+                }
+            };
+            let both = futures_util::future::join(client.transact(&steps), async {
+                match home_is_full {
+                    // Nothing can be decided there.
+                    true => {}
+                    false => other.await,
+                }
+            });
+            let (transacted, ()) = both.await;
+            let error = transacted.unwrap_err();
+            assert_eq!(error.retry_reason(), Some(RetryReason::MemoryFull));
+            assert!(!error.maybe_executed(), "{error}");
+            let took = cluster.now() - begun;
+            let range = second / 2..2 * second;
+            assert!(
+                range.contains(&took),
+                "{server} {home_is_full}: {took:?} {error}"
+            );
+        });
+    }
 }
 
 #[test]
