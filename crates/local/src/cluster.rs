@@ -42,9 +42,9 @@ const STATUS_LIMIT: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// Pause between two looks at whether there is something to tell them.
 const TELL_PAUSE: Duration = Duration::from_secs(5);
-/// Longest path of a server's ring. The kernel takes 107 bytes; the server puts its process id
+/// Longest path of a server's ring or door. The kernel takes 107 bytes; the server puts its process id
 /// behind the name for a moment.
-const RING_PATH_MAX: usize = 96;
+const SOCKET_PATH_MAX: usize = 96;
 /// How long a cluster that lives for a while may take to be up: far more than it needs on a machine
 /// that is busy.
 const START_LIMIT: Duration = Duration::from_secs(180);
@@ -102,6 +102,9 @@ pub struct LocalOptions {
     /// Whether servers have rings in shared memory for each other and for clients of this machine.
     /// They pass by every fault of a network between `homes`.
     pub rings: bool,
+    /// Whether servers let processes of their user, on this machine, read their memory. Such reads
+    /// pass by every fault of a network between `homes`, too.
+    pub mapped_reads: bool,
     /// How long it may take until all is up; as long as it takes when `None`.
     pub start_limit: Option<Duration>,
     /// Servers note the times of their requests, and write them down when they are stopped: see
@@ -155,6 +158,7 @@ impl LocalOptions {
             verbose: false,
             homes: None,
             rings: false,
+            mapped_reads: false,
             start_limit: Some(START_LIMIT),
             stamps: false,
             drain_timeout: None,
@@ -393,6 +397,15 @@ impl LocalCluster {
     /// A client of this cluster.
     pub fn session(&self, timeout: Duration) -> Session {
         Session::new(self.env.clone(), &self.coordinator_address(), timeout)
+    }
+
+    /// The same, of a client that sends every read to its server.
+    pub fn session_by_requests(&self, timeout: Duration) -> Session {
+        let env = Env {
+            mapped: None,
+            ..self.env.clone()
+        };
+        Session::new(env, &self.coordinator_address(), timeout)
     }
 
     /// Where the coordinators listen, with commas.
@@ -669,9 +682,9 @@ impl LocalCluster {
         let data = options.data.join(directory);
         let mut listen = Address::from(&*format!("{host}:0"));
         if options.rings
-            && let Some(ring) = ring_in(&data)
+            && let Some(path) = socket_in(&data, "ring")
         {
-            listen = listen.and(&ring);
+            listen = listen.and(&Address::from(&*format!("shm:{path}")));
         }
         let mut arguments = self.common_arguments("server", &listen.0, index + 1);
         arguments.extend(["--data".into(), data.clone().into()]);
@@ -679,6 +692,11 @@ impl LocalCluster {
             let second = data.join(SECOND_DIRECTORY);
             arguments.extend(["--data".into(), second.into()]);
             arguments.extend(["--missing-data".into(), "leave-out".into()]);
+        }
+        if options.mapped_reads
+            && let Some(path) = socket_in(&data, "door")
+        {
+            arguments.extend(["--mapped-reads".into(), path.into()]);
         }
         let machine = std::thread::available_parallelism().map_or(1, usize::from);
         let shared_out = u16::try_from((machine / self.servers.len()).max(1)).unwrap_or(1);
@@ -712,12 +730,12 @@ impl LocalCluster {
     }
 }
 
-/// The address of rings that meet in a server's directory. `None` where its path is too long for a
-/// socket, or is no text.
-fn ring_in(directory: &Path) -> Option<Address> {
-    let path = std::path::absolute(directory).ok()?.join("ring");
-    let path = path.to_str().filter(|path| path.len() <= RING_PATH_MAX)?;
-    Some(Address::from(&*format!("shm:{path}")))
+/// The path of a socket in a server's directory. `None` where it is too long for one, or is no
+/// text.
+fn socket_in(directory: &Path, name: &str) -> Option<String> {
+    let path = std::path::absolute(directory).ok()?.join(name);
+    let path = path.to_str().filter(|path| path.len() <= SOCKET_PATH_MAX)?;
+    Some(path.to_owned())
 }
 
 /// The stage of the latest recovery that is under way.

@@ -1,7 +1,8 @@
 //! The clients of a torture: which there are, and how long each waits.
 //!
 //! Every other client uses the client library, the others the Redis ports. Half of the latter are
-//! cluster clients. Half of each kind are patient.
+//! cluster clients. Half of each kind are patient. Half of those that use the library read in the
+//! memory of servers.
 
 use super::draw::Draw;
 use super::journal::Journal;
@@ -41,6 +42,12 @@ fn is_of_cluster(client: u16) -> bool {
     client / 4 % 2 == 1
 }
 
+/// Whether a client of the library reads in the memory of servers: of both the patient ones and the
+/// others.
+fn is_mapping(client: u16) -> bool {
+    client / 4 % 2 == 0
+}
+
 /// The clients at work.
 pub struct Clients(Vec<oneshot::Receiver<()>>);
 
@@ -64,7 +71,10 @@ impl Clients {
         };
         let mut ends = Vec::new();
         for number in 0..count {
-            let session = cluster.session(patience(number));
+            let session = match is_mapping(number) {
+                true => cluster.session(patience(number)),
+                false => cluster.session_by_requests(patience(number)),
+            };
             let (journal, clock) = (journal.clone(), session.env.clock.clone());
             let draw = Draw::new(seed, "client", u64::from(number));
             let mut pauses = Draw::new(seed, "pauses", u64::from(number));

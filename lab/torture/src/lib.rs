@@ -24,6 +24,7 @@ use indicatif::ProgressBar;
 use journal::{Journal, Material};
 use last_reads::LastReads;
 use links::Links;
+use memory::Counted;
 use nemesis::{Machine, Nemesis};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::{Global, LogFormat};
@@ -39,6 +40,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 mod bank;
@@ -51,6 +53,7 @@ mod journal;
 mod last_reads;
 mod lines;
 mod links;
+mod memory;
 mod native;
 mod nemesis;
 mod redis;
@@ -267,6 +270,12 @@ async fn torment(
 ) -> Result<(Report, Material), Failure> {
     let torture = &run.torture;
     let rings = has_rings(run.seed);
+    let mapped_reads = Arc::new(AtomicU64::new(0));
+    let counted = |memory| Arc::new(Counted::new(memory, Arc::clone(&mapped_reads)));
+    let env = Env {
+        mapped: env.mapped.clone().map(|memory| counted(memory) as _),
+        ..env
+    };
     let options = LocalOptions {
         coordinators: COORDINATORS,
         // Up to R - 1 servers are away at a time (TORT-4), and more may go before what they had is
@@ -278,6 +287,7 @@ async fn torment(
         }),
         homes: run.machine.links.as_ref().map(Links::homes),
         rings,
+        mapped_reads: true,
         drain_timeout: Some(nemesis::DRAIN_LIMIT),
         second_directory: torture.faults.has(Fault::Device),
         log: Some(log.unwrap_or_else(|| "info".to_owned())),
@@ -322,6 +332,7 @@ async fn torment(
     }
     report.violations.extend(panics(&run.data.join("logs")));
     report.faults_done = nemesis.counts;
+    report.mapped_reads = mapped_reads.load(Ordering::Relaxed);
     report.expelled = nemesis.expelled;
     report.events = nemesis.events;
     let pages = match report.failed.is_some() {

@@ -52,6 +52,8 @@ pub struct Report {
     pub expelled: u64,
     /// Operations by kind and outcome.
     pub operations: BTreeMap<String, Counts>,
+    /// Reads that were answered in the memory of servers.
+    pub mapped_reads: u64,
     /// Why operations failed, or were sent once more.
     pub errors: BTreeMap<String, u64>,
     /// Seconds until the cluster was healthy when faults ended.
@@ -142,10 +144,11 @@ impl Report {
             let all: u64 = self.operations.values().map(Counts::all).sum();
             let unknown: u64 = self.operations.values().map(|c| c.unknown).sum();
             line(format!(
-                "{} operations in {:.0} s, {} of unknown outcome; {} servers{}, {} replicas, seed {}",
+                "{} operations in {:.0} s, {} of unknown outcome, {} reads in servers' memory; {} servers{}, {} replicas, seed {}",
                 count(all),
                 self.seconds,
                 count(unknown),
+                count(self.mapped_reads),
                 self.servers,
                 if self.rings { " with rings" } else { "" },
                 self.replicas,

@@ -99,6 +99,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         verbose: dev.verbose,
         homes: None,
         rings: dev.rings,
+        mapped_reads: false,
         start_limit: None,
         stamps: false,
         drain_timeout: Some(dev.drain_timeout),
