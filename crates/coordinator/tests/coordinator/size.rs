@@ -1,5 +1,5 @@
 //! Messages and bytes of the real coordinator in a cluster of many scripted servers. They start,
-//! lose a rack, get another leader, and start cold.
+//! lose a rack, are restarted one after the other, get another leader, and start cold.
 //!
 //! `PLUVIO_TEST_SERVERS=1000 cargo test --release -p pluvio-coordinator --test coordinator \
 //! size:: -- --nocapture`
@@ -8,16 +8,21 @@
 
 use crate::common::ground::Ground;
 use crate::common::{Cluster, Shared};
+use bytes::Bytes;
 use pluvio_coordinator::{MemoryStore, MetadataStore};
 use pluvio_env::{Address, BoxFuture, CallError, Env, Frame, Network};
 use pluvio_sim::{Intercepted, Interceptor, ProcessEnv, SimHandle, SimOptions};
 use pluvio_units::ServerId;
-use pluvio_wire::{Opcode, ServerState};
+use pluvio_wire::{DrainServer, DrainWish, LeaveCluster, Opcode, ServerState};
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// How often it is looked whether all is quiet.
+const LOOK: Duration = Duration::from_millis(50);
+/// The longest that a phase may take.
+const PHASE_MAX: Duration = Duration::from_secs(120);
 
 /// Messages of one kind.
 #[derive(Clone, Copy, Default)]
@@ -92,13 +97,28 @@ impl Size {
         Self { cluster, counted }
     }
 
+    /// Runs until all of this number of servers are up, and nothing is recovered.
+    fn until_quiet(cluster: &Cluster, servers: usize) {
+        // Seldom looked at: a look takes as long as there are servers.
+        let looks = PHASE_MAX.as_millis() / LOOK.as_millis();
+        for _ in 0..looks {
+            if is_quiet(cluster, servers) {
+                return;
+            }
+            cluster.sim.run_for(LOOK);
+        }
+        panic!("not quiet after {PHASE_MAX:?}: {:#?}", cluster.status());
+    }
+
     /// Does something until all is calm, and tells what it took.
     fn phase(&mut self, name: &str, act: impl FnOnce(&mut Cluster)) -> BTreeMap<u16, Sum> {
         self.counted.sums().clear();
         let from = self.cluster.sim.now();
         act(&mut self.cluster);
         let took = self.cluster.sim.now() - from;
-        println!("{name}: {took:?} of virtual time");
+        let stored: usize = self.cluster.stored().values().map(Bytes::len).sum();
+        let memory = memory_most();
+        println!("{name}: {took:?} of virtual time, {stored} bytes stored, {memory}");
         let sums = self.counted.sums().clone();
         for (opcode, sum) in &sums {
             let name = Opcode::from_number(*opcode)
@@ -140,6 +160,34 @@ fn is_quiet(cluster: &Cluster, servers: usize) -> bool {
     up == servers && list.servers.len() == servers && list.servers.iter().all(is_up)
 }
 
+/// Moves the tablets of these servers to others, and makes them no members.
+fn leave(cluster: &Cluster, servers: &[usize]) {
+    for index in servers {
+        let (server, wish) = (cluster.id(*index), DrainWish::Drain);
+        let drained = cluster.ask(DrainServer { server, wish });
+        drained.expect("others have room");
+    }
+    let have_tablets = |index: &usize| !cluster.server(*index).owned.is_empty();
+    while servers.iter().any(have_tablets) {
+        cluster.sim.run_for(LOOK);
+    }
+    for index in servers {
+        let leave = LeaveCluster {
+            cluster: cluster.server(*index).cluster,
+            server: cluster.id(*index),
+        };
+        // Tried again while a migration ends.
+        cluster.ask(leave).expect("it has no tablets");
+    }
+}
+
+/// The most memory that this process has had: coordinator, servers and network.
+fn memory_most() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    line.unwrap_or("VmHWM: not known here").to_owned()
+}
+
 #[test]
 fn many_servers_are_started_lost_and_restarted() {
     let servers = std::env::var("PLUVIO_TEST_SERVERS");
@@ -156,7 +204,7 @@ fn many_servers_are_started_lost_and_restarted() {
             let name = format!("rack {}", index / rack);
             cluster.server(index).behaviour.rack = Some(name);
         }
-        cluster.until("all are up", |c| is_quiet(c, servers));
+        Size::until_quiet(cluster, servers);
         cluster.create_table("t");
     });
     size.phase("ten seconds of rest", |cluster| {
@@ -166,17 +214,28 @@ fn many_servers_are_started_lost_and_restarted() {
         for index in 0..rack {
             cluster.crash(index);
         }
-        cluster.until("all is recovered", |c| is_quiet(c, servers - rack));
+        Size::until_quiet(cluster, servers - rack);
     });
     let sums = size.phase("it comes back", |cluster| {
         for index in 0..rack {
             cluster.restart(index);
         }
-        cluster.until("all are up", |c| is_quiet(c, servers));
+        Size::until_quiet(cluster, servers);
     });
     let whole = sums.get(&(Opcode::UpdateServerList as u16));
     let whole = whole.map_or(0, |sum| sum.calls);
     assert!(whole <= rack as u64, "{whole} lists were sent whole");
+    size.phase("a rolling restart, rack by rack", |cluster| {
+        for first in (0..servers).step_by(rack) {
+            let rack: Vec<usize> = (first..servers.min(first + rack)).collect();
+            leave(cluster, &rack);
+            for index in &rack {
+                cluster.crash(*index);
+                cluster.restart(*index);
+            }
+            Size::until_quiet(cluster, servers);
+        }
+    });
     size.phase("another leader", |cluster| {
         cluster.crash_coordinator();
         cluster.restart_coordinator();
@@ -196,7 +255,7 @@ fn many_servers_are_started_lost_and_restarted() {
         for index in servers / 2..servers {
             cluster.restart(index);
         }
-        cluster.until("all are up", |c| is_quiet(c, servers));
+        Size::until_quiet(cluster, servers);
     });
     size.cluster.calm_down();
 }

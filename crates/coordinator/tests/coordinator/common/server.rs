@@ -108,6 +108,14 @@ pub struct Server {
     pub behaviour: Behaviour,
 }
 
+/// What all machines know of each other.
+#[derive(Default)]
+struct Machines {
+    servers: Vec<Shared<Server>>,
+    /// Which machine a life ran on.
+    of_lives: BTreeMap<ServerId, usize>,
+}
+
 /// One machine: its disk and its server.
 #[derive(Clone)]
 pub struct Machine {
@@ -115,7 +123,7 @@ pub struct Machine {
     index: usize,
     state: Shared<Server>,
     /// All machines, to know whose replicas are where.
-    all: Shared<Vec<Shared<Server>>>,
+    all: Shared<Machines>,
     coordinators: Vec<Address>,
 }
 
@@ -130,7 +138,7 @@ impl Machine {
         let all = others
             .first()
             .map_or_else(Default::default, |m| m.all.clone());
-        lock(&all).push(state.clone());
+        lock(&all).servers.push(state.clone());
         Self {
             process,
             index,
@@ -193,6 +201,7 @@ impl Machine {
             state.id = welcome.server;
             state.cluster = welcome.cluster;
             state.lives.push(welcome.server);
+            lock(&self.all).of_lives.insert(welcome.server, self.index);
             if state.list.version < welcome.list.version {
                 state.list = welcome.list;
             }
@@ -214,19 +223,20 @@ impl Machine {
 
     /// Replicas on this machine of a life of another one.
     fn replicas_of(&self, crashed: ServerId) -> Vec<ReplicaInfo> {
-        let all = lock(&self.all).clone();
+        let owner = {
+            let all = lock(&self.all);
+            let index = all.of_lives.get(&crashed).copied();
+            let may_hold = |index: &usize| *index != self.index || all.servers.len() == 1;
+            let Some(index) = index.filter(may_hold) else {
+                return Vec::new();
+            };
+            all.servers[index].clone()
+        };
         let (behaviour, copies) = {
             let state = self.state();
             (state.behaviour.clone(), state.copies.clone())
         };
-        let holder = all.iter().enumerate().find(|(index, server)| {
-            let may_hold = *index != self.index || all.len() == 1;
-            may_hold && lock(server).lives.contains(&crashed)
-        });
-        let Some((_, owner)) = holder else {
-            return Vec::new();
-        };
-        let owner = lock(owner);
+        let owner = lock(&owner);
         let is_copied = |replica: &ReplicaInfo| {
             let same = |copy: &CopyReplica| copy.segment == replica.segment;
             copies
