@@ -291,8 +291,10 @@ impl Client {
         let mut ticket: Option<Ticket<'_>> = None;
         loop {
             let map = table.map();
+            let finished =
+                |finished: Result<_, ClientError>| finished.inspect_err(|_| request.unanswered());
             let result = if let Some(answer) = first.take() {
-                self.finish_local::<R>(answer, &mut attempts).await?
+                finished(self.finish_local::<R>(answer, &mut attempts).await)?
             } else if let Some(tablet) = map.locate(hash) {
                 // Who may have done it is asked again.
                 if !attempts.is_ambiguous() {
@@ -307,7 +309,7 @@ impl Client {
                         header.operation = ticket.id(attempts.until_deadline());
                     }
                     let answer = request.local(master, self.core, &header);
-                    self.finish_local::<R>(answer, &mut attempts).await?
+                    finished(self.finish_local::<R>(answer, &mut attempts).await)?
                 } else {
                     let moved = || table.map().generation != map.generation;
                     let place =
@@ -337,6 +339,9 @@ impl Client {
             let again = match result {
                 Ok(done) => return Ok(done),
                 Err(error) => {
+                    if is_unanswered(&error) {
+                        request.unanswered();
+                    }
                     let spent = begun.saturating_sub(attempts.until_deadline());
                     let is_in_vain = request.is_in_vain(&error, spent);
                     let again = self.after_failure(error, R::CHANGES_DATA, &mut attempts)?;
@@ -543,6 +548,15 @@ impl Client {
             .tables
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the request was sent, and may have been executed although no reply said so.
+fn is_unanswered(error: &RpcError) -> bool {
+    match error {
+        RpcError::Call(call) => !matches!(call, CallError::Unreachable(..)),
+        RpcError::BadReply(..) => true,
+        RpcError::Refused(_) => false,
     }
 }
 

@@ -20,7 +20,9 @@ pub(crate) trait DataRequest: Sync {
     type Reply: Send;
     /// What the caller gets of it.
     type Done: Send;
-    /// Whether it has an identity, so that a retry is told from a new one.
+    /// Whether each of them gets an identity, so that a retry is told from a new one, and one that
+    /// was not answered may have been executed. Others do no harm when they are done twice, or
+    /// bring a number of their own.
     const CHANGES_DATA: bool;
     /// What a span of it is called.
     const NAME: &'static str = if Self::CHANGES_DATA { "change" } else { "read" };
@@ -50,6 +52,9 @@ pub(crate) trait DataRequest: Sync {
         let _ = (why, spent);
         false
     }
+
+    /// It was sent, and not answered: it may have been executed, or may be yet.
+    fn unanswered(&self) {}
 
     /// The tables that it names, where there may be several.
     fn tables(&self) -> Vec<&Table> {

@@ -5,6 +5,8 @@ use crate::options::{ClientOptions, OnDelay, Parts};
 use core::time::Duration;
 use pluvio_env::Moment;
 use pluvio_wire::RetryReason;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first pause that doubles. Long against a round trip, short against a recovery.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
@@ -17,8 +19,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const LOCK_PAUSE_MAX: Duration = Duration::from_millis(5);
 /// Such pauses are this part of the time that it has waited.
 const LOCK_PAUSE_PART: u32 = 64;
-/// The same of other operations on locked keys. Transactions lock a key for some milliseconds, and
-/// another one may follow at once. Whoever came seldom would hardly ever find it free.
+/// The same of other operations on locked keys, and of those that are to come again at once, as they
+/// are in progress. Transactions lock a key for some milliseconds, and another one may follow. An
+/// operation that asks seldom would hardly ever find it free.
 const LOCKED_PAUSE_MAX: Duration = Duration::from_millis(10);
 const LOCKED_PAUSE_PART: u32 = 4;
 
@@ -33,14 +36,14 @@ pub(crate) struct Attempts<'a> {
     limit: Duration,
     per_attempt: Duration,
     full_limit: Duration,
-    /// Until it was told.
-    on_delay: Option<&'a OnDelay>,
+    /// Whom to tell, until somebody was told: of all parts of the operation together.
+    on_delay: Option<(&'a OnDelay, Arc<AtomicBool>)>,
     /// Since when every refusal said that memory is full, or a quota.
     full_since: Option<Moment>,
     pauses: u32,
     /// Whether locks are asked for.
     asks_for_locks: bool,
-    /// Since when every refusal said that keys are locked.
+    /// Since when every refusal said that keys are locked, or something is in progress.
     locked_since: Option<Moment>,
     reason: Option<RetryReason>,
     last: Option<String>,
@@ -56,7 +59,7 @@ impl<'a> Attempts<'a> {
             limit: options.timeout,
             per_attempt: options.attempt_timeout,
             full_limit,
-            on_delay: options.on_delay.as_ref(),
+            on_delay: { options.on_delay.as_ref() }.map(|tell| (tell, Arc::default())),
             full_since: None,
             pauses: 0,
             asks_for_locks: false,
@@ -74,9 +77,11 @@ impl<'a> Attempts<'a> {
         self
     }
 
-    /// The same, as a request for locks: pauses grow with the time that others have them.
+    /// The same, as a request for locks: pauses start small, and grow with the time that others
+    /// have them.
     pub(crate) fn for_locks(mut self) -> Self {
         self.asks_for_locks = true;
+        self.pauses = 0;
         self
     }
 
@@ -106,7 +111,8 @@ impl<'a> Attempts<'a> {
         self.last = Some(why);
         self.reason = reason;
         let is_full = reason.is_some_and(RetryReason::is_full);
-        if reason != Some(RetryReason::Locked) {
+        let is_short = matches!(reason, Some(RetryReason::Locked | RetryReason::InProgress));
+        if !is_short {
             self.locked_since = None;
         } else if self.locked_since.is_none() {
             self.locked_since = Some(self.parts.clock.now());
@@ -186,7 +192,8 @@ impl<'a> Attempts<'a> {
         let took = self.limit.saturating_sub(self.until_deadline());
         if took >= DELAY
             && let Some(why) = &self.last
-            && let Some(on_delay) = self.on_delay.take()
+            && let Some((on_delay, was_told)) = self.on_delay.take()
+            && !was_told.swap(true, Ordering::Relaxed)
         {
             on_delay.call(why);
         }

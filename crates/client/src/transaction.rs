@@ -25,8 +25,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A transaction that was begun anew so often has a key kept.
 const KEPT_AFTER: u32 = 2;
-/// Most times that a transaction is begun anew because others changed its objects.
-const CONFLICTS_MAX: u32 = 10_000;
 
 /// What a transaction came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,14 +133,13 @@ impl Client {
                 self.on_hash(table, hash, &request).await
             }
         };
-        let outcome = match outcome {
+        match outcome {
             Err(error) if error.fatal_kind() == Some(FatalKind::SeveralOwners) => {
                 let work = Box::pin(self.transact_several(&placed, &tables));
-                self.traced("transaction of several servers", work).await?
+                self.traced("transaction of several servers", work).await
             }
-            outcome => outcome?,
-        };
-        Transacted::of(outcome, steps.len())
+            outcome => Transacted::of(outcome?, steps.len()),
+        }
     }
 
     /// Asks for the tablets of these tables anew.
@@ -199,7 +196,8 @@ impl Client {
     /// # Errors
     /// - Those of `body`, at once.
     /// - As [`Client::transact`].
-    /// - [`ClientError::Rejected`] when others changed the objects again and again.
+    /// - [`ClientError::TimedOut`] when others changed the objects again and again, until the time
+    ///   of an operation was up. Nothing was done.
     /// - [`FatalKind::Unsupported`] when `body` has put its transaction somewhere. Nothing was
     ///   done.
     pub async fn transactionally<T, F>(
@@ -209,6 +207,7 @@ impl Client {
     where
         F: Future<Output = Result<T, ClientError>>,
     {
+        let mut attempts = self.attempts();
         let mut conflicts = 0;
         loop {
             let mut transaction = self.transaction();
@@ -216,10 +215,12 @@ impl Client {
             let result = body(transaction.handle()).await?;
             match transaction.commit().await? {
                 Commit::Done => return Ok(result),
-                Commit::Conflict(version) if conflicts >= CONFLICTS_MAX => {
-                    return Err(ClientError::Rejected { version });
-                }
                 Commit::Conflict(_) => conflicts += 1,
+            }
+            if attempts.is_over() {
+                let why = "others changed the objects of the transaction each time";
+                attempts.failed(why.to_owned(), None);
+                return Err(attempts.timed_out());
             }
             self.pause_after(conflicts).await;
         }

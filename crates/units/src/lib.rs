@@ -38,7 +38,9 @@ pub use limits::{
     WHOLE_ENTRY_MAX,
 };
 pub use marks::{MarkCounts, Marks, mark};
-pub use operation::{Acknowledged, DECISION, KeyPlace, OperationId, Share, VOTES_KEPT};
+pub use operation::{
+    Acknowledged, DECISION, KeyPlace, LOCKED_LONG, OperationId, Share, VOTES_KEPT,
+};
 pub use pace::Pace;
 pub use position::{EntryRef, LogPosition};
 pub use size::{ParseSizeError, Size};

@@ -48,6 +48,10 @@ pub struct Share {
 /// they were asked for. No client tries longer to prepare one.
 pub const VOTES_KEPT: Duration = Duration::from_secs(60);
 
+/// Keys that a transaction of several owners has locked for so long are looked after by their
+/// servers: its client has most likely gone, as it needs some round trips.
+pub const LOCKED_LONG: Duration = Duration::from_secs(1);
+
 /// The number of the operation that decides about a transaction of several owners. Its client has
 /// no other operations than those of the transaction.
 pub const DECISION: SequenceNumber = SequenceNumber(1);

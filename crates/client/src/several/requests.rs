@@ -1,12 +1,13 @@
 //! The requests of transactions of several servers.
 
-use super::{PATIENCE, Part};
+use super::Part;
+use super::prepare::PATIENCE;
 use crate::error::ClientError;
 use crate::local::LocalMaster;
 use crate::request::{DataRequest, several_owners, the_one};
 use crate::table::Table;
 use core::time::Duration;
-use pluvio_env::{Address, Network};
+use pluvio_env::{Address, CallError, Network};
 use pluvio_units::{CoreId, KeyPlace, OperationId, ServerId, TableId};
 use pluvio_wire::{
     Answer, Decide, Decided, Header, Outcome, Refusal, Release, Results, RetryReason, RpcError,
@@ -20,15 +21,18 @@ pub(super) struct Prepare<'a> {
     pub(super) part: &'a Part<'a>,
     pub(super) whole: Whole,
     pub(super) operation: OperationId,
+    /// How long it waits for keys that others have locked.
     pub(super) patience: Duration,
-    pub(super) is_one_lost: &'a AtomicBool,
+    /// Whether a try was not answered: it may be done yet.
+    pub(super) is_lost: AtomicBool,
 }
 
 impl DataRequest for Prepare<'_> {
     type Reply = Results;
     type Done = Outcome;
-    // It brings its own identity.
+    // It brings a number of its own.
     const CHANGES_DATA: bool = false;
+    const NAME: &'static str = "lock keys";
 
     fn operation(&self) -> OperationId {
         self.operation
@@ -51,19 +55,30 @@ impl DataRequest for Prepare<'_> {
     }
 
     fn is_in_vain(&self, why: &RpcError, spent: Duration) -> bool {
-        if let RpcError::Call(_) = why {
-            self.is_one_lost.store(true, Ordering::Relaxed);
-        }
-        let RpcError::Refused(Refusal::Retry { why, .. }) = why else {
-            return false;
-        };
         match why {
-            RetryReason::Locked => spent >= self.patience,
-            // While changes are held for a cut, which waits until no key is locked (CUT-4).
-            RetryReason::NotReady => spent >= PATIENCE.min(self.patience),
-            // Room comes late, or never. Nobody else is to wait for it (SEVERAL-4).
-            why => why.is_full(),
+            RpcError::Refused(Refusal::Retry { why, after_us }) => match why {
+                RetryReason::Locked => spent >= self.patience,
+                // Room comes late, or never. Nobody else is to wait for it (SEVERAL-4).
+                why if why.is_full() => true,
+                // While changes are held for a cut, say, which waits until no key is locked
+                // (CUT-4).
+                _ => {
+                    let pause = Duration::from_micros(u64::from(*after_us));
+                    spent + pause >= PATIENCE.min(self.patience)
+                }
+            },
+            RpcError::Refused(Refusal::Refresh) | RpcError::Call(CallError::Unreachable(..)) => {
+                spent >= PATIENCE.min(self.patience)
+            }
+            // Asked again, it tells what it did.
+            RpcError::Call(_) => false,
+            RpcError::Refused(Refusal::Rejected { .. } | Refusal::Fatal { .. })
+            | RpcError::BadReply(..) => false,
         }
+    }
+
+    fn unanswered(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
     }
 
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
@@ -88,11 +103,12 @@ impl DataRequest for Prepare<'_> {
 
 /// Requests that any server may be asked as often as need be.
 macro_rules! plain_request {
-    ($request:ident => $reply:ty, $local:ident) => {
+    ($request:ident => $reply:ty, $local:ident, $name:literal) => {
         impl DataRequest for $request {
             type Reply = $reply;
             type Done = $reply;
             const CHANGES_DATA: bool = false;
+            const NAME: &'static str = $name;
 
             fn local(
                 &self,
@@ -120,8 +136,8 @@ macro_rules! plain_request {
     };
 }
 
-plain_request!(Decide => Decided, decide);
-plain_request!(Vote => Voted, vote);
+plain_request!(Decide => Decided, decide, "decide");
+plain_request!(Vote => Voted, vote, "ask for a vote");
 
 /// A release of keys that are expected to have one owner.
 pub(super) struct ReleaseOf<'a> {
@@ -133,6 +149,7 @@ impl DataRequest for ReleaseOf<'_> {
     type Reply = ();
     type Done = ();
     const CHANGES_DATA: bool = false;
+    const NAME: &'static str = "release keys";
 
     fn tables(&self) -> Vec<&Table> {
         self.tables.values().collect()

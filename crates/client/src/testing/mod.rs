@@ -234,6 +234,11 @@ impl FakeCluster {
         self.plan_for(Some(to), opcode, fault, times);
     }
 
+    /// No request meets a fault that was planned any more.
+    pub fn forget_plans(&self) {
+        self.state().faults.clear();
+    }
+
     fn plan_for(&self, to: Option<Address>, opcode: Opcode, fault: Fault, times: u32) {
         self.state().faults.push(Planned {
             to,

@@ -4,12 +4,12 @@ use super::{cluster, key_of};
 use crate::testing::Fault;
 use crate::{
     Addend, Change, Client, ClientError, Commit, Doubt, ErrorKind, FatalKind, Get, Mutation,
-    Opcode, Operation, Output, RetryReason, Table, Transacted, TransactionStep,
+    Number, Opcode, Operation, Output, RetryReason, Table, Transacted, TransactionStep,
 };
 use bytes::Bytes;
 use core::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
-use pluvio_env::Tasks;
+use pluvio_env::{Tasks, timeout};
 use pluvio_units::{CoreId, ObjectVersion, ServerId};
 use pluvio_wire::Refusal;
 
@@ -221,6 +221,107 @@ fn a_full_server_is_told_soon_and_holds_up_nobody() {
                 range.contains(&took),
                 "{server} {home_is_full}: {took:?} {error}"
             );
+        });
+    }
+}
+
+// shows: SEVERAL-1
+#[test]
+fn a_vote_that_is_not_heard_may_be_yes_also_in_this_process() {
+    for local_waits in [false, true] {
+        let (cluster, _, table) = cluster(2);
+        let keys = [1, 2].map(|server| key_of(&table, ServerId(server)));
+        let steps = keys.each_ref().map(|key| add(&table, key, 1));
+        let local = cluster.local_master(ServerId(2));
+        let client = Client::embedded(cluster.parts(), cluster.options(), local);
+        // The vote of this process is there, and not durable for long. The home key's server has
+        // voted, and is not heard of again.
+        cluster.set_local_waits(local_waits.then_some(Duration::from_secs(60)));
+        cluster.plan_at(ServerId(1), Opcode::Decide, Fault::LoseRequest, u32::MAX);
+        cluster.run(async {
+            let transacted = client.transact(&steps).await;
+            let (of, home) = cluster.locked().expect("its keys are locked");
+            cluster.set_local_waits(None);
+            cluster.forget_plans();
+            let doubt = Doubt {
+                client: of,
+                home,
+                keys: keys
+                    .each_ref()
+                    .map(|key| (table.id(), table.hash(key)))
+                    .into(),
+            };
+            let decided = client.resolve(&doubt).await.unwrap();
+            match transacted {
+                Ok(_) => assert_eq!(decided, Some(true)),
+                Err(error) => assert!(decided != Some(true) || error.maybe_executed(), "{error}"),
+            }
+        });
+    }
+}
+
+// shows: SEVERAL-5
+#[test]
+fn a_caller_that_goes_away_leaves_no_key_locked() {
+    let (cluster, _, table) = cluster(2);
+    let client = Client::new(cluster.parts_with_memory(), cluster.options());
+    cluster.set_latency(Duration::from_micros(100));
+    let keys = [1, 2].map(|server| key_of(&table, ServerId(server)));
+    let steps = keys.each_ref().map(|key| add(&table, key, 1));
+    let clock = cluster.parts().clock;
+    cluster.run(async {
+        for patience_us in (50..1500).step_by(50) {
+            let patience = Duration::from_micros(patience_us);
+            let done = timeout(&*clock, patience, client.transact(&steps)).await;
+            clock.sleep(Duration::from_millis(5)).await;
+            assert_eq!(cluster.locked(), None, "after {patience:?}");
+            let [one, other] = [
+                text(&table, &keys[0], &client).await,
+                text(&table, &keys[1], &client).await,
+            ];
+            assert_eq!(one, other, "after {patience:?}");
+            if let Ok(done) = done {
+                let sums = outputs(done.unwrap());
+                let sum = one.unwrap().parse().unwrap();
+                assert_eq!(sums, [sum, sum].map(Output::Integer));
+            }
+        }
+    });
+}
+
+// shows: SEVERAL-4
+#[test]
+fn owners_that_lock_nothing_at_the_moment_hold_up_nobody() {
+    let reasons = [
+        RetryReason::Busy,
+        RetryReason::NoSpace,
+        RetryReason::TooFewBackups,
+        RetryReason::InProgress,
+        RetryReason::TabletNotReady,
+    ];
+    for why in reasons {
+        let (cluster, client, table) = cluster(2);
+        cluster.set_latency(Duration::from_micros(100));
+        let keys = [1, 2].map(|server| key_of(&table, ServerId(server)));
+        let steps = keys.each_ref().map(|key| add(&table, key, 1));
+        let refuses = Fault::Refuse(Refusal::retry(Duration::from_millis(10), why));
+        cluster.plan_at(ServerId(2), Opcode::Transact, refuses, 8);
+        let clock = cluster.parts().clock;
+        cluster.run(async {
+            let other = async {
+                for _ in 0..50 {
+                    let asked = cluster.now();
+                    client
+                        .increment(&table, &keys[0], Number::Integer(1))
+                        .await
+                        .unwrap();
+                    let took = cluster.now() - asked;
+                    assert!(took < Duration::from_millis(50), "{why:?}: {took:?}");
+                    clock.sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let (transacted, ()) = futures_util::future::join(client.transact(&steps), other).await;
+            outputs(transacted.unwrap());
         });
     }
 }

@@ -7,7 +7,7 @@
 //!    are.
 //!
 //! - KEEP-1: a key is kept for one client at a time, for [`KEPT_MAX`] at most, and then for nobody
-//!   for as long as it was. So whoever changes it in one step gets his turn, too.
+//!   for as long as it was. So changes in one step get their turn, too.
 //! - KEEP-2: what was kept is free when its client has changed it, or locked it, or says so.
 //!
 //! Nothing here survives the server, and no promise rests on it. Bounded by [`HELD_BACK_MAX`] keys,
@@ -181,8 +181,8 @@ impl HeldBack {
         true
     }
 
-    /// A transaction on these keys is done. Those that are kept for a client are free only if it
-    /// `frees` them: a mere read does not.
+    /// A transaction on these keys is done. They are free only if it `frees` them: a mere read does
+    /// not.
     pub(super) fn release(&self, keys: impl Iterator<Item = KeyPlace>, frees: bool, now: Duration) {
         let Some(mut state) = self.current(now) else {
             return;
@@ -192,8 +192,9 @@ impl HeldBack {
                 continue;
             };
             match held.client {
+                _ if !frees => {}
                 None => drop(state.keys.remove(&key)),
-                Some(_) if !frees || now >= held.until => {}
+                Some(_) if now >= held.until => {}
                 Some(_) => {
                     held.until = now;
                     held.rests_until = now + now.saturating_sub(held.since);
@@ -235,6 +236,8 @@ mod tests {
         assert!(!held.is_any(), "nobody came again, and all were forgotten");
         held.hold_scattered(keys(1..3), at(20));
         held.release(keys(1..3), false, at(21));
+        assert!(held.holds(key(1), at(21)), "a read frees nothing");
+        held.release(keys(1..3), true, at(21));
         assert!(!held.is_any());
         held.hold_scattered(keys(0..HELD_BACK_MAX as u64 + 9), at(30));
         assert_eq!(held.state().keys.len(), HELD_BACK_MAX);

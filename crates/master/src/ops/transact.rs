@@ -10,8 +10,8 @@
 //! them, those who wait get them in the order in which they came ([`Waiters`](super::Waiters)).
 //!
 //! Where entries of the keys are pending in several logs, the transaction is to come again. Until
-//! then other changes of these keys are held back ([`HeldBack`](super::HeldBack)). So they are for
-//! a read that asks for it.
+//! then other changes of these keys are held back ([`HeldBack`](super::HeldBack)). The same is done
+//! for a read that asks for it.
 
 use super::Replies;
 use super::mutate::{not_executed, refusal_of, reused};
@@ -155,7 +155,8 @@ impl Master {
         }
         if whole.is_some() {
             match &done {
-                Err(NotTransacted::Engine(EngineError::Locked)) => {
+                // Room may come late, or never: who lacks that keeps nothing for himself.
+                Err(NotTransacted::Engine(EngineError::Locked) | NotTransacted::Scattered(_)) => {
                     self.waiters
                         .refused(client, places(&placed), self.monotonic());
                 }

@@ -6,7 +6,7 @@
 //!
 //! - WAIT-1: of two transactions that wait at a server, only the later one is refused for the
 //!   other. So the one that has waited longest gets its keys when those who have locked them
-//!   release them. Two never keep keys from each other.
+//!   release them. Two never keep keys from each other. Of its first [`KEYS_MAX`] keys, that is.
 //! - WAIT-2: keys are kept only for a transaction that asks for them all the time. So one whose
 //!   client died is in the way for [`SILENCE_MAX`] at most.
 //!

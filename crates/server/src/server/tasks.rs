@@ -8,7 +8,7 @@ use pluvio_client::{Client, ClientOptions, Doubt};
 use pluvio_env::{Pace, TaskHandle};
 use pluvio_log::{Cleaner, LogSpace};
 use pluvio_master::Master;
-use pluvio_units::{ClientId, CoreId, KeyPlace, LogId, ServerListVersion};
+use pluvio_units::{ClientId, CoreId, KeyPlace, LOCKED_LONG, LogId, ServerListVersion};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,8 +18,6 @@ use std::time::Duration;
 const FORGET_CLIENTS_PAUSE: Duration = Duration::from_millis(500);
 /// Between two looks for keys that transactions have locked for long.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
-/// So long that the client of a transaction has most likely gone: it needs some round trips.
-const LOCKED_LONG: Duration = Duration::from_secs(1);
 /// Most locked keys of a look.
 const RESOLVE_MAX: usize = 4096;
 /// Most transactions that are looked after at a time.
@@ -31,6 +29,34 @@ const EXPIRE_PAUSE: Duration = Duration::from_millis(100);
 /// the requests that have arrived come first. So an idle core drops as fast as it can, some hundred
 /// thousand keys a second. A request waits for one slice at most.
 const EXPIRE_SLICE: usize = 32;
+
+/// Transactions that are looked after at the moment.
+type Running = Arc<Mutex<BTreeSet<(ClientId, KeyPlace)>>>;
+
+/// One of them. It counts until this is dropped, however its task ends.
+struct Turn {
+    running: Running,
+    name: (ClientId, KeyPlace),
+}
+
+impl Turn {
+    /// `None` where it is looked after already, or many others are.
+    fn take(running: &Running, name: (ClientId, KeyPlace)) -> Option<Self> {
+        let mut names = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = names.len() < RESOLVE_AT_ONCE && names.insert(name);
+        is_new.then(|| Self {
+            running: Arc::clone(running),
+            name,
+        })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut names = { self.running.lock() }.unwrap_or_else(PoisonError::into_inner);
+        names.remove(&self.name);
+    }
+}
 
 impl Starting {
     /// Tells backup and master of every new server list.
@@ -141,7 +167,7 @@ impl Starting {
         let (clock, tasks) = (Arc::clone(&self.env.clock), Arc::clone(&self.env.tasks));
         let options = ClientOptions::new(self.options.coordinators.clone());
         let client = Client::embedded(&self.env, options, Arc::new(self.local.clone()));
-        let running = Arc::<Mutex<BTreeSet<(ClientId, KeyPlace)>>>::default();
+        let running = Running::default();
         self.env.tasks.spawn(CoreId(0), "transactions", async move {
             loop {
                 clock.sleep(RESOLVE_PAUSE).await;
@@ -151,13 +177,10 @@ impl Starting {
                     doubt.or_default().push(locked.place);
                 }
                 for (name, keys) in doubts {
-                    {
-                        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
-                        if running.len() >= RESOLVE_AT_ONCE || !running.insert(name) {
-                            continue;
-                        }
-                    }
-                    let (client, running) = (client.clone(), Arc::clone(&running));
+                    let Some(turn) = Turn::take(&running, name) else {
+                        continue;
+                    };
+                    let client = client.clone();
                     let resolve = async move {
                         let (of, home) = name;
                         let doubt = Doubt {
@@ -169,8 +192,7 @@ impl Starting {
                         if let Err(error) = client.resolve(&doubt).await {
                             tracing::debug!(%error, "a transaction cannot be concluded yet");
                         }
-                        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
-                        running.remove(&name);
+                        drop(turn);
                     };
                     drop(tasks.spawn(CoreId(0), "transaction", resolve));
                 }

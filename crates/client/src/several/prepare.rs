@@ -1,0 +1,184 @@
+//! Locking the keys of a transaction, and what their owners say to it.
+
+use super::requests::Prepare;
+use super::{Part, Under};
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::retry::Attempts;
+use core::time::Duration;
+use futures_util::future::join_all;
+use pluvio_units::{DECISION, LOCKED_LONG, OperationId, VOTES_KEPT};
+use pluvio_wire::{FatalKind, Outcome, RetryReason, Whole};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How long an owner is asked again, while others have locked keys: for keys that somebody else has
+/// locked, or for room.
+pub(super) const PATIENCE: Duration = Duration::from_millis(2);
+/// The same where owners are asked in their order, and keys are locked: for all of them together.
+/// Later the owners of the locked ones would look after them, and abort it.
+const PATIENCE_IN_ORDER: Duration = Duration::from_millis(800);
+const _: () = assert!(PATIENCE_IN_ORDER.as_millis() < LOCKED_LONG.as_millis());
+/// After this many conflicts owners are asked in their order, one after the other.
+const CONFLICTS_AT_ONCE: u32 = 2;
+
+/// What an owner said to a request to lock keys.
+pub(super) enum PartVote {
+    /// They are locked: the outcomes of its steps.
+    Yes(Vec<Outcome>),
+    /// A step that must hold does not: which one of all, and its outcome. `None`: somebody has said
+    /// "no" in the owner's place.
+    No(Option<(usize, Outcome)>),
+    /// It was not asked.
+    NotAsked,
+    /// Others have locked them, or changes are held for a cut.
+    Met,
+    /// It locks nothing at the moment for another reason.
+    Waits(Wait),
+    /// It never locks them.
+    Failed(ClientError),
+    /// It did not answer: it may vote yes yet.
+    Unknown(ClientError),
+}
+
+/// Why a transaction is to be tried again later.
+pub(super) struct Wait {
+    pub(super) reason: Option<RetryReason>,
+    pub(super) why: String,
+    /// Its keys may have other owners by now.
+    pub(super) has_moved: bool,
+}
+
+impl PartVote {
+    /// Whether the owner has not voted yes, and never will.
+    pub(super) fn is_never_yes(&self) -> bool {
+        match self {
+            Self::No(_) | Self::NotAsked | Self::Met | Self::Waits(_) | Self::Failed(_) => true,
+            Self::Yes(_) | Self::Unknown(_) => false,
+        }
+    }
+
+    fn of(part: &Part<'_>, voted: Result<Outcome, ClientError>, is_lost: bool) -> Self {
+        match voted {
+            Ok(Outcome::Together {
+                committed: true,
+                steps,
+            }) => Self::Yes(steps.to_vec()),
+            Ok(Outcome::Together {
+                committed: false,
+                steps,
+            }) => Self::No(steps.last().and_then(|outcome| {
+                let number = part.numbers.get(steps.len() - 1)?;
+                Some((*number, outcome.clone()))
+            })),
+            Ok(other) => Self::Unknown(ClientError::Protocol(format!(
+                "a vote is the outcome of one operation: {other:?}"
+            ))),
+            Err(error) if is_lost || error.maybe_executed() => Self::Unknown(error),
+            Err(error) => Self::refused(error),
+        }
+    }
+
+    fn refused(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused {
+                kind: FatalKind::SeveralOwners,
+                message,
+            } => Self::Waits(Wait {
+                reason: None,
+                why: message,
+                has_moved: true,
+            }),
+            ClientError::TimedOut {
+                reason: Some(RetryReason::Locked | RetryReason::NotReady),
+                ..
+            } => Self::Met,
+            ClientError::TimedOut { reason, last, .. } => Self::Waits(Wait {
+                reason,
+                why: last,
+                has_moved: matches!(
+                    reason,
+                    None | Some(RetryReason::TabletNotReady | RetryReason::NotServing)
+                ),
+            }),
+            ClientError::Rejected { .. }
+            | ClientError::MaybeExecuted(_)
+            | ClientError::Refused { .. }
+            | ClientError::NoCoordinator
+            | ClientError::Protocol(_) => Self::Failed(error),
+        }
+    }
+}
+
+impl Client {
+    /// Asks all owners to lock their keys: all at once, or one after the other where others are in
+    /// the way again and again (SEVERAL-3).
+    pub(super) async fn prepare_all(
+        &self,
+        under: &Under<'_>,
+        conflicts: u32,
+        attempts: &Attempts<'_>,
+    ) -> Vec<PartVote> {
+        let parts = 0..under.parts.len();
+        if conflicts < CONFLICTS_AT_ONCE {
+            return join_all(parts.map(|at| self.prepare(under, at, PATIENCE, attempts))).await;
+        }
+        let clock = &self.shared.parts.clock;
+        let mut locked_since = None;
+        let mut votes = Vec::with_capacity(parts.len());
+        for at in parts {
+            let patience = match locked_since {
+                Some(since) => PATIENCE_IN_ORDER
+                    .saturating_sub(clock.now().since(since))
+                    .max(PATIENCE),
+                None => PATIENCE_IN_ORDER,
+            };
+            let vote = self.prepare(under, at, patience, attempts).await;
+            let is_yes = matches!(vote, PartVote::Yes(_));
+            votes.push(vote);
+            if !is_yes {
+                break;
+            }
+            locked_since.get_or_insert_with(|| clock.now());
+        }
+        votes.resize_with(under.parts.len(), || PartVote::NotAsked);
+        votes
+    }
+
+    /// Asks one owner to lock its keys. Where others have locked them, it is asked so long.
+    pub(super) async fn prepare(
+        &self,
+        under: &Under<'_>,
+        at: usize,
+        patience: Duration,
+        attempts: &Attempts<'_>,
+    ) -> PartVote {
+        let part = &under.parts[at];
+        let (_, hash) = part.key(0);
+        let request = Prepare {
+            part,
+            whole: Whole {
+                home: under.home(),
+                shares: match at {
+                    0 => under.shares.clone(),
+                    _ => Vec::new(),
+                },
+            },
+            operation: OperationId {
+                client: under.client,
+                sequence: part.sequence,
+                acknowledged_below: DECISION,
+                retry_ms: VOTES_KEPT.as_millis() as u32,
+            },
+            patience,
+            is_lost: AtomicBool::new(false),
+        };
+        let attempts = attempts.clone().for_locks();
+        let voted = self.on_hash_within(part.tables[0], hash, &request, attempts);
+        let voted = voted.await;
+        let is_lost = request.is_lost.into_inner();
+        if is_lost {
+            under.is_one_lost.store(true, Ordering::Relaxed);
+        }
+        PartVote::of(part, voted, is_lost)
+    }
+}
