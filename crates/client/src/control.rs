@@ -6,7 +6,7 @@ use crate::retry::Attempts;
 use crate::table::Table;
 use core::time::Duration;
 use pluvio_env::{Address, CallError};
-use pluvio_units::{HashKind, KeyHash, ServerId, TableId};
+use pluvio_units::{ClusterId, HashKind, KeyHash, ServerId, TableId};
 use pluvio_wire::{
     ClusterStatus, CountObjects, CountObjectsReply, CreateTable, DropTable, DurabilityWish,
     FatalKind, GetClusterStatus, GetLeader, GetServerList, GetServerStatus, GetTable, GetTopKeys,
@@ -495,13 +495,24 @@ impl Client {
             return Err(ClientError::NoCoordinator);
         }
         let network = &*self.shared.parts.network;
+        // A server's client never follows a coordinator of another cluster, whose tables have the
+        // same names and numbers.
+        let local = self.shared.local.as_ref();
+        let own = local.map_or(ClusterId(0), |local| local.cluster());
         loop {
             let limit = attempts.next_limit();
             if limit.is_zero() {
                 return Err(attempts.timed_out());
             }
-            let error = match coordinators.call(network, request, limit).await {
+            let answer = coordinators.call_within(own, network, request, limit);
+            let error = match answer.await {
                 Ok(reply) => return Ok(reply),
+                Err(RpcError::Refused(refusal)) if is_of_others(&refusal) => {
+                    // The own one may come back, or be at another address.
+                    attempts.failed(refusal.to_string(), None);
+                    attempts.pause(Duration::ZERO).await?;
+                    continue;
+                }
                 Err(error) => error,
             };
             if changes && maybe_done(R::OPCODE, &error) {
@@ -511,6 +522,11 @@ impl Client {
             attempts.pause(again.after).await?;
         }
     }
+}
+
+/// Whether it is the coordinator of another cluster that refuses.
+fn is_of_others(refusal: &Refusal) -> bool {
+    refusal.fatal_kind() == Some(FatalKind::WrongCluster)
 }
 
 /// Whether a coordinator may have done what it was asked although this is what came of it.

@@ -3,7 +3,7 @@
 use crate::at_once::AtOnce;
 use core::task::Waker;
 use pluvio_mutation::Current;
-use pluvio_units::{CoreId, KeyHash, LogId, LogPosition, ServerId, TableId, Waits};
+use pluvio_units::{ClusterId, CoreId, KeyHash, LogId, LogPosition, ServerId, TableId, Waits};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Get,
     Header, Mutation, Outcomes, Refusal, Release, Results, TransactionStep, Vote, Voted, Whole,
@@ -18,6 +18,9 @@ use pluvio_wire::{
 pub trait LocalMaster: Send + Sync {
     /// The server's id; 0 while it is not enlisted.
     fn owns(&self) -> ServerId;
+    /// The cluster that the server belongs to; 0 while it is not enlisted. Coordinators of others
+    /// are not asked.
+    fn cluster(&self) -> ClusterId;
     /// Reads objects.
     fn get(&self, core: CoreId, header: &Header, gets: &[Get<'_>]) -> Answer<Results>;
     /// Changes objects. A single mutation without identity has that of the header. An `ordered`

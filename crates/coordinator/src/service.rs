@@ -17,7 +17,7 @@ use pluvio_units::{ClusterId, ServerId};
 use pluvio_wire::{
     Answer, Balance, ChangeSettings, CoordinatorOp, CreateTable, DrainServer, DropTable, Enlist,
     FatalKind, FinalizeVersion, GetClusterStatus, GetDrain, GetLeader, GetLeaderReply,
-    GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable, GiveUpLost,
+    GetMigration, GetServerList, GetServerListReply, GetServerStatus, GetTable, GiveUpLost, Header,
     HintServerCrashed, LeaveCluster, ListTables, ListTablesReply, MigrateTablet, Opcode,
     PartitionReplayed, Ping, PingReply, RecoveryMasterFinished, Refusal, Request, RetryReason,
     RoleOp, ServerOp, ServerStatus, SetReplicationEpoch, SetTable, SplitTablet, StartRecoveryReply,
@@ -353,20 +353,20 @@ impl Drop for Slot {
 /// The answer to an operation that the coordinator does not have.
 fn unsupported(number: u16) -> Handled {
     let message = format!("the coordinator does not answer operation {number}");
-    let refusal = Refusal::fatal(FatalKind::Unsupported, message);
+    refused(number, Refusal::fatal(FatalKind::Unsupported, message))
+}
+
+fn refused(opcode: u16, refusal: Refusal) -> Handled {
     Handled::Now(Frame {
         // Refusals of all operations are encoded alike.
-        opcode: number,
+        opcode,
         ..reply::<Ping>(&Err(refusal))
     })
 }
 
 /// The answer of a coordinator that does not lead.
 pub(crate) fn refuse_as_not_leader(opcode: u16) -> Handled {
-    Handled::Now(Frame {
-        opcode,
-        ..reply::<Ping>(&Err(not_leader()))
-    })
+    refused(opcode, not_leader())
 }
 
 impl Service for Coordinator {
@@ -386,18 +386,28 @@ impl Coordinator {
             return handled.unwrap_or_else(|refusal| Handled::Now(reply::<Ping>(&Err(refusal))));
         };
         if self.office.context.tasks.is_ending() {
-            return Handled::Now(Frame {
-                opcode: request.opcode,
-                ..reply::<Ping>(&Err(stopping()))
-            });
+            return refused(request.opcode, stopping());
         }
         if !self.tenure().leads() && opcode != Opcode::GetLeader {
             return refuse_as_not_leader(request.opcode);
+        }
+        if let Err(refusal) = self.check_meant(&request) {
+            return refused(request.opcode, refusal);
         }
         match opcode.by_role() {
             RoleOp::Coordinator(op) => self.coordinator_op(op, &request),
             RoleOp::Any(op) => self.server_op(op, &request),
             RoleOp::Data(_) | RoleOp::Master(_) | RoleOp::Backup(_) => unsupported(request.opcode),
+        }
+    }
+
+    /// # Errors
+    /// The caller means the coordinator of another cluster.
+    fn check_meant(&self, request: &Frame) -> Result<(), Refusal> {
+        let (header, _) = Header::decode(&request.meta)?;
+        match header.cluster {
+            ClusterId(0) => Ok(()),
+            meant => self.office.context.state().check_cluster(meant),
         }
     }
 
@@ -563,8 +573,36 @@ mod tests {
     use crate::store::MemoryStore;
     use pluvio_env::Address;
     use pluvio_sim::{Sim, SimOptions};
-    use pluvio_units::{CoreId, HashKind};
-    use pluvio_wire::{Header, QuotaWish, encode};
+    use pluvio_units::{CoreId, HashKind, ServerId};
+    use pluvio_wire::{QuotaWish, RpcError, encode, reply_to};
+
+    #[test]
+    fn a_caller_that_means_another_cluster_is_refused() {
+        let sim = Sim::new(1, SimOptions::default());
+        let process = sim.process("coordinator");
+        let (store, options) = (Arc::new(MemoryStore::new()), CoordinatorOptions::default());
+        let starting = Coordinator::start(process.env, store, options);
+        let started = sim.block_on(process.id, starting, Duration::from_secs(10));
+        let coordinator = started.expect("it ends").expect("the store is empty");
+        let own = coordinator.cluster();
+        let list = |meant: ClusterId| {
+            let peer = Peer {
+                address: Address::from("client"),
+                core: CoreId(0),
+            };
+            let header = Header::within(meant, ServerId(0));
+            let handled = coordinator.handle(peer, encode(&header, &ListTables {}));
+            let Handled::Now(answer) = handled else {
+                panic!("it is answered at once");
+            };
+            reply_to::<ListTables>(&Address::from("coordinator"), answer)
+        };
+        assert!(list(own).is_ok() && list(ClusterId(0)).is_ok());
+        let Err(RpcError::Refused(refused)) = list(ClusterId(own.0 ^ 1)) else {
+            panic!("it is another one");
+        };
+        assert_eq!(refused.fatal_kind(), Some(FatalKind::WrongCluster));
+    }
 
     #[test]
     fn whoever_comes_while_4096_requests_are_in_progress_is_asked_to_come_again() {

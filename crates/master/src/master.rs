@@ -229,6 +229,12 @@ impl Master {
         self.id
     }
 
+    /// The cluster that this server belongs to.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
     /// The objects.
     #[must_use]
     pub fn store(&self) -> &Arc<Engine> {

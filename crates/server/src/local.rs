@@ -99,6 +99,10 @@ impl LocalMaster for Local {
         self.0.get().map_or(ServerId(0), |master| master.id())
     }
 
+    fn cluster(&self) -> ClusterId {
+        self.0.get().map_or(ClusterId(0), |master| master.cluster())
+    }
+
     fn get(&self, core: CoreId, header: &Header, gets: &[Get<'_>]) -> Answer<Results> {
         self.with(|master| {
             let get = || master.get(header, gets.iter().copied());

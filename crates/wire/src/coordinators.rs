@@ -14,6 +14,7 @@ use crate::header::Header;
 use crate::refusal::{FatalKind, Refusal, RetryReason};
 use core::time::Duration;
 use pluvio_env::{Address, Network};
+use pluvio_units::{ClusterId, ServerId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How long a coordinator that does not lead is given to say who does. It answers at once.
@@ -79,8 +80,26 @@ impl Coordinators {
         request: &R,
         limit: Duration,
     ) -> Result<R::Reply, RpcError> {
+        let any = ClusterId(0);
+        self.call_within(any, network, request, limit).await
+    }
+
+    /// [`Coordinators::call`] of a caller that belongs to a cluster: the coordinator of another one
+    /// refuses it as [`FatalKind::WrongCluster`]. Of cluster 0 each answers. One of a version before
+    /// answers, too.
+    ///
+    /// # Errors
+    /// See [`RpcError`].
+    pub async fn call_within<R: Request>(
+        &self,
+        cluster: ClusterId,
+        network: &dyn Network,
+        request: &R,
+        limit: Duration,
+    ) -> Result<R::Reply, RpcError> {
         let to = self.current();
-        let result = call(network, &to, Header::default(), request, limit).await;
+        let header = Header::within(cluster, ServerId(0));
+        let result = call(network, &to, header, request, limit).await;
         match &result {
             Err(RpcError::Refused(Refusal::Retry {
                 why: RetryReason::NotLeader,

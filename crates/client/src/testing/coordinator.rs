@@ -3,16 +3,39 @@
 use super::master::{answer, refuse};
 use super::{FakeTable, State, is_coordinators, spread};
 use pluvio_env::Frame;
-use pluvio_units::{KeyHash, ObjectVersion, ServerId, ServerListVersion, TableHash, TableId};
+use pluvio_units::{
+    ClusterId, KeyHash, ObjectVersion, ServerId, ServerListVersion, TableHash, TableId,
+};
 use pluvio_wire::{
     ClusterStatus, CreateTable, DropTable, FatalKind, GetClusterStatus, GetServerList,
-    GetServerListReply, GetTable, ListTables, ListTablesReply, Opcode, Refusal, ServerInfo,
+    GetServerListReply, GetTable, Header, ListTables, ListTablesReply, Opcode, Refusal, ServerInfo,
     ServerList, ServerState, SplitTablet, TableInfo, TableRef, check_table_name,
 };
 use std::collections::BTreeMap;
 
 impl State {
+    /// The coordinator of another cluster, that has no tables.
+    fn coordinate_others(opcode: Opcode, request: &Frame) -> Frame {
+        let meant = Header::decode(&request.meta).map(|(header, _)| header.cluster);
+        if meant.is_ok_and(|cluster| cluster != ClusterId(0)) {
+            let why = "this is the coordinator of another cluster";
+            return refuse(opcode, &Refusal::fatal(FatalKind::WrongCluster, why));
+        }
+        match opcode {
+            Opcode::ListTables => {
+                answer::<ListTables>(request, |_, _| Ok(ListTablesReply { tables: Vec::new() }))
+            }
+            other => refuse(
+                other,
+                &Refusal::fatal(FatalKind::NoSuchTable, "none is here"),
+            ),
+        }
+    }
+
     pub(super) fn coordinate(&mut self, opcode: Opcode, request: &Frame) -> Frame {
+        if self.is_replaced {
+            return Self::coordinate_others(opcode, request);
+        }
         match opcode {
             Opcode::CreateTable => answer::<CreateTable>(request, |_, r| self.create(r)),
             Opcode::GetTable => answer::<GetTable>(request, |_, r| {

@@ -4,7 +4,7 @@ use super::{FakeCluster, State};
 use crate::{AtOnce, Held, LocalMaster};
 use core::task::Waker;
 use pluvio_mutation::Current;
-use pluvio_units::{CoreId, LogId, LogPosition, SegmentId, ServerId, Waits};
+use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, SegmentId, ServerId, Waits};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Get,
     Header, Mutation, Refusal, Release, Results, TransactionStep, Vote, Voted, Whole,
@@ -62,6 +62,9 @@ impl FakeLocal {
 impl LocalMaster for FakeLocal {
     fn owns(&self) -> ServerId {
         self.server
+    }
+    fn cluster(&self) -> ClusterId {
+        self.cluster.state().cluster
     }
     fn get(&self, _: CoreId, h: &Header, gets: &[Get<'_>]) -> Answer<Results> {
         self.answer(|state, server| state.get(server, *h, gets.iter().copied()))

@@ -114,6 +114,8 @@ struct State {
     held_wakers: Vec<core::task::Waker>,
     mapped: mapped::FakeDoors,
     tasks: mapped::FakeTasks,
+    /// The coordinator of another cluster listens at the address of the own one.
+    is_replaced: bool,
 }
 
 struct FakeTable {
@@ -157,6 +159,7 @@ impl FakeCluster {
             sent: Vec::new(),
             reply_bytes_max: pluvio_wire::MULTI_BYTES_MAX,
             local_waits: None,
+            is_replaced: false,
             held: None,
             shows: false,
             held_wakers: Vec::new(),
@@ -221,6 +224,12 @@ impl FakeCluster {
     /// Lets local masters answer later instead of at once.
     pub fn set_local_waits(&self, wait: Option<Duration>) {
         self.state().local_waits = wait;
+    }
+
+    /// From now on the coordinator of another cluster listens at the address of the own one; or no
+    /// more.
+    pub fn replace_coordinator(&self, by_another: bool) {
+        self.state().is_replaced = by_another;
     }
 
     /// Lets the next `times` requests of this kind meet a fault, after those planned before.

@@ -662,3 +662,24 @@ fn blocking_calls_do_the_same() {
     assert_eq!(client.count(&table).unwrap().objects, 1);
     client.drop_table("t").unwrap();
 }
+
+#[test]
+fn a_client_in_a_server_does_not_follow_the_coordinator_of_another_cluster() {
+    let (cluster, _, _) = cluster(1);
+    let local = cluster.local_master(ServerId(1));
+    let client = Client::embedded(cluster.parts(), cluster.options(), local);
+    let guest = Client::new(cluster.parts(), cluster.options());
+    cluster.run(async {
+        let table = client.table("t").await.unwrap();
+        client.write(&table, b"k", value("v")).await.unwrap();
+        cluster.replace_coordinator(true);
+        assert_eq!(guest.list_tables().await.unwrap(), [], "it is there");
+        let error = client.list_tables().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert!(error.to_string().contains("another cluster"), "{error}");
+        let read = client.read(&table, b"k").await.unwrap();
+        assert_eq!(read.unwrap().value, value("v"));
+        cluster.replace_coordinator(false);
+        assert_eq!(client.list_tables().await.unwrap().len(), 1);
+    });
+}

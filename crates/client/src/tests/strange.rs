@@ -7,7 +7,7 @@ use crate::{
     RetryReason,
 };
 use core::time::Duration;
-use pluvio_units::{CoreId, ObjectVersion, ServerId, TableId};
+use pluvio_units::{ClusterId, CoreId, ObjectVersion, ServerId, TableId};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Header,
     Refusal, Release, Results, TransactionStep, Vote, Voted, Whole,
@@ -20,6 +20,9 @@ struct Strange(Results);
 impl LocalMaster for Strange {
     fn owns(&self) -> ServerId {
         ServerId(1)
+    }
+    fn cluster(&self) -> ClusterId {
+        ClusterId(0)
     }
     fn get(&self, _: CoreId, _: &Header, _: &[Get<'_>]) -> Answer<Results> {
         Answer::Now(Ok(self.0.clone()))
