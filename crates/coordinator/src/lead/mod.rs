@@ -53,6 +53,8 @@ pub(crate) const LEASE: Duration = Duration::from_millis(1000);
 pub(crate) const TAKEOVER: Duration = Duration::from_millis(1300);
 /// How often a leader looks at the store: three times a lease, so that a slow answer costs nothing.
 const LOOK: Duration = Duration::from_millis(300);
+/// Between two looks whether a store that no other process can have still has what is stored.
+const CHECK: Duration = Duration::from_secs(5);
 /// How long a store may take for one request. Later answers are not waited for; LEAD-1 makes it
 /// safe to ask again.
 const STORE_LIMIT: Duration = Duration::from_secs(5);

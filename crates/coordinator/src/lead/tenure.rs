@@ -5,8 +5,8 @@
 
 use super::contact::Contact;
 use super::{
-    CHALLENGE, Challenge, LEADER, LEASE, LOOK, LeaderRecord, PARTS, STORE_LIMIT, STORE_RETRY,
-    decode, encode,
+    CHALLENGE, CHECK, Challenge, LEADER, LEASE, LOOK, LeaderRecord, PARTS, STORE_LIMIT,
+    STORE_RETRY, decode, encode,
 };
 use crate::store::{Change, Condition, Limits, MetadataStore, Outcome, StoreError};
 use bytes::Bytes;
@@ -192,7 +192,7 @@ impl Tenure {
     /// Looks at the store now and then, and answers challenges; ends with the tenure.
     pub(crate) async fn keep(self: Arc<Self>) {
         if self.store.is_exclusive() {
-            return;
+            return self.check_store().await;
         }
         let mut answered = None;
         while self.ended.borrow().is_none() {
@@ -200,6 +200,21 @@ impl Tenure {
                 self.troubled(&error);
             }
             self.env.clock.sleep(LOOK).await;
+        }
+    }
+
+    /// Looks now and then whether an exclusive store still has what is stored.
+    async fn check_store(&self) {
+        let mut was_wrong = false;
+        while self.ended.borrow().is_none() {
+            self.env.clock.sleep(CHECK).await;
+            let checked = self.store.check().await;
+            if let Err(error) = &checked {
+                self.troubled(error);
+            } else if was_wrong && !self.is_stuck() {
+                self.seen().trouble = None;
+            }
+            was_wrong = checked.is_err();
         }
     }
 

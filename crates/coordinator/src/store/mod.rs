@@ -140,6 +140,15 @@ pub trait MetadataStore: Send + Sync {
     /// Whether nobody else can use the store while this process has it open. A coordinator on such
     /// a store leads at once and for ever; on others it holds a lease.
     fn is_exclusive(&self) -> bool;
+
+    /// Looks whether what is stored would be found again. Asked now and then by a leader that has
+    /// nothing to store.
+    ///
+    /// # Errors
+    /// Why it would not.
+    fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(core::future::ready(Ok(())))
+    }
 }
 
 #[cfg(test)]

@@ -14,14 +14,18 @@
 //!   kernel takes pages for written that are not, and later syncs succeed. A batch among them would
 //!   be found, acknowledged, and gone with the next loss of power. The commit that redb adds when
 //!   it opens would make the file unreadable then. So the file is settled before it is opened.
+//! - REDB-3: what is written to a file that has lost its name is gone with this process. So nothing
+//!   is read or written once another file, or none, has the name. The file stays open: it may be
+//!   the only copy.
 //!
-//! Threads: accesses go one after the other, under the lock of `File::database`.
+//! Threads: accesses go one after the other, under the lock of `File::opened`.
 
 use super::{Change, Condition, MetadataStore, Outcome, StoreError};
 use bytes::Bytes;
 use pluvio_env::{BoxFuture, Tasks};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
@@ -42,7 +46,39 @@ struct File {
     path: PathBuf,
     reopen: Reopen,
     /// `None` after an error: redb refuses everything then until it is opened anew (REDB-1).
-    database: Mutex<Option<Database>>,
+    opened: Mutex<Option<Opened>>,
+}
+
+struct Opened {
+    database: Database,
+    /// The device and the number of the file.
+    identity: Option<(u64, u64)>,
+}
+
+impl Opened {
+    fn new(database: Database, path: &Path) -> Self {
+        let identity = identity(path).ok();
+        Self { database, identity }
+    }
+
+    /// # Errors
+    /// The file at `path` is another one by now, or none (REDB-3).
+    fn has_name(&self, path: &Path) -> Result<(), StoreError> {
+        let Some(own) = self.identity else {
+            return Ok(());
+        };
+        if identity(path).is_ok_and(|there| there == own) {
+            return Ok(());
+        }
+        let why = "the file was removed or replaced while it was in use, so nothing is stored any more; put a copy of it \
+             back and start this coordinator again (until it ends, its open files below /proc are such a copy)";
+        Err(StoreError(format!("{}: {why}", path.display())))
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let there = std::fs::metadata(path)?;
+    Ok((there.dev(), there.ino()))
 }
 
 fn failed(path: &Path, error: impl Into<redb::Error>) -> StoreError {
@@ -101,10 +137,11 @@ impl RedbStore {
         reopen: Reopen,
         tasks: Arc<dyn Tasks>,
     ) -> Self {
+        let opened = Opened::new(database, &path);
         let file = File {
             path,
             reopen,
-            database: Mutex::new(Some(database)),
+            opened: Mutex::new(Some(opened)),
         };
         Self {
             file: Arc::new(file),
@@ -136,15 +173,22 @@ impl File {
         &self,
         work: impl FnOnce(&Database) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        let mut place = self.database.lock().unwrap_or_else(PoisonError::into_inner);
-        let database = match place.take() {
-            Some(database) => database,
-            None => (self.reopen)(&self.path).map_err(|e| failed(&self.path, e))?,
+        let mut place = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = &*place {
+            opened.has_name(&self.path)?;
+        }
+        let opened = match place.take() {
+            Some(opened) => opened,
+            None => {
+                let database = (self.reopen)(&self.path).map_err(|e| failed(&self.path, e))?;
+                Opened::new(database, &self.path)
+            }
         };
         // Put back only after success; an error closes the file, so that the next call starts anew.
-        let value = work(&database).map_err(|e| failed(&self.path, e))?;
-        *place = Some(database);
-        Ok(value)
+        let value = work(&opened.database).map_err(|e| failed(&self.path, e))?;
+        let has_name = opened.has_name(&self.path);
+        *place = Some(opened);
+        has_name.map(|()| value)
     }
 }
 
@@ -224,5 +268,9 @@ impl MetadataStore for RedbStore {
 
     fn is_exclusive(&self) -> bool {
         true
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.run(|_| Ok(()))
     }
 }

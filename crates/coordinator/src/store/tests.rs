@@ -88,6 +88,45 @@ fn redb_opens_no_file_that_is_not_settled() {
     });
 }
 
+// shows: REDB-3
+#[test]
+fn redb_stores_nothing_in_a_file_that_has_lost_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, away) = (
+        directory.path().join("metadata"),
+        directory.path().join("away"),
+    );
+    in_simulation(|env| {
+        Box::pin(async move {
+            let store = RedbStore::open(path.clone(), env.tasks, |_| Ok(())).unwrap();
+            let put = |value: &'static str| Change::Put {
+                key: "k".to_owned(),
+                value: Bytes::from(value),
+            };
+            let is_not_there = || Condition {
+                key: "none".to_owned(),
+                value: None,
+            };
+            let stored = store.apply_if(is_not_there(), vec![put("1")]).await;
+            assert_eq!(stored, Ok(Outcome::Applied));
+            assert_eq!(store.check().await, Ok(()));
+            std::fs::rename(&path, &away).unwrap();
+            for other_is_there in [false, true] {
+                if other_is_there {
+                    std::fs::copy(&away, &path).unwrap();
+                }
+                let refused = store.apply_if(is_not_there(), vec![put("2")]).await;
+                let refused = refused.unwrap_err().to_string();
+                assert!(refused.contains("removed or replaced"), "{refused}");
+                assert!(store.check().await.is_err());
+            }
+            std::fs::rename(&away, &path).unwrap();
+            assert_eq!(store.check().await, Ok(()), "it has its name again");
+            assert_eq!(store.get("k").await, Ok(Some(Bytes::from("1"))));
+        })
+    });
+}
+
 /// A device that gets full, or fails.
 #[derive(Debug, Default)]
 struct Device {

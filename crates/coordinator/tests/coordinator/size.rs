@@ -167,17 +167,21 @@ fn leave(cluster: &Cluster, servers: &[usize]) {
         let drained = cluster.ask(DrainServer { server, wish });
         drained.expect("others have room");
     }
-    let have_tablets = |index: &usize| !cluster.server(*index).owned.is_empty();
-    while servers.iter().any(have_tablets) {
-        cluster.sim.run_for(LOOK);
-    }
+    cluster.until("they have no tablets", |cluster| {
+        let has_none = |index: &usize| cluster.server(*index).owned.is_empty();
+        servers.iter().all(has_none)
+    });
     for index in servers {
-        let leave = LeaveCluster {
-            cluster: cluster.server(*index).cluster,
-            server: cluster.id(*index),
+        let (cluster_id, server) = {
+            let state = cluster.server(*index);
+            (state.cluster, state.id)
         };
         // Tried again while a migration ends.
-        cluster.ask(leave).expect("it has no tablets");
+        let left = cluster.ask(LeaveCluster {
+            cluster: cluster_id,
+            server,
+        });
+        left.expect("it has no tablets");
     }
 }
 
