@@ -10,6 +10,7 @@ use crate::options::{Global, LogFormat};
 use std::io::IsTerminal;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt;
 use tracing_subscriber::reload::Handle;
 
@@ -33,8 +34,20 @@ fn keep<S: 'static>(wanted: &str, handle: Handle<EnvFilter, S>) {
 
 /// A level or a filter as `--log` takes it.
 fn parse(wanted: &str) -> Result<EnvFilter, String> {
-    EnvFilter::try_new(wanted)
-        .map_err(|error| format!("{error}; give off, error, warn, info, debug, trace or a filter"))
+    let wrong = |what: String| {
+        format!(
+            "{what}; give off, error, warn, info, debug, trace or a filter such as info,pluvio_server=debug"
+        )
+    };
+    // A filter takes any word for the name of a crate. So a slip of the pen would silence all.
+    let is_slip = |part: &&str| {
+        let is_level = part.parse::<LevelFilter>().is_ok();
+        part.is_empty() || !is_level && !part.contains(['=', '[']) && !part.starts_with("pluvio")
+    };
+    if let Some(slip) = wanted.split(',').map(str::trim).find(is_slip) {
+        return Err(wrong(format!("{slip:?} is no level")));
+    }
+    EnvFilter::try_new(wanted).map_err(|error| wrong(error.to_string()))
 }
 
 /// The filter in use; `None` if traces have not begun.
@@ -84,4 +97,27 @@ pub fn start(global: &Global, level: &str) -> Result<(), Failure> {
         }
     };
     started.map_err(|error| Failure::new(format!("cannot write traces: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_pen_is_no_filter() {
+        for wanted in [
+            "info",
+            "WARN",
+            "off",
+            "info,pluvio_server=debug",
+            "pluvio_redis",
+            "info,h2=off",
+        ] {
+            assert!(parse(wanted).is_ok(), "{wanted}");
+        }
+        for slip in ["inof", "wran", "nonsense!!", "info,debgu", "", "info,"] {
+            let why = parse(slip).unwrap_err();
+            assert!(why.contains("give off, error"), "{slip}: {why}");
+        }
+    }
 }

@@ -452,10 +452,10 @@ pub fn troubles(status: &ClusterStatus) -> Vec<String> {
             } else {
                 String::new()
             };
+            // Tables may ask for other numbers of them than the cluster.
             found.push(format!(
-                "{}: fewer than {} of {} of {}{too_few}",
+                "{}: {} of {} lack replicas that they are to have{too_few}",
                 name(info),
-                number_of(s.replicas_wanted.into(), "replica"),
                 count(s.segments_under_replicated),
                 number_of(s.segments, "segment")
             ));
