@@ -33,7 +33,7 @@ fn count(registry: &Registry) {
     }
 }
 
-fn count_once(inside: &mut crate::Entered<'_>) {
+pub(super) fn count_once(inside: &mut crate::Entered<'_>) {
     inside
         .write::<Board<'_>, _>("board", |heap, board| {
             board.count += 1;
@@ -218,7 +218,7 @@ fn locks_hold_among_threads() {
     assert_eq!(count.expect("a board"), 4 * COUNTS);
 }
 
-fn counted(space: &Space, span: &str) -> u64 {
+pub(super) fn counted(space: &Space, span: &str) -> u64 {
     let inside = space.enter_shared().expect("inside");
     let count = inside.read::<Board<'_>, _>(span, |board| {
         assert!(board.row.iter().all(|place| *place == board.count));
