@@ -1,4 +1,5 @@
-//! The costs of calling a worker, of entering a space, of changing a heap and of allocating in it, beside mimalloc.
+//! The costs of calling a worker, of entering a space, of changing a heap and of allocating in it,
+//! beside mimalloc.
 //!
 //! `cargo run --release -p pluvio-spacejmp --example costs`. Numbers count on a quiet machine only.
 

@@ -88,6 +88,7 @@ pub struct Worker {
 }
 
 /// Calls a function of these types with the arguments in the slot, and puts its answer there.
+#[allow(unsafe_code)] // what another process has passed
 fn run<A: SegSafe, R: SegSafe>(
     space: &mut Space,
     function: NonNull<()>,
@@ -95,17 +96,13 @@ fn run<A: SegSafe, R: SegSafe>(
 ) -> Result<()> {
     // SAFETY: `Worker::call_by` has put both there, of these types, from code that both processes
     // have at one address. The slot is aligned and long enough, and this process's turn.
-    #[allow(unsafe_code)] // what another process has passed
     let (function, args) = unsafe {
         let function = mem::transmute::<NonNull<()>, fn(&mut Space, A) -> Result<R>>(function);
         (function, slot.cast::<A>().read())
     };
     let answer = function(space, args)?;
     // SAFETY: as above; the arguments were read.
-    #[allow(unsafe_code)]
-    unsafe {
-        slot.cast::<R>().write(answer);
-    }
+    unsafe { slot.cast::<R>().write(answer) };
     Ok(())
 }
 
@@ -142,10 +139,11 @@ fn work(definition: &SpaceDefinition, desk: &Desk) {
 
 impl SpaceDefinition {
     /// Starts a process that attaches the space and calls functions inside. This process itself
-    /// need not be able to attach it.
+    /// need not be able to attach it. The worker ends when the thread that has started it does.
     ///
     /// # Errors
-    /// [`SpaceError::Threads`], [`SpaceError::Nested`], the system's, and as of [`Self::attach`].
+    /// [`SpaceError::Threads`], [`SpaceError::Nested`], or the system's. What [`Self::attach`]
+    /// refuses comes as from [`Worker::call`].
     ///
     /// # Safety
     /// As of [`Self::attach`]. And as long as the worker lives, functions that it is to call are of
@@ -229,6 +227,7 @@ impl Worker {
         self.call_by(Patience::of(time), args, function)
     }
 
+    #[allow(unsafe_code)] // writes and reads shared memory
     fn call_by<A, R>(
         &self,
         patience: Patience,
@@ -256,10 +255,7 @@ impl Worker {
         let function = NonNull::new(function).expect("no function lies at zero");
         // SAFETY: the worker has answered, so the slot is this thread's, which has the turn. It is
         // aligned and long enough, as was looked at above.
-        #[allow(unsafe_code)] // writes shared memory
-        unsafe {
-            self.desk.slot().cast::<A>().write(args);
-        }
+        unsafe { self.desk.slot().cast::<A>().write(args) };
         self.desk.call(Call {
             run: run::<A, R>,
             function,
@@ -267,7 +263,6 @@ impl Worker {
         self.await_answer(patience, SpaceError::WorkerLate)?;
         match self.desk.take_answer() {
             // SAFETY: `run` has written it, and the worker has nothing to do with it any longer.
-            #[allow(unsafe_code)] // reads shared memory
             Answer::Done => Ok(unsafe { self.desk.slot().cast::<R>().read() }),
             Answer::Error(error) => Err(error),
         }

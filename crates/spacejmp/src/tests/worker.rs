@@ -79,9 +79,12 @@ fn run(case: &str) {
     assert!(output.status.success(), "{case}: {errors}");
 }
 
-#[allow(unsafe_code)] // the tests' own files
 fn start(registry: &Registry, space: &str) -> Result<Worker> {
-    let definition = registry.find_space(space)?;
+    start_of(&registry.find_space(space)?)
+}
+
+#[allow(unsafe_code)] // the tests' own files
+fn start_of(definition: &SpaceDefinition) -> Result<Worker> {
     // SAFETY: only tests write the directory, by this crate. What workers call is in this program,
     // and uses the space alone, or looks at its own process.
     unsafe { definition.start_worker() }
@@ -122,6 +125,16 @@ fn stay(space: &mut Space, (): ()) -> Result<u64> {
 fn kill(worker: &Worker, signal: Signal) {
     let id = Pid::from_raw(worker.process_id() as i32).expect("a process");
     kill_process(id, signal).expect("killed");
+}
+
+/// Waits until the process is dead, whether or not somebody has waited for it.
+fn await_death(process: u32, case: &str) {
+    let id = Pid::from_raw(process as i32).expect("a process");
+    if let Ok(handle) = pidfd_open(id, PidfdFlags::empty()) {
+        let time = Timespec::try_from(PATIENCE).expect("a time");
+        let mut ended = [PollFd::new(&handle, PollFlags::IN)];
+        assert_eq!(poll(&mut ended, Some(&time)), Ok(1), "{case}");
+    }
 }
 
 fn is_dead(called: Result<u64>, wanted: &str) {
@@ -237,8 +250,12 @@ fn passed(registry: &Registry) {
     assert!(inside.is_err());
     assert!(worker.call((), |_, ()| Ok(true)).expect("an answer"));
     // What cannot be attached is refused as by `attach`, and nothing stays.
-    registry.destroy_span("free").expect("destroyed");
-    let gone = start(registry, "free");
+    let before = registry.find_space("free").expect("a space");
+    registry
+        .remove_from_space("free", "free")
+        .and_then(|_| registry.destroy_span("free"))
+        .expect("destroyed");
+    let gone = start_of(&before);
     assert!(matches!(gone, Err(SpaceError::WorkerFailed(text)) if text.contains("destroyed")));
 }
 
@@ -351,6 +368,7 @@ fn killed_idle(registry: &Registry) {
     }
     assert_eq!(worker.call((), |_, ()| Ok(1_u64)).expect("an answer"), 1);
     kill(&worker, Signal::KILL);
+    await_death(worker.process_id(), "idle");
     for _ in 0..2 {
         is_dead(worker.call((), |_, ()| Ok(1)), "killed by signal 9");
         let timed = worker.call_within(PATIENCE, (), |_, ()| Ok(1));
@@ -396,32 +414,35 @@ fn a_death_of_the_worker_is_an_error_at_once() {
     run("dies inside");
 }
 
-/// In a worker: is inside both spans until it is killed.
+/// In a worker: is inside all spans until it is killed.
 fn hold(space: &mut Space, (): ()) -> Result<u64> {
     let mut inside = space.enter()?;
-    let part = inside.part("robust")?;
-    let words = part.words()?;
-    words[0].store(1, Ordering::Release);
+    for name in ["robust", "free"] {
+        let part = inside.part(name)?;
+        part.words()?[0].store(1, Ordering::Release);
+    }
     loop {
-        std::hint::spin_loop();
+        std::thread::park();
     }
 }
 
 fn killed_with_locks(registry: &Registry) {
     let heap = board(registry);
     words(registry, "robust", Lock::Robust);
-    let members = [("board", Access::Write), ("robust", Access::Write)];
-    registry.create_space("both", &members).expect("a space");
-    let robust = attach(registry, "robust");
-    let worker = start(registry, "both").expect("a worker");
-    // Late, so it is on its way; then its locks are taken.
+    words(registry, "free", Lock::None);
+    let members = ["board", "robust", "free"].map(|name| (name, Access::Write));
+    registry.create_space("all", &members).expect("a space");
+    let [robust, free] = ["robust", "free"].map(|name| attach(registry, name));
+    let worker = start(registry, "all").expect("a worker");
     let called = worker.call_within(SHORT, (), hold);
     assert!(
         matches!(called, Err(SpaceError::WorkerLate(_))),
         "{called:?}"
     );
-    while robust.try_enter_shared().is_ok() || heap.try_enter_shared().is_ok() {
-        std::thread::yield_now();
+    await_word(&free, 1);
+    for space in [&heap, &robust] {
+        let refused = space.try_enter_shared();
+        assert!(matches!(refused, Err(SpaceError::WouldBlock(_))));
     }
     kill(&worker, Signal::KILL);
     drop(heap.enter_within(PATIENCE).expect("a lock that is free"));
@@ -432,7 +453,7 @@ fn killed_with_locks(registry: &Registry) {
     );
     is_dead(worker.call((), hold), "killed by signal 9");
     let found = robust.recover("robust", |words| words[0].load(Ordering::Relaxed));
-    assert!(found.expect("recovered") <= 1);
+    assert_eq!(found.expect("recovered"), 1);
     drop(robust.enter_within(PATIENCE).expect("a lock that is free"));
 }
 
@@ -512,12 +533,7 @@ fn a_worker_ends_with_its_owner_and_with_its_process() {
         let output = BufReader::new(child.stdout.take().expect("its output"));
         let mut said = output.lines().map_while(|line| line.ok());
         let worker = said.find_map(|line| line.split_once("worker ")?.1.parse().ok());
-        let worker = worker.and_then(Pid::from_raw).expect("a number");
-        if let Ok(handle) = pidfd_open(worker, PidfdFlags::empty()) {
-            let time = Timespec::try_from(PATIENCE).expect("a time");
-            let mut ended = [PollFd::new(&handle, PollFlags::IN)];
-            assert_eq!(poll(&mut ended, Some(&time)), Ok(1), "{case}");
-        }
+        await_death(worker.expect("a number"), case);
         assert!(child.wait().expect("a child").success());
     }
 }

@@ -14,7 +14,7 @@ use crate::error::{Result, SpaceError};
 use core::mem::MaybeUninit;
 use core::ptr;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::io::Write;
@@ -58,7 +58,7 @@ pub(super) enum Forked {
 #[allow(unsafe_code)] // forks
 pub(super) unsafe fn fork() -> std::result::Result<Forked, Errno> {
     // A text that waits in the buffer would come twice if the worker writes one.
-    let _nobody_reads = std::io::stdout().flush();
+    let _nobody_listens = std::io::stdout().flush();
     let parent = rustix::process::getpid();
     // A handler that came in the child would use what is the parent's.
     let before = change_mask(libc::SIG_BLOCK, &all_signals());
@@ -69,7 +69,10 @@ pub(super) unsafe fn fork() -> std::result::Result<Forked, Errno> {
     }
     let errno = last_errno();
     change_mask(libc::SIG_SETMASK, &before);
-    let id = Pid::from_raw(id).filter(|_| id > 0).ok_or(errno)?;
+    if id < 0 {
+        return Err(errno);
+    }
+    let id = Pid::from_raw(id).ok_or(errno)?;
     match rustix::process::pidfd_open(id, PidfdFlags::empty()) {
         Ok(handle) => Ok(Forked::Parent(Child {
             id,
@@ -111,6 +114,7 @@ fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> libc::sigset_t {
 }
 
 /// In the child: works, and ends. Nothing of the parent's stack is returned to.
+#[allow(unsafe_code)] // ends the process
 pub(super) fn end_after(parent: Pid, files: [RawFd; 2], work: impl FnOnce()) -> ! {
     let worked = catch_unwind(AssertUnwindSafe(|| {
         give_up(parent, files)?;
@@ -118,11 +122,8 @@ pub(super) fn end_after(parent: Pid, files: [RawFd; 2], work: impl FnOnce()) -> 
         Ok::<(), Errno>(())
     }));
     let code = i32::from(!matches!(worked, Ok(Ok(()))));
-    #[allow(unsafe_code)] // ends
     // SAFETY: the process is over.
-    unsafe {
-        libc::_exit(code)
-    }
+    unsafe { libc::_exit(code) }
 }
 
 /// See the module.
@@ -163,7 +164,7 @@ fn reset_signals() {
 #[allow(unsafe_code)] // replaces files
 fn give_up_files(kept: [RawFd; 2]) -> std::result::Result<(), Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let nothing: OwnedFd = rustix::fs::openat(CWD, "/dev/null", flags, Mode::empty())?;
+    let nothing: OwnedFd = rustix::fs::open("/dev/null", flags, Mode::empty())?;
     let listed = std::fs::read_dir("/proc/self/fd").map_err(|_| Errno::NOENT)?;
     let open: Vec<RawFd> = listed
         .flatten()
