@@ -10,8 +10,8 @@
 //!
 //! Threads: any. A thread that reads or changes data has the lock of the span (`lock`).
 //!
-//! Limits: a child made by `fork` does not have the mappings. It has to `exec`, unless it is a worker
-//! of this crate (`worker`).
+//! Limits: a child made by `fork` does not have the mappings. It has to `exec`, unless it is a
+//! worker of this crate (`worker`).
 
 use crate::copies::PageMap;
 use crate::definition::Access;
