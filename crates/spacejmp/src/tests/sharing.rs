@@ -34,8 +34,12 @@ fn count(registry: &Registry) {
 }
 
 pub(super) fn count_once(inside: &mut crate::Entered<'_>) {
+    count_in(inside, "board");
+}
+
+pub(super) fn count_in(inside: &mut crate::Entered<'_>, span: &str) {
     inside
-        .write::<Board<'_>, _>("board", |heap, board| {
+        .write::<Board<'_>, _>(span, |heap, board| {
             board.count += 1;
             match board.names.get_mut("counted") {
                 Some(count) => *count += 1,

@@ -3,12 +3,13 @@
 //! Tests have many threads, and workers are made while there is one. So each case runs in a fork of
 //! a child process, which has one thread.
 
-use super::sharing::{count_once, counted};
+use super::sharing::{count_in, count_once, counted};
 use super::{attach, board, child_of, registry};
 use crate::files;
 use crate::lock::place_is_free;
 use crate::{
-    Access, Base, CALL_BYTES_MAX, Kind, Lock, Registry, Result, Space, SpaceError, Worker,
+    Access, Base, CALL_BYTES_MAX, Kind, Lock, Registry, Result, Space, SpaceDefinition, SpaceError,
+    Worker,
 };
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -156,7 +157,7 @@ fn at_once(registry: &Registry) {
     }
     // A window with a parked span is not in the way either.
     let parked = attach(registry, "parked");
-    count_once(&mut parked.enter().expect("inside"));
+    count_in(&mut parked.enter().expect("inside"), "parked");
     drop(space.enter().expect("inside"));
     let other = tempfile::tempdir().expect("a directory");
     let other = Registry::open(other.path()).expect("a registry");
@@ -177,8 +178,8 @@ fn at_once(registry: &Registry) {
         let mut inside = space.enter().expect("inside");
         count_once(&mut inside);
         let copied = workers[0].call((), |space, ()| {
-            count_once(&mut space.enter()?);
-            count_once(&mut space.enter()?);
+            count_in(&mut space.enter()?, "copy");
+            count_in(&mut space.enter()?, "copy");
             Ok(counted(space, "copy"))
         });
         assert_eq!(copied.expect("an answer"), 2);

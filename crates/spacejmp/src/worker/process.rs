@@ -67,12 +67,12 @@ pub(super) unsafe fn fork() -> std::result::Result<Forked, Errno> {
     if id == 0 {
         return Ok(Forked::Child { parent });
     }
-    let errno = last_errno();
+    let failed = (id < 0).then(last_errno);
     change_mask(libc::SIG_SETMASK, &before);
-    if id < 0 {
+    if let Some(errno) = failed {
         return Err(errno);
     }
-    let id = Pid::from_raw(id).ok_or(errno)?;
+    let id = Pid::from_raw(id).expect("a process has a number");
     match rustix::process::pidfd_open(id, PidfdFlags::empty()) {
         Ok(handle) => Ok(Forked::Parent(Child {
             id,
