@@ -1,4 +1,5 @@
-//! The costs of entering a space, of changing a heap and of allocating in it, beside mimalloc.
+//! The costs of calling a worker, of entering a space, of changing a heap and of allocating in it,
+//! beside mimalloc.
 //!
 //! `cargo run --release -p pluvio-spacejmp --example costs`. Numbers count on a quiet machine only.
 
@@ -129,6 +130,37 @@ fn allocate(registry: &Registry) -> Result<()> {
     })
 }
 
+/// Calls of a worker, one behind the other, and with pauses in which it falls asleep.
+#[allow(unsafe_code)] // its own directory
+fn call(registry: &Registry) -> Result<()> {
+    // SAFETY: nothing but this program writes the directory; all of its code is loaded.
+    let worker = unsafe { registry.find_space("heap")?.start_worker()? };
+    let number = |_: &mut Space, number: u64| Ok(number);
+    least("call of a worker, and its answer", 50_000, |count| {
+        for index in 0..count {
+            black_box(worker.call(u64::from(index), number)?);
+        }
+        Ok(())
+    })?;
+    let mut times = Vec::new();
+    for index in 0..5_000 {
+        let start = now_ns();
+        black_box(worker.call(index, number)?);
+        let end = now_ns();
+        times.push(end - start);
+        // Longer than it looks before it sleeps.
+        while now_ns() - end < 200_000.0 {
+            core::hint::spin_loop();
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    for (name, at) in [("p50", times.len() / 2), ("p99", times.len() * 99 / 100)] {
+        let what = format!("the same, of one that sleeps: {name}");
+        println!("{what:<48} {:>10.1} ns", times[at]);
+    }
+    Ok(())
+}
+
 #[allow(unsafe_code)] // calls an allocator
 fn again(place: &mut *mut u8, layout: Layout, value: u64) {
     // SAFETY: `place` is null, or a block of this layout that nobody else uses.
@@ -168,6 +200,7 @@ fn main() -> Result<()> {
     let registry = Registry::open(place.path())?;
     registry.span("heap").size(64 << 20).create()?;
     registry.create_space("heap", &[("heap", Access::Write)])?;
+    call(&registry)?;
     enter(&registry)?;
     change(&registry)?;
     allocate(&registry)?;

@@ -177,6 +177,34 @@ pub enum SpaceError {
     /// The program wants its change taken back. It was.
     #[error("the change was given up: {0}")]
     GivenUp(String),
+    /// A worker is a fork of this process, which has more threads than one. Retryable when they have
+    /// ended.
+    #[error("this process has {0} threads; start workers while it has one, early in main")]
+    Threads(usize),
+    /// The worker has died. What was called may have been done, in part if it was of several
+    /// changes. All later calls give this error as well.
+    #[error("the worker of `{space}` has died: {how}; start another one")]
+    WorkerDied {
+        /// Its space.
+        space: String,
+        /// How it died.
+        how: String,
+    },
+    /// The worker was busy with an earlier call for all the time given. Nothing was called.
+    /// Retryable.
+    #[error("the worker of `{0}` was busy with another call for all the time given")]
+    WorkerBusy(String),
+    /// The worker has not answered in the time given. What was called goes on, and nobody will see
+    /// its answer.
+    #[error("the worker of `{0}` has not answered in the time given; the call goes on")]
+    WorkerLate(String),
+    /// The function that a worker was to call has panicked. The worker goes on.
+    #[error("a function has panicked in a worker: {0}")]
+    WorkerPanicked(String),
+    /// A worker's call, or its start, has failed. This is the text of the worker's error, of a kind
+    /// that holds more than a text.
+    #[error("{0}")]
+    WorkerFailed(String),
     /// The system refused a call.
     #[error("cannot {doing} {}: {source}", path.display())]
     System {
@@ -187,6 +215,29 @@ pub enum SpaceError {
         /// The system's answer.
         source: io::Error,
     },
+}
+
+/// Errors that consist of a text reach another process as they are.
+macro_rules! told {
+    ($($number:literal $variant:ident),*) => {
+        /// A number and a text for another process of this program.
+        pub(crate) fn tell(&self) -> (u32, String) {
+            match self {
+                $(Self::$variant(text) => ($number, text.clone()),)*
+                Self::Nested => (u32::MAX, String::new()),
+                other => (0, other.to_string()),
+            }
+        }
+
+        /// What another process has told.
+        pub(crate) fn told((number, text): (u32, String)) -> Self {
+            match number {
+                $($number => Self::$variant(text),)*
+                u32::MAX => Self::Nested,
+                _ => Self::WorkerFailed(text),
+            }
+        }
+    };
 }
 
 impl SpaceError {
@@ -204,6 +255,12 @@ impl SpaceError {
             },
         }
     }
+
+    told!(
+        1 BadName, 2 BadRange, 3 WouldBlock, 4 TimedOut, 5 Stale, 6 Unfinished, 7 Poisoned,
+        8 Crowded, 9 NotWritable, 10 NotAttached, 11 NoRoot, 12 RootExists, 13 GivenUp,
+        14 WorkerPanicked
+    );
 
     pub(crate) fn damaged(path: &Path, why: impl Into<String>) -> Self {
         Self::Damaged {

@@ -16,7 +16,7 @@ pub(crate) const fn brand<'id>() -> Brand<'id> {
 
 /// A type whose values may live in a heap span.
 ///
-/// Numbers, `bool`, `char`, arrays of such types, the types of this crate, and structs of all these
+/// Numbers, `bool`, `char`, `()`, arrays of such types, the types of this crate, and structs of all these
 /// made by [`seg_struct!`](crate::seg_struct). No references, no `Box`, `String` or `Arc`, no trait
 /// objects and no functions: they point to memory of one process.
 ///
@@ -98,6 +98,16 @@ macro_rules! plain {
 plain!(
     u8, u16, u32, u64, u128, i8, i16, i32, i64, i128, f32, f64, bool, char
 );
+
+// SAFETY: no bytes.
+#[allow(unsafe_code)]
+unsafe impl SegSafe for () {
+    type In<'id> = ();
+
+    fn describe(walk: &mut LayoutWalk) {
+        walk.word("nothing");
+    }
+}
 
 // SAFETY: an array is its elements one behind the other.
 #[allow(unsafe_code)]

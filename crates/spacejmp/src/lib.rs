@@ -5,6 +5,7 @@
 //! - [`Registry`]: a directory with all spans and spaces; [`SpanBuilder`] makes a span.
 //! - [`SpaceDefinition`]: a named list of spans. [`Space`]: one that is attached to this process.
 //! - [`Entered`]: a thread inside a space. [`Part`]: one span of it.
+//! - [`Worker`]: a process that has a space attached, for spaces that this process cannot attach.
 //! - [`SegBox`], [`SegVec`], [`SegStr`], [`SegMap`], [`seg_struct!`]: what may lie in a heap.
 //!
 //! ```
@@ -35,7 +36,8 @@
 //!
 //! Rules: JUMP-1 in `journal` and JUMP-2 in `registry` say what a kill leaves. JUMP-3 in `map`,
 //! JUMP-4 and JUMP-6 in `window` say what is mapped. JUMP-5 in `space` says who reads and changes,
-//! and JUMP-7 to JUMP-9 in `robust` say how.
+//! and JUMP-7 to JUMP-9 in `robust` say how. JUMP-10 to JUMP-12 in `worker` are about
+//! processes that work for others.
 //!
 //! Limits: Linux with 64-bit addresses. A machine that loses its power may keep a part of a change,
 //! because nothing is forced to disk; spans usually lie in memory. See `docs/spacejmp.md`.
@@ -68,6 +70,7 @@ mod space;
 mod span;
 mod typed;
 mod window;
+mod worker;
 
 #[cfg(test)]
 mod steps;
@@ -85,3 +88,4 @@ pub use registry::Registry;
 pub use space::{Backend, Entered, Space, SpanReport};
 pub use span::{Base, SpanBuilder, SpanInfo};
 pub use typed::{Heap, SegBox, SegKey, SegMap, SegStr, SegVec};
+pub use worker::{CALL_BYTES_MAX, Worker};

@@ -10,7 +10,8 @@
 //!
 //! Threads: any. A thread that reads or changes data has the lock of the span (`lock`).
 //!
-//! Limits: a child made by `fork` does not have the mappings. It has to `exec`.
+//! Limits: a child made by `fork` does not have the mappings. It has to `exec`, unless it is a
+//! worker of this crate (`worker`).
 
 use crate::copies::PageMap;
 use crate::definition::Access;
@@ -49,6 +50,14 @@ pub(crate) fn is_taken(range: AddressRange) -> bool {
     let all = mapped();
     let mut ranges = all.iter().map(|(mapping, _)| mapping.header.range());
     ranges.any(|other| other.overlaps(range))
+}
+
+/// Empties the table in a forked child, which has none of the mappings. What they own lies in this
+/// process as a copy that nothing uses.
+pub(crate) fn forget_all() {
+    for (mapping, _) in core::mem::take(&mut *mapped()) {
+        core::mem::forget(mapping);
+    }
 }
 
 /// A span at its address.

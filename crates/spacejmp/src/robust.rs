@@ -44,7 +44,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use protocol::{POISONED, Protocol, Word};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::path::{Path, PathBuf};
 
 /// Processes that may have a span attached at one time.
@@ -102,7 +102,11 @@ impl RobustLock {
                 0,
             )
         };
-        let page = NonNull::new(page.map_err(failed)?.cast()).expect("nothing is mapped at zero");
+        let page = page.map_err(failed)?;
+        // A mapping keeps the file open, and so the place taken: children are to have none.
+        // SAFETY: the whole of the new mapping.
+        let hidden = unsafe { rustix::mm::madvise(page, len, Advice::LinuxDontFork) };
+        let page = NonNull::new(page.cast()).expect("nothing is mapped at zero");
         let mut lock = Self {
             file,
             name: name.to_owned(),
@@ -110,6 +114,7 @@ impl RobustLock {
             place: PLACES,
             is_heap,
         };
+        hidden.map_err(failed)?;
         for place in 0..PLACES {
             if take_place(lock.file.as_fd(), place).map_err(failed)? {
                 lock.place = place;

@@ -87,6 +87,11 @@ thread_local! {
     static GUARDS: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Whether this thread has a guard with locks.
+pub(crate) fn is_inside() -> bool {
+    GUARDS.get() > 0
+}
+
 /// A span of an attached space.
 #[derive(Debug)]
 struct Member {
@@ -153,7 +158,7 @@ impl SpaceDefinition {
         self.attach_trusted()
     }
 
-    fn attach_trusted(&self) -> Result<Space> {
+    pub(crate) fn attach_trusted(&self) -> Result<Space> {
         let registry = Registry::open(&self.registry_root)?;
         let mut space = Space {
             registry,

@@ -7,7 +7,8 @@
 //! takes the same time for a page and for a GiB. Nothing is unmapped meanwhile, so nothing else of
 //! the process can take the addresses.
 //!
-//! Owns the mappings at the range and at the parking places.
+//! Owns the mappings at the range and at the parking places. A forked child has none of them, so
+//! that a worker finds the addresses free.
 //!
 //! Invariants
 //! - JUMP-4: a range belongs to one window, and lies where nothing else of the process lay.
@@ -17,7 +18,7 @@ use crate::lock::{NotEntered, Patience, wait_for};
 use crate::names::SpanId;
 use core::ffi::c_void;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Parking places lie like their windows in units of this, so that page tables of whole units move
@@ -69,7 +70,15 @@ fn cover(address: u64, len: u64) -> std::result::Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     let nothing = ProtFlags::empty();
     // SAFETY: the range is of a window or of a parking place, and nobody is inside (JUMP-6).
-    unsafe { rustix::mm::mmap_anonymous(at(address), len as usize, nothing, flags) }.map(drop)
+    unsafe { rustix::mm::mmap_anonymous(at(address), len as usize, nothing, flags) }?;
+    hide(address, len)
+}
+
+/// Keeps a range of this module from forked children.
+#[allow(unsafe_code)] // advice about a mapping
+fn hide(address: u64, len: u64) -> std::result::Result<(), Errno> {
+    // SAFETY: the range is of this module. This process keeps it as it is.
+    unsafe { rustix::mm::madvise(at(address), len as usize, Advice::LinuxDontFork) }
 }
 
 /// Moves a mapping between a window and a parking place, over any other mapping.
@@ -104,6 +113,7 @@ fn parking_place(base: u64, reach: u64) -> std::result::Result<u64, Errno> {
     let skip = (base % UNIT_BYTES + UNIT_BYTES - start % UNIT_BYTES) % UNIT_BYTES;
     unmap(start, skip);
     unmap(start + skip + reach, UNIT_BYTES - skip);
+    hide(start + skip, reach)?;
     Ok(start + skip)
 }
 
@@ -123,6 +133,10 @@ impl Window {
         if place != at(base) {
             unmap(place.addr() as u64, reach);
             return Err(Errno::EXIST);
+        }
+        if let Err(errno) = hide(base, reach) {
+            unmap(base, reach);
+            return Err(errno);
         }
         Ok(Self {
             base,

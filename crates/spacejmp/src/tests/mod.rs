@@ -8,6 +8,7 @@ mod faults;
 mod model;
 mod robust;
 mod sharing;
+mod worker;
 
 use crate::{Access, Registry, SegMap, SegStr, SegVec, Space, seg_struct};
 use std::path::Path;
@@ -103,6 +104,7 @@ fn child() {
     match what.split_once(' ').unwrap_or((&what, "")) {
         ("dies", action) => deaths::do_and_die(&registry, action, step.unwrap_or(0)),
         ("robust", role) => robust::child(&registry, role, step.unwrap_or(0)),
+        ("worker", case) => worker::child(&registry, case),
         ("changes", _) => deaths::change_for_ever(&registry),
         (sharer, _) => sharing::child(&registry, sharer),
     }

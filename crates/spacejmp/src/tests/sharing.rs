@@ -33,9 +33,13 @@ fn count(registry: &Registry) {
     }
 }
 
-fn count_once(inside: &mut crate::Entered<'_>) {
+pub(super) fn count_once(inside: &mut crate::Entered<'_>) {
+    count_in(inside, "board");
+}
+
+pub(super) fn count_in(inside: &mut crate::Entered<'_>, span: &str) {
     inside
-        .write::<Board<'_>, _>("board", |heap, board| {
+        .write::<Board<'_>, _>(span, |heap, board| {
             board.count += 1;
             match board.names.get_mut("counted") {
                 Some(count) => *count += 1,
@@ -218,7 +222,7 @@ fn locks_hold_among_threads() {
     assert_eq!(count.expect("a board"), 4 * COUNTS);
 }
 
-fn counted(space: &Space, span: &str) -> u64 {
+pub(super) fn counted(space: &Space, span: &str) -> u64 {
     let inside = space.enter_shared().expect("inside");
     let count = inside.read::<Board<'_>, _>(span, |board| {
         assert!(board.row.iter().all(|place| *place == board.count));
