@@ -20,8 +20,8 @@ pub(crate) trait DataRequest: Sync {
     type Reply: Send;
     /// What the caller gets of it.
     type Done: Send;
-    /// Whether each of them gets an identity, so that a retry is told from a new one, and one that
-    /// was not answered may have been executed. Others do no harm when they are done twice, or
+    /// Whether each of them gets an identity, so that a retry is told from a new one. One that was
+    /// not answered may have been executed then. Others do no harm when they are done twice, or
     /// bring a number of their own.
     const CHANGES_DATA: bool;
     /// What a span of it is called.

@@ -19,9 +19,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const LOCK_PAUSE_MAX: Duration = Duration::from_millis(5);
 /// Such pauses are this part of the time that it has waited.
 const LOCK_PAUSE_PART: u32 = 64;
-/// The same of other operations on locked keys, and of those that are to come again at once, as they
-/// are in progress. Transactions lock a key for some milliseconds, and another one may follow. An
-/// operation that asks seldom would hardly ever find it free.
+/// The same of other operations on locked keys, and of those that are to come again at once, as
+/// something is in progress. Transactions lock a key for some milliseconds, and another one may
+/// follow. An operation that asks seldom would hardly ever find it free.
 const LOCKED_PAUSE_MAX: Duration = Duration::from_millis(10);
 const LOCKED_PAUSE_PART: u32 = 4;
 

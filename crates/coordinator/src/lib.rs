@@ -78,6 +78,6 @@ pub use candidate::{Candidate, Standing};
 pub use options::{BalanceOptions, CoordinatorOptions};
 pub use service::{Coordinator, CoordinatorError};
 pub use store::{
-    Change, Condition, Limits, MemoryStore, MetadataStore, Outcome, RedbStore, Stop, StoreError,
-    conformance,
+    Change, Condition, FileDoor, Limits, MemoryStore, MetadataStore, Outcome, RedbStore, Stop,
+    StoreError, conformance,
 };

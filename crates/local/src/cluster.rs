@@ -42,8 +42,8 @@ const STATUS_LIMIT: Duration = Duration::from_secs(5);
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// Pause between two looks at whether there is something to tell them.
 const TELL_PAUSE: Duration = Duration::from_secs(5);
-/// Longest path of a server's ring or door. The kernel takes 107 bytes; the server puts its process id
-/// behind the name for a moment.
+/// Longest path of a server's ring or door. The kernel takes 107 bytes; the server puts its process
+/// id behind the name for a moment.
 const SOCKET_PATH_MAX: usize = 96;
 /// How long a cluster that lives for a while may take to be up: far more than it needs on a machine
 /// that is busy.

@@ -7,11 +7,11 @@
 //! Before the store opens the file, at the start and after an error, all of it is written again and
 //! synced (`settle`).
 
-use pluvio_coordinator::{RedbStore, StoreError};
+use pluvio_coordinator::{FileDoor, RedbStore, StoreError};
 use pluvio_env::Tasks;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,6 +31,14 @@ const DANGLING: &str = "it is a symbolic link to something that is not there; is
 
 const IN_USE: &str = "it is in use by another process";
 
+const DOOR: FileDoor = FileDoor { settle, identity };
+
+/// The device and the number of a file.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let there = fs::metadata(path)?;
+    Ok((there.dev(), there.ino()))
+}
+
 /// Opens the store in `directory`, or begins one where there is no file. Blocks on the disk.
 ///
 /// # Errors
@@ -49,7 +57,7 @@ pub(crate) fn open(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<RedbStore
         Err(_) if file.is_symlink() => return refuse(DANGLING),
         Err(_) => begin(directory, tasks)?,
     }
-    RedbStore::open(file, Arc::clone(tasks), settle)
+    RedbStore::open(file, Arc::clone(tasks), DOOR)
 }
 
 /// Gives all readable bytes of a file to its device; a missing file is no error. After a failed
@@ -98,7 +106,7 @@ fn begin(directory: &Path, tasks: &Arc<dyn Tasks>) -> Result<(), StoreError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
         Ok(()) | Err(_) => {}
     }
-    drop(RedbStore::open(&new, Arc::clone(tasks), settle)?);
+    drop(RedbStore::open(&new, Arc::clone(tasks), DOOR)?);
     fs::rename(&new, directory.join(FILE)).map_err(fail)?;
     let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(fail)

@@ -177,12 +177,12 @@ pub enum SpaceError {
     /// The program wants its change taken back. It was.
     #[error("the change was given up: {0}")]
     GivenUp(String),
-    /// A worker is a fork of this process, which has more threads than one. Retryable when they have
-    /// ended.
+    /// A worker is a fork of this process, which has more threads than one. Retryable when they
+    /// have ended.
     #[error("this process has {0} threads; start workers while it has one, early in main")]
     Threads(usize),
-    /// The worker has died. What was called may have been done, in part if it was of several
-    /// changes. All later calls give this error as well.
+    /// The worker has died. The call may have been done, in part if it was of several changes. All
+    /// later calls give this error as well.
     #[error("the worker of `{space}` has died: {how}; start another one")]
     WorkerDied {
         /// Its space.
@@ -194,8 +194,8 @@ pub enum SpaceError {
     /// Retryable.
     #[error("the worker of `{0}` was busy with another call for all the time given")]
     WorkerBusy(String),
-    /// The worker has not answered in the time given. What was called goes on, and nobody will see
-    /// its answer.
+    /// The worker has not answered in the time given. The call goes on, and nobody will see its
+    /// answer.
     #[error("the worker of `{0}` has not answered in the time given; the call goes on")]
     WorkerLate(String),
     /// The function that a worker was to call has panicked. The worker goes on.

@@ -16,8 +16,8 @@ pub(crate) const fn brand<'id>() -> Brand<'id> {
 
 /// A type whose values may live in a heap span.
 ///
-/// Numbers, `bool`, `char`, `()`, arrays of such types, the types of this crate, and structs of all these
-/// made by [`seg_struct!`](crate::seg_struct). No references, no `Box`, `String` or `Arc`, no trait
+/// Numbers, `bool`, `char`, `()`, arrays of such types, the types of this crate, and structs of all
+/// these made by [`seg_struct!`](crate::seg_struct). No references, no `Box`, `String` or `Arc`, no trait
 /// objects and no functions: they point to memory of one process.
 ///
 /// # Safety

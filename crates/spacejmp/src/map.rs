@@ -52,8 +52,8 @@ pub(crate) fn is_taken(range: AddressRange) -> bool {
     ranges.any(|other| other.overlaps(range))
 }
 
-/// Empties the table in a forked child, which has none of the mappings. What they own lies in this
-/// process as a copy that nothing uses.
+/// Empties the table in a forked child, which has none of the mappings. The things that they own
+/// lie in this process as a copy that nothing uses.
 pub(crate) fn forget_all() {
     for (mapping, _) in core::mem::take(&mut *mapped()) {
         core::mem::forget(mapping);

@@ -30,7 +30,7 @@
 //! # }
 //! ```
 //!
-//! Arguments and answers are plain values. What this process captures is not in the worker:
+//! Arguments and answers are plain values. Variables of this process are not in the worker:
 //!
 //! ```compile_fail,E0308
 //! # use pluvio_spacejmp::{Result, Worker};
@@ -148,7 +148,7 @@ impl SpaceDefinition {
     /// # Safety
     /// As of [`Self::attach`]. And as long as the worker lives, functions that it is to call are of
     /// code that is loaded now. They use nothing that this process shares with its forks, keeps in
-    /// files, has attached, or has started as a worker: the worker has memory as it is now.
+    /// files, has attached, or has started as a worker. The worker has memory as it is now.
     #[allow(unsafe_code)] // forks
     pub unsafe fn start_worker(&self) -> Result<Worker> {
         if space::is_inside() {

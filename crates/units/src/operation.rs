@@ -49,7 +49,7 @@ pub struct Share {
 pub const VOTES_KEPT: Duration = Duration::from_secs(60);
 
 /// Keys that a transaction of several owners has locked for so long are looked after by their
-/// servers: its client has most likely gone, as it needs some round trips.
+/// servers. It needs some round trips, so its client has most likely gone.
 pub const LOCKED_LONG: Duration = Duration::from_secs(1);
 
 /// The number of the operation that decides about a transaction of several owners. Its client has

@@ -85,8 +85,8 @@ impl Coordinators {
     }
 
     /// [`Coordinators::call`] of a caller that belongs to a cluster: the coordinator of another one
-    /// refuses it as [`FatalKind::WrongCluster`]. Of cluster 0 each answers. One of a version before
-    /// answers, too.
+    /// refuses it as [`FatalKind::WrongCluster`]. With cluster 0 each one answers. So does one of a
+    /// version before.
     ///
     /// # Errors
     /// See [`RpcError`].

@@ -56,7 +56,7 @@ pub(super) enum Settled {
 pub(super) struct Unsettled<'u> {
     client: &'u Client,
     under: &'u Under<'u>,
-    /// What is to be decided then, until it is over.
+    /// The decision that is wished then, until it is over.
     wish: Option<bool>,
 }
 

@@ -21,7 +21,7 @@ const _: () = assert!(PATIENCE_IN_ORDER.as_millis() < LOCKED_LONG.as_millis());
 /// After this many conflicts owners are asked in their order, one after the other.
 const CONFLICTS_AT_ONCE: u32 = 2;
 
-/// What an owner said to a request to lock keys.
+/// The answer of an owner to a request to lock keys.
 pub(super) enum PartVote {
     /// They are locked: the outcomes of its steps.
     Yes(Vec<Outcome>),

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use pluvio_env::BoxFuture;
 
 pub use memory::{MemoryStore, Stop};
-pub use redb_file::RedbStore;
+pub use redb_file::{FileDoor, RedbStore};
 
 /// One change of a batch.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]

@@ -25,7 +25,6 @@ use bytes::Bytes;
 use pluvio_env::{BoxFuture, Tasks};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
@@ -45,8 +44,21 @@ pub(super) type Reopen = Box<dyn Fn(&Path) -> Result<Database, redb::Error> + Se
 struct File {
     path: PathBuf,
     reopen: Reopen,
+    /// See [`FileDoor::identity`].
+    identity: fn(&Path) -> io::Result<(u64, u64)>,
     /// `None` after an error: redb refuses everything then until it is opened anew (REDB-1).
     opened: Mutex<Option<Opened>>,
+}
+
+/// The questions of a store to the file system, beside those of redb.
+#[derive(Clone, Copy)]
+pub struct FileDoor {
+    /// Gives the whole file to the device, whatever the kernel takes for written (REDB-2). A
+    /// missing file is no error. Called before each opening; refuses a file that another process
+    /// has open.
+    pub settle: fn(&Path) -> io::Result<()>,
+    /// The device and the number of the file that has this path.
+    pub identity: fn(&Path) -> io::Result<(u64, u64)>,
 }
 
 struct Opened {
@@ -56,29 +68,20 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(database: Database, path: &Path) -> Self {
-        let identity = identity(path).ok();
-        Self { database, identity }
-    }
-
     /// # Errors
-    /// The file at `path` is another one by now, or none (REDB-3).
-    fn has_name(&self, path: &Path) -> Result<(), StoreError> {
+    /// The file at the path is another one by now, or none (REDB-3).
+    fn has_name(&self, file: &File) -> Result<(), StoreError> {
         let Some(own) = self.identity else {
             return Ok(());
         };
-        if identity(path).is_ok_and(|there| there == own) {
+        let path = &file.path;
+        if (file.identity)(path).is_ok_and(|there| there == own) {
             return Ok(());
         }
         let why = "the file was removed or replaced while it was in use, so nothing is stored any more; put a copy of it \
              back and start this coordinator again (until it ends, its open files below /proc are such a copy)";
         Err(StoreError(format!("{}: {why}", path.display())))
     }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let there = std::fs::metadata(path)?;
-    Ok((there.dev(), there.ino()))
 }
 
 fn failed(path: &Path, error: impl Into<redb::Error>) -> StoreError {
@@ -108,18 +111,15 @@ impl RedbStore {
     /// Opens the store's file, or creates it; one that is empty is taken for new. Blocks on the
     /// disk; call it at start.
     ///
-    /// `settle` gives the whole file to the device, whatever the kernel takes for written (REDB-2).
-    /// A missing file is no error. It is called before each opening, and refuses a file that
-    /// another process has open.
-    ///
     /// # Errors
     /// The file is in use by another process, is no redb file, or cannot be read, settled or
     /// created.
     pub fn open(
         path: impl Into<PathBuf>,
         tasks: Arc<dyn Tasks>,
-        settle: fn(&Path) -> io::Result<()>,
+        door: FileDoor,
     ) -> Result<Self, StoreError> {
+        let FileDoor { settle, identity } = door;
         let path: PathBuf = path.into();
         settle(&path).map_err(|e| failed(&path, e))?;
         let database = Database::create(&path).map_err(|e| failed(&path, e))?;
@@ -127,20 +127,25 @@ impl RedbStore {
             settle(path)?;
             Ok(Database::open(path)?)
         };
-        Ok(Self::on(path, database, Box::new(reopen), tasks))
+        let parts = (Box::new(reopen) as Reopen, identity);
+        Ok(Self::on(path, database, parts, tasks))
     }
 
     /// A store on an open database.
     pub(super) fn on(
         path: PathBuf,
         database: Database,
-        reopen: Reopen,
+        (reopen, identity): (Reopen, fn(&Path) -> io::Result<(u64, u64)>),
         tasks: Arc<dyn Tasks>,
     ) -> Self {
-        let opened = Opened::new(database, &path);
+        let opened = Opened {
+            database,
+            identity: identity(&path).ok(),
+        };
         let file = File {
             path,
             reopen,
+            identity,
             opened: Mutex::new(Some(opened)),
         };
         Self {
@@ -175,18 +180,21 @@ impl File {
     ) -> Result<T, StoreError> {
         let mut place = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = &*place {
-            opened.has_name(&self.path)?;
+            opened.has_name(self)?;
         }
         let opened = match place.take() {
             Some(opened) => opened,
             None => {
                 let database = (self.reopen)(&self.path).map_err(|e| failed(&self.path, e))?;
-                Opened::new(database, &self.path)
+                Opened {
+                    database,
+                    identity: (self.identity)(&self.path).ok(),
+                }
             }
         };
         // Put back only after success; an error closes the file, so that the next call starts anew.
         let value = work(&opened.database).map_err(|e| failed(&self.path, e))?;
-        let has_name = opened.has_name(&self.path);
+        let has_name = opened.has_name(self);
         *place = Some(opened);
         has_name.map(|()| value)
     }

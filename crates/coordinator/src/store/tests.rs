@@ -7,12 +7,23 @@ use redb::backends::FileBackend;
 use redb::{Database, StorageBackend};
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(10);
+const DOOR: FileDoor = FileDoor {
+    settle: |_| Ok(()),
+    identity,
+};
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let there = std::fs::metadata(path)?;
+    Ok((there.dev(), there.ino()))
+}
+
 /// What a device gives room in.
 const PAGE_BYTES: u64 = 4096;
 
@@ -33,8 +44,7 @@ fn redb_store_behaves_as_a_map_and_keeps_what_it_was_told() {
     let path = directory.path().join("metadata");
     in_simulation(|env| {
         Box::pin(async move {
-            let open =
-                |tasks: &Arc<dyn Tasks>| RedbStore::open(path.clone(), tasks.clone(), |_| Ok(()));
+            let open = |tasks: &Arc<dyn Tasks>| RedbStore::open(path.clone(), tasks.clone(), DOOR);
             let store = open(&env.tasks).unwrap();
             let in_use = open(&env.tasks).err().unwrap();
             assert!(in_use.to_string().contains("in use"), "{in_use}");
@@ -57,7 +67,7 @@ fn redb_refuses_a_file_that_is_something_else() {
     .unwrap();
     in_simulation(|env| {
         Box::pin(async move {
-            let error = RedbStore::open(path, env.tasks, |_| Ok(()));
+            let error = RedbStore::open(path, env.tasks, DOOR);
             let error = error.err().unwrap();
             let error = error.to_string();
             assert!(
@@ -80,7 +90,14 @@ fn redb_opens_no_file_that_is_not_settled() {
     let path = directory.path().join("metadata");
     in_simulation(|env| {
         Box::pin(async move {
-            let refused = RedbStore::open(path.clone(), env.tasks, is_full);
+            let refused = RedbStore::open(
+                path.clone(),
+                env.tasks,
+                FileDoor {
+                    settle: is_full,
+                    ..DOOR
+                },
+            );
             let refused = refused.err().unwrap().to_string();
             assert!(refused.contains("make room"), "{refused}");
             assert!(!path.exists());
@@ -98,7 +115,7 @@ fn redb_stores_nothing_in_a_file_that_has_lost_its_name() {
     );
     in_simulation(|env| {
         Box::pin(async move {
-            let store = RedbStore::open(path.clone(), env.tasks, |_| Ok(())).unwrap();
+            let store = RedbStore::open(path.clone(), env.tasks, DOOR).unwrap();
             let put = |value: &'static str| Change::Put {
                 key: "k".to_owned(),
                 value: Bytes::from(value),
@@ -188,7 +205,7 @@ impl Device {
         let database = self.open(path).unwrap();
         let own = self.clone();
         let reopen = Box::new(move |path: &Path| own.open(path));
-        RedbStore::on(path.to_owned(), database, reopen, tasks.clone())
+        RedbStore::on(path.to_owned(), database, (reopen, identity), tasks.clone())
     }
 }
 

@@ -86,8 +86,8 @@ fn start(registry: &Registry, space: &str) -> Result<Worker> {
 
 #[allow(unsafe_code)] // the tests' own files
 fn start_of(definition: &SpaceDefinition) -> Result<Worker> {
-    // SAFETY: only tests write the directory, by this crate. What workers call is in this program,
-    // and uses the space alone, or looks at its own process.
+    // SAFETY: only tests write the directory, by this crate. The functions that workers call are
+    // in this program, and use the space alone, or looks at its own process.
     unsafe { definition.start_worker() }
 }
 
@@ -250,7 +250,7 @@ fn passed(registry: &Registry) {
     });
     assert!(inside.is_err());
     assert!(worker.call((), |_, ()| Ok(true)).expect("an answer"));
-    // What cannot be attached is refused as by `attach`, and nothing stays.
+    // A space that cannot be attached is refused as by `attach`, and nothing stays.
     let before = registry.find_space("free").expect("a space");
     registry
         .remove_from_space("free", "free")

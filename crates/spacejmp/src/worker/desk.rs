@@ -122,7 +122,7 @@ impl Bell {
     }
 
     fn ring(&self) {
-        // A full pipe wakes, and one that nobody hears has nobody to wake.
+        // A full pipe wakes already. Where the other process is gone, there is no need to wake it.
         let _rings_already = rustix::io::write(&self.ring, &[0]);
     }
 

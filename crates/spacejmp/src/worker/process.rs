@@ -4,7 +4,7 @@
 //!
 //! 1. It asks the kernel to be killed when its parent dies, and looks whether that has died.
 //! 2. Handlers of signals are gone. Signals that a terminal or a service manager sends to all
-//!    processes of a program are ignored: the parent decides, and the worker ends with it.
+//!    processes of a program are ignored. The parent decides, and the worker ends with it.
 //! 3. All files but the desk's, standard output and standard error become `/dev/null`. They are not
 //!    closed: something in memory may use their numbers, which are to mean no other file.
 //!

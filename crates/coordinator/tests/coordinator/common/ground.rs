@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use pluvio_coordinator::{MemoryStore, MetadataStore, RedbStore};
+use pluvio_coordinator::{FileDoor, MemoryStore, MetadataStore, RedbStore};
 use pluvio_env::{BoxFuture, Env, Pace, TaskHandle, Tasks};
 use pluvio_sim::{ProcessEnv, SimHandle};
 use pluvio_units::CoreId;
@@ -44,7 +44,14 @@ pub struct InFile(Arc<RedbStore>);
 
 impl InFile {
     pub fn new(path: PathBuf) -> Self {
-        let store = RedbStore::open(path, Arc::new(AtOnce), |_| Ok(()));
+        let store = RedbStore::open(
+            path,
+            Arc::new(AtOnce),
+            FileDoor {
+                settle: |_| Ok(()),
+                identity: |_| Err(std::io::ErrorKind::Unsupported.into()),
+            },
+        );
         Self(Arc::new(store.expect("a new file")))
     }
 }
