@@ -17,7 +17,7 @@ use pluvio_wire::{
     TakeTablets, UpdateServerList, call, decode, reply,
 };
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub enum OnRecover {
 pub struct Server {
     pub id: ServerId,
     pub cluster: ClusterId,
-    pub list: ServerList,
+    pub list: Arc<ServerList>,
     pub owned: Vec<(TableId, HashRange)>,
     /// It learned that it is not a member any more.
     pub is_dead: bool,
@@ -108,12 +108,46 @@ pub struct Server {
     pub behaviour: Behaviour,
 }
 
+/// Changes of lists that are remembered.
+const FOLLOWED_MAX: usize = 64;
+
 /// What all machines know of each other.
 #[derive(Default)]
 struct Machines {
     servers: Vec<Shared<Server>>,
     /// Which machine a life ran on.
     of_lives: BTreeMap<ServerId, usize>,
+    /// The last changes of lists: all servers go from the same list to the same one.
+    followed: VecDeque<Followed>,
+}
+
+/// A list, the digest of the next one, and that one.
+struct Followed {
+    from: Arc<ServerList>,
+    digest: u32,
+    to: Option<Arc<ServerList>>,
+}
+
+impl Machines {
+    fn next_of(
+        &mut self,
+        from: &Arc<ServerList>,
+        change: &ChangeServerList,
+    ) -> Option<Arc<ServerList>> {
+        let known = { self.followed.iter() }
+            .find(|known| Arc::ptr_eq(&known.from, from) && known.digest == change.digest);
+        if let Some(known) = known {
+            return known.to.clone();
+        }
+        let to = change.apply(from).map(Arc::new);
+        self.followed.truncate(FOLLOWED_MAX - 1);
+        self.followed.push_front(Followed {
+            from: from.clone(),
+            digest: change.digest,
+            to: to.clone(),
+        });
+        to
+    }
 }
 
 /// One machine: its disk and its server.
@@ -203,7 +237,7 @@ impl Machine {
             state.lives.push(welcome.server);
             lock(&self.all).of_lives.insert(welcome.server, self.index);
             if state.list.version < welcome.list.version {
-                state.list = welcome.list;
+                state.list = Arc::new(welcome.list);
             }
         }
         // A zombie learns from pings that it is one [RAMCloud §7.11]; here the coordinator answers
@@ -510,7 +544,7 @@ impl Server {
         }
     }
 
-    fn follow(&mut self, list: ServerList) {
+    fn follow(&mut self, list: Arc<ServerList>) {
         if list.version > self.list.version {
             self.is_dead |= self.id != ServerId(0) && !list.is_up(self.id);
             self.list = list;
@@ -531,13 +565,14 @@ impl Service for Handler {
             }),
             Opcode::UpdateServerList => {
                 self.answer::<UpdateServerList>(&frame, |server, update| {
-                    server.follow(update.list);
+                    server.follow(Arc::new(update.list));
                     Ok(())
                 })
             }
             Opcode::ChangeServerList => {
                 self.answer::<ChangeServerList>(&frame, |server, change| {
-                    if let Some(list) = change.apply(&server.list) {
+                    let next = lock(&self.machine.all).next_of(&server.list, &change);
+                    if let Some(list) = next {
                         server.follow(list);
                     }
                     let version = server.list.version;
