@@ -262,7 +262,7 @@ impl Objects {
     }
 
     /// These were read, and may be wanted by nobody.
-    pub(crate) fn are_guesses(&mut self, places: &[ObjectAt]) {
+    pub(super) fn are_guesses(&mut self, places: &[ObjectAt]) {
         for (db, key) in places {
             if let Some(object) = self.places.get_mut(*db, key) {
                 self.guesses += usize::from(!object.is_guess);
@@ -276,6 +276,11 @@ impl Objects {
         let all = self.places.0.iter();
         let used = all.filter(|(_, object)| !object.is_guess);
         used.map(|(place, _)| place.clone()).collect()
+    }
+
+    /// How many those are.
+    pub(super) fn count_used(&self) -> usize {
+        self.places.0.len() - self.guesses
     }
 
     /// How many objects were guessed and not touched yet.
