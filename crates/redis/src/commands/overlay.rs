@@ -13,8 +13,8 @@
 //!   several moments.
 //! - OVERLAY-2: an object that was read as there is there, however far this server's clock is ahead
 //!   of its owner's.
-//! - OVERLAY-3: commands that use more objects than a commit may have steps are refused before those
-//!   are read.
+//! - OVERLAY-3: commands that use more objects than a commit may have steps are refused before
+//!   these are read.
 //!
 //! Why that is strictly serializable:
 //!

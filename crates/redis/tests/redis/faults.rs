@@ -180,7 +180,7 @@ fn what_was_done_in_part_says_so_whatever_the_rest_met() {
     }
 }
 
-/// A script may answer with any text. What stands behind it in the pipeline is not to suffer.
+/// A script may answer with any text. Commands behind it in the pipeline are executed.
 #[test]
 fn scripts_cannot_feign_failures_of_the_cluster() {
     let mut bench = Bench::new();
