@@ -4,11 +4,11 @@
 //! and what to do.
 
 use crate::parser::Command;
-use crate::reply::Failure;
+use crate::reply::{Effect, Failure};
 use crate::table::Spec;
 use crate::users::rights::Denied;
 use core::time::Duration;
-use pluvio_client::{ClientError, ErrorKind, FatalKind, RetryReason, Unfit};
+use pluvio_client::{ClientError, ErrorKind, FatalKind, RetryReason, TRANSACTION_STEPS_MAX, Unfit};
 use pluvio_units::VALUE_MAX;
 
 pub(crate) const SYNTAX: Failure = Failure::fixed("ERR syntax error");
@@ -135,7 +135,7 @@ pub(crate) const DENIED: Failure = Failure::fixed(
      it with --redis-protected-mode no, or send CONFIG SET protected-mode no from this machine.",
 );
 pub(crate) const OUT_OF_MEMORY: Failure =
-    Failure::fixed("OOM command not allowed when used memory > 'maxmemory'.");
+    Failure::of_full_memory("OOM command not allowed when used memory > 'maxmemory'.");
 /// Operations wait a while before they are refused so.
 pub(crate) const TOO_MANY_OPERATIONS: Failure =
     Failure::fixed("BUSY not executed: the database has its quota of operations a second");
@@ -264,6 +264,15 @@ pub(crate) fn changes_too_much(limit: usize) -> Failure {
     ))
 }
 
+/// A command, or commands together, whose commit would have more steps than a transaction may have.
+/// The first words are those of a commit that is refused by the cluster.
+pub(crate) fn too_many_steps(steps: usize) -> Failure {
+    Failure::new(format!(
+        "ERR a transaction has {steps} steps, at most {TRANSACTION_STEPS_MAX} are allowed: use \
+         several"
+    ))
+}
+
 /// A reply for which there was no room in the memory of all connections.
 pub(crate) fn connections_are_full() -> Failure {
     Failure::fixed(
@@ -323,7 +332,8 @@ pub(crate) fn too_many_operations(limit: usize) -> Failure {
 /// send what was answered with `TRYAGAIN` again by themselves.
 pub(crate) fn of_client(error: &ClientError) -> Failure {
     if error.maybe_executed() {
-        return in_doubt(error);
+        let text = format!("ERR it is not known whether the command was executed: {error}");
+        return Failure::new(text).with_effect(Effect::Unknown);
     }
     match error.retry_reason() {
         Some(RetryReason::MemoryFull) => return OUT_OF_MEMORY,
@@ -361,15 +371,9 @@ pub(crate) fn of_table(error: ClientError) -> Failure {
     of_client(&error.into_not_executed())
 }
 
-const IN_DOUBT: &str = "ERR it is not known whether the command was executed: ";
-
-fn in_doubt(error: &ClientError) -> Failure {
-    Failure::new(format!("{IN_DOUBT}{error}"))
-}
-
 /// Whether it is not known if the command was executed.
 pub(crate) fn leaves_doubt(failure: &Failure) -> bool {
-    failure.text().starts_with(IN_DOUBT.as_bytes())
+    failure.effect() == Effect::Unknown
 }
 
 /// The command was not executed, because of one before it in the same pipeline.
@@ -387,13 +391,24 @@ pub(crate) fn worst<'a>(
 }
 
 /// The failure of a command that has changed some of its keys: clients are not to send it again by
-/// themselves.
+/// themselves. One that leaves doubt says so already, and what became of the others is not known.
 pub(crate) fn in_part(failure: Failure) -> Failure {
-    let Some(rest) = failure.text().strip_prefix(b"TRYAGAIN ") else {
+    if leaves_doubt(&failure) {
         return failure;
-    };
+    }
     let start = b"ERR some of the keys were changed, others not: ";
-    Failure::new([start.as_slice(), rest].concat())
+    // Words that would say that nothing was done.
+    let misleading = [
+        b"TRYAGAIN ".as_slice(),
+        b"BUSY ",
+        b"ERR ",
+        b"not executed: ",
+    ];
+    let rest = misleading.iter().fold(failure.text(), |text, words| {
+        text.strip_prefix(*words).unwrap_or(text)
+    });
+    let told = failure.with_text([start.as_slice(), rest].concat());
+    told.with_effect(Effect::Part)
 }
 
 #[cfg(test)]
@@ -447,9 +462,37 @@ mod tests {
 
     #[test]
     fn what_was_done_in_part_is_not_to_be_sent_again() {
-        let failure = in_part(Failure::fixed("TRYAGAIN later"));
-        let expected = "ERR some of the keys were changed, others not: later";
-        assert_eq!(failure.text(), expected.as_bytes());
-        assert_eq!(in_part(OUT_OF_MEMORY), OUT_OF_MEMORY);
+        for (failure, cause) in [
+            (Failure::fixed("TRYAGAIN later"), "later"),
+            (
+                OUT_OF_MEMORY,
+                "OOM command not allowed when used memory > 'maxmemory'.",
+            ),
+            (
+                TOO_MANY_OPERATIONS,
+                "the database has its quota of operations a second",
+            ),
+            (Failure::fixed("ERR a mistake"), "a mistake"),
+        ] {
+            let told = in_part(failure.clone());
+            let expected = format!("ERR some of the keys were changed, others not: {cause}");
+            assert_eq!(told.text(), expected.as_bytes());
+            assert_eq!(told.effect(), Effect::Part);
+            // Those behind it need not wait for memory, either.
+            assert_eq!(told.is_of_full_memory(), failure.is_of_full_memory());
+        }
+        // That is more than what the others met.
+        let doubtful = not_durable(Duration::from_secs(10), true);
+        assert!(leaves_doubt(&doubtful));
+        assert_eq!(in_part(doubtful.clone()), doubtful);
+    }
+
+    #[test]
+    fn the_same_text_alone_is_no_such_failure() {
+        for failure in [OUT_OF_MEMORY, not_durable(Duration::from_secs(10), true)] {
+            let feigned = Failure::new(failure.text());
+            assert!(!leaves_doubt(&feigned) && !feigned.is_of_full_memory());
+            assert_ne!(feigned, failure);
+        }
     }
 }

@@ -20,7 +20,7 @@
 //!   was executed. That of a read says to try again.
 
 use crate::commands::{Ran, Shape, is_there};
-use crate::failure::{OUT_OF_MEMORY, not_durable};
+use crate::failure::not_durable;
 use crate::reply::Reply;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -268,7 +268,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
             let faded = self.largest_reply - self.largest_reply / 16;
             self.largest_reply = faded.max(size / reply.values().max(1));
             self.bytes_waiting += size;
-            self.is_full |= matches!(&reply, Reply::Error(failure) if *failure == OUT_OF_MEMORY);
+            self.is_full |= matches!(&reply, Reply::Error(failure) if failure.is_of_full_memory());
             place.state = State::Done(reply);
         }
         self.in_doubt |= ran.in_doubt;

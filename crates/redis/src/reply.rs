@@ -31,15 +31,47 @@ impl Protocol {
     }
 }
 
+/// What a command has done that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effect {
+    /// Nothing, or what the failure says.
+    None,
+    /// It has changed some of its keys, and not the others.
+    Part,
+    /// That is not known.
+    Unknown,
+}
+
 /// An error reply: a prefix in capitals that programs look at, and text.
+///
+/// The connection goes by what stands beside the text. A script may answer with any text, and sets
+/// none of that.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure(Cow<'static, [u8]>);
+pub struct Failure {
+    text: Cow<'static, [u8]>,
+    effect: Effect,
+    /// It has waited in vain for memory.
+    is_of_full_memory: bool,
+}
 
 impl Failure {
     /// A fixed text, with its prefix.
     #[must_use]
     pub const fn fixed(text: &'static str) -> Self {
-        Self(Cow::Borrowed(text.as_bytes()))
+        Self {
+            text: Cow::Borrowed(text.as_bytes()),
+            effect: Effect::None,
+            is_of_full_memory: false,
+        }
+    }
+
+    /// [`Failure::fixed`] of a command that has waited in vain for memory.
+    pub(crate) const fn of_full_memory(text: &'static str) -> Self {
+        Self {
+            text: Cow::Borrowed(text.as_bytes()),
+            effect: Effect::None,
+            is_of_full_memory: true,
+        }
     }
 
     /// A text that was put together, with its prefix. Line ends become blanks.
@@ -54,19 +86,47 @@ impl Failure {
                 *byte = b' ';
             }
         }
-        Self(Cow::Owned(text))
+        Self {
+            text: Cow::Owned(text),
+            effect: Effect::None,
+            is_of_full_memory: false,
+        }
+    }
+
+    /// The same of a command that has done this.
+    pub(crate) fn with_effect(self, effect: Effect) -> Self {
+        Self { effect, ..self }
+    }
+
+    /// The same in other words.
+    pub(crate) fn with_text(&self, text: impl Into<Vec<u8>>) -> Self {
+        Self {
+            effect: self.effect,
+            is_of_full_memory: self.is_of_full_memory,
+            ..Self::new(text)
+        }
+    }
+
+    /// What the command has done.
+    pub(crate) fn effect(&self) -> Effect {
+        self.effect
+    }
+
+    /// Whether it has waited in vain for memory.
+    pub(crate) fn is_of_full_memory(&self) -> bool {
+        self.is_of_full_memory
     }
 
     /// All of it, without the leading `-`.
     #[must_use]
     pub fn text(&self) -> &[u8] {
-        &self.0
+        &self.text
     }
 
     /// What programs look at: the first word.
     #[must_use]
     pub fn prefix(&self) -> &[u8] {
-        self.0.split(|b| *b == b' ').next().unwrap_or_default()
+        self.text.split(|b| *b == b' ').next().unwrap_or_default()
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) async fn delete(core: &Core, db: DatabaseId, command: &Command) -> Co
         Ok(Some(reply)) => return Ok(reply),
         Ok(None) => {}
         // Nothing was done: where that is not known, the failure says so.
-        Err(failure) if failure == failure::OUT_OF_MEMORY => {}
+        Err(failure) if failure.is_of_full_memory() => {}
         Err(failure) => return Err(failure),
     }
     let keys = different(command.from(1));

@@ -438,14 +438,13 @@ async fn run_each(
     commands: &Commands,
 ) -> SmallVec<[Reply; 1]> {
     let mut replies: SmallVec<[Reply; 1]> = SmallVec::new();
+    let mut in_doubt = false;
     for (what, command) in commands {
-        let what = *what;
-        let reply = match replies.last() {
-            Some(Reply::Error(failure)) if leaves_doubt(failure) || *failure == AFTER_DOUBT => {
-                Reply::Error(AFTER_DOUBT)
-            }
-            Some(_) | None => run_single(core, (share, block), database, what, command).await,
+        let reply = match in_doubt {
+            true => Reply::Error(AFTER_DOUBT),
+            false => run_single(core, (share, block), database, *what, command).await,
         };
+        in_doubt |= is_in_doubt(*what, &reply);
         replies.push(reply);
     }
     replies

@@ -13,6 +13,8 @@
 //!   several moments.
 //! - OVERLAY-2: an object that was read as there is there, however far this server's clock is ahead
 //!   of its owner's.
+//! - OVERLAY-3: commands that use more objects than a commit may have steps are refused before
+//!   these are read.
 //!
 //! Why that is strictly serializable:
 //!
@@ -40,10 +42,10 @@ mod objects;
 pub(super) use objects::{Missing, Object, Objects};
 
 use super::{Data, script};
-use crate::block::Block;
-use crate::block::Watched;
+use crate::block::{Block, Watched};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
+use crate::give_way::give_way;
 use crate::memory::{Building, Share};
 use crate::monitor::Told;
 use crate::parser::Command;
@@ -53,7 +55,8 @@ use crate::table::{SPECS, resolve};
 use crate::users::caller::Caller;
 use bytes::Bytes;
 use pluvio_client::{
-    Deadline, Operation, Outcome, Output, Projection, Transacted, TransactionStep,
+    Deadline, Operation, Outcome, Output, Projection, TRANSACTION_STEPS_MAX, Transacted,
+    TransactionStep,
 };
 use pluvio_env::Moment;
 use pluvio_units::{ObjectVersion, TableId};
@@ -64,6 +67,9 @@ use std::sync::Arc;
 /// of those that are read for one transaction, and of those that it changes. A single command or
 /// script may need so much; the commands of a block share it, because they are held together.
 const VALUES_BYTES_MAX: usize = 64 << 20;
+
+/// Most objects that are read together: two steps each.
+const TOGETHER_MAX: usize = TRANSACTION_STEPS_MAX / 2;
 
 const NOT_HERE: Failure =
     Failure::fixed("ERR this command is not supported inside a transaction that reads first");
@@ -147,6 +153,21 @@ impl<'c> Overlay<'c> {
         self.caller.clone()
     }
 
+    /// Whether a command names no more keys than a commit may have steps (OVERLAY-3).
+    ///
+    /// # Errors
+    /// It names more. Nobody is asked.
+    pub(super) fn check_count(command: &Command) -> Result<(), NotTransacted> {
+        let count = resolve(command, command.len()).map_or(0, |found| {
+            let keys = SPECS[usize::from(found)].keys;
+            keys.of(command).count()
+        });
+        match count > TRANSACTION_STEPS_MAX {
+            true => Err(NotTransacted::TooLarge(failure::too_many_steps(count))),
+            false => Ok(()),
+        }
+    }
+
     /// Whether a command can be run here.
     pub(crate) fn can_run(what: Data, command: &Command) -> bool {
         script::Call::of(what).is_some() || Objects::can_run(what, command)
@@ -196,9 +217,7 @@ impl<'c> Overlay<'c> {
     /// # Errors
     /// As [`Overlay::run`].
     pub(crate) async fn read_used(&mut self, used: Vec<ObjectAt>) -> Result<(), NotTransacted> {
-        self.read(used.clone()).await?;
-        self.objects.are_guesses(&used);
-        Ok(())
+        self.read(used, 0).await
     }
 
     /// MONITOR is told of these commands of a script if the commit is made.
@@ -231,6 +250,7 @@ impl<'c> Overlay<'c> {
         what: Data,
         command: &Command,
     ) -> Result<Reply, NotTransacted> {
+        Self::check_count(command)?;
         if let Some(call) = script::Call::of(what) {
             return Box::pin(script::run(self, db, call, command)).await;
         }
@@ -241,24 +261,46 @@ impl<'c> Overlay<'c> {
         loop {
             match self.objects.run(db, (what, row), command) {
                 Some(Ok(reply)) => return Ok(reply),
-                Some(Err(Missing(places))) => self.read(places).await?,
+                Some(Err(Missing(places))) => {
+                    let sure = places.len();
+                    self.read(places, sure).await?;
+                }
                 None => return Ok(Reply::Error(NOT_HERE)),
             }
         }
     }
 
     /// Reads what has not been read yet, at one moment. Where that is too much for one transaction,
-    /// it is read in pieces: the commit compares them (OVERLAY-1).
+    /// it is read in pieces: the commit compares them (OVERLAY-1). The first objects are `sure` to
+    /// be used; the others are guesses.
     ///
     /// # Errors
-    /// It could not be read, or all that was read is too much together.
-    pub(super) async fn read(&mut self, wanted: Vec<ObjectAt>) -> Result<(), NotTransacted> {
-        let mut new = wanted;
-        new.retain(|place| !self.objects.contains(place));
-        new.sort_unstable();
-        new.dedup();
-        let mut pieces = vec![new];
+    /// It could not be read, or all that was read is too much together, or to be committed
+    /// (OVERLAY-3).
+    pub(super) async fn read(
+        &mut self,
+        mut wanted: Vec<ObjectAt>,
+        sure: usize,
+    ) -> Result<(), NotTransacted> {
+        let guesses = wanted.split_off(sure);
+        wanted.retain(|place| !self.objects.contains(place));
+        wanted.sort_unstable();
+        wanted.dedup();
+        let used = self.objects.count_used() + wanted.len();
+        if used > TRANSACTION_STEPS_MAX {
+            return Err(NotTransacted::TooLarge(failure::too_many_steps(used)));
+        }
+        let new_guesses = guesses.iter().filter(|at| !self.objects.contains(at));
+        wanted.extend(new_guesses.cloned());
+        wanted.sort_unstable();
+        wanted.dedup();
+        let pieces = wanted.chunks(TOGETHER_MAX).rev();
+        let mut pieces: Vec<_> = pieces.map(<[ObjectAt]>::to_vec).collect();
+        let mut is_later = false;
         while let Some(mut piece) = pieces.pop() {
+            if core::mem::replace(&mut is_later, true) {
+                give_way().await;
+            }
             match self.read_together(&piece).await {
                 Ok(more) => self.read_bytes += more,
                 Err(NotTransacted::TooLarge(_)) if piece.len() > 1 => {
@@ -272,14 +314,12 @@ impl<'c> Overlay<'c> {
                 return Err(failure::keys_hold_too_much(VALUES_BYTES_MAX).into());
             }
         }
+        self.objects.are_guesses(&guesses);
         Ok(())
     }
 
     /// Reads objects that have not been read yet, at one moment. Gives the bytes of their values.
     async fn read_together(&mut self, new: &[ObjectAt]) -> Result<usize, NotTransacted> {
-        if new.is_empty() {
-            return Ok(0);
-        }
         let get = |key, projection| {
             let get = crate::database::reading(key, projection);
             TransactionStep::new(Operation::Get(get))

@@ -28,6 +28,7 @@ use super::overlay::{Missing, ObjectAt, Objects, Overlay};
 use super::{CommandResult, Data, run_now};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
+use crate::give_way::give_way;
 use crate::memory::Share;
 use crate::monitor::Told;
 use crate::number::integer;
@@ -235,7 +236,7 @@ pub(super) async fn run(
         Err(failure) => return Ok(Reply::Error(failure)),
     };
     let keys = job.keys().map(|key| (db, Bytes::copy_from_slice(key)));
-    overlay.read(keys.collect()).await?;
+    overlay.read(keys.collect(), job.keys).await?;
     let mut before = overlay.objects().clone();
     let mut fetched = None;
     let mut fetched_bytes = 0_usize;
@@ -287,9 +288,10 @@ pub(super) async fn run(
                 if ahead.keys().saturating_sub(places.len() - sure + unused) > WANTS_MAX {
                     break;
                 }
-                overlay.read(places.clone()).await?;
-                overlay.objects().are_guesses(&places[sure..]);
+                overlay.read(places, sure).await?;
                 before = overlay.objects().clone();
+                // Keys of this process are read without waiting.
+                give_way().await;
             }
             Attempt::Wants(Want::Outside(db, command)) => {
                 overlay.objects().restore(&before);

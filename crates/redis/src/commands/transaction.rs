@@ -408,6 +408,7 @@ pub(super) async fn alone(
     what: Data,
     command: &Command,
 ) -> CommandResult {
+    Overlay::check_count(command)?;
     let _turns = match script::Call::of(what) {
         Some(call) if !call.is_read_only() => {
             let turns = core.shared.scripts.turns(script::named_keys(command));

@@ -152,6 +152,64 @@ fn of_keys_whose_server_is_dead_none_is_changed_unless_they_are_too_many() {
 }
 
 #[test]
+fn what_was_done_in_part_says_so_whatever_the_rest_met() {
+    for (why, cause) in [
+        (RetryReason::MemoryFull, "OOM command not allowed"),
+        (RetryReason::TooFewBackups, "NOREPLICAS Not enough"),
+        (RetryReason::QuotaOperations, "the database has its quota"),
+    ] {
+        let mut bench = Bench::new();
+        let mut c = bench.connect();
+        c.say("SET k v");
+        let keys: Vec<_> = (0..5_000).map(|n| format!("k{n}")).collect();
+        let objects = keys.iter().flat_map(|key| [key.as_str(), "v"]);
+        let set: Vec<_> = core::iter::once("MSET").chain(objects).collect();
+        assert_eq!(c.call(&set), b"+OK\r\n");
+        let delete = ["DEL", "UNLINK"].map(|name| {
+            let keys = keys.iter().map(String::as_str);
+            core::iter::once(name).chain(keys).collect::<Vec<_>>()
+        });
+        bench
+            .cluster
+            .plan_at(ServerId(2), Opcode::Mutate, refused(why), 1_000_000);
+        for command in [set].iter().chain(&delete) {
+            let reply = String::from_utf8(c.call(command)).unwrap();
+            let expected = format!("-ERR some of the keys were changed, others not: {cause}");
+            assert!(reply.starts_with(&expected), "{}: {reply}", command[0]);
+        }
+    }
+}
+
+/// A script may answer with any text. Commands behind it in the pipeline are executed.
+#[test]
+fn scripts_cannot_feign_failures_of_the_cluster() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    let doubt = format!("{}x", &IN_DOUBT[1..]);
+    let full = "OOM command not allowed when used memory > 'maxmemory'.";
+    let feign = "return redis.error_reply(ARGV[1])";
+    c.call(&["EVAL", feign, "0", "x"]);
+    c.say("SET k v");
+    for text in [&doubt[..], full] {
+        let feigned = format!("-{text}\r\n");
+        c.push(&encode(&["EVAL", feign, "0", text]));
+        c.push(&encode(&["SET", "k", "w"]));
+        // It waits as if it stood alone.
+        let why = refused(RetryReason::MemoryFull);
+        bench.cluster.plan(Opcode::Mutate, why, 2);
+        let replies = c.replies(2);
+        assert_eq!(replies, [feigned.as_bytes(), b"+OK\r\n"], "{text}");
+        for command in [&["MULTI"][..], &["EVAL", feign, "0", text], &["EXEC"]] {
+            c.push(&encode(command));
+        }
+        c.push(&encode(&["SET", "k", "w"]));
+        let replies = c.replies(4);
+        assert_eq!(replies[2], format!("*1\r\n{feigned}").as_bytes());
+        assert_eq!(replies[3], b"+OK\r\n", "{text}");
+    }
+}
+
+#[test]
 fn a_lost_reply_does_not_increment_twice() {
     let mut bench = Bench::new();
     let mut c = bench.connect();

@@ -167,6 +167,89 @@ fn commands_that_read_first_stand_in_blocks_too() {
 }
 
 #[test]
+fn a_copy_goes_to_the_database_that_is_named_last() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    converse(
+        &mut c,
+        &[
+            ("SET {t}a 1", OK),
+            ("COPY {t}a {t}b DB 1 DB 2", ":1\r\n"),
+            ("COPY {t}a {t}c DB 0 DB 2", ":1\r\n"),
+            ("COPY {t}a {t}d DB 2 DB 0", ":1\r\n"),
+            (
+                "COPY {t}a {t}a DB 2 DB 0",
+                "-ERR source and destination objects are the same\r\n",
+            ),
+            ("EXISTS {t}b {t}c {t}d", ":1\r\n"),
+            ("SELECT 1", OK),
+            ("EXISTS {t}b {t}c {t}d", ":0\r\n"),
+            ("SELECT 2", OK),
+            ("MGET {t}b {t}c {t}d", "*3\r\n$1\r\n1\r\n$1\r\n1\r\n$-1\r\n"),
+        ],
+    );
+}
+
+/// MSETNX, MSETEX, BITOP and EVAL of this number of keys.
+fn of_many_keys(count: usize) -> [Vec<String>; 4] {
+    let keys = || (0..count).map(|n| format!("k{n}"));
+    let pairs = || keys().flat_map(|key| [key, "v".to_owned()]);
+    let start = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let with = |mut start: Vec<String>, rest: &mut dyn Iterator<Item = String>| {
+        start.extend(rest);
+        start
+    };
+    let number = count.to_string();
+    [
+        with(start(&["MSETNX"]), &mut pairs()),
+        with(start(&["MSETEX", &number]), &mut pairs()),
+        with(start(&["BITOP", "OR", "k0"]), &mut keys().skip(1)),
+        with(start(&["EVAL", "return 7", &number]), &mut keys()),
+    ]
+}
+
+// shows: OVERLAY-3
+#[test]
+fn what_reads_first_is_refused_at_once_where_it_names_too_many_keys() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("SET k v");
+    c.call(&["EVAL", "return 7", "0"]);
+    let before = bench.cluster.sent().len();
+    for command in of_many_keys(5000) {
+        let reply = String::from_utf8(c.call(&command)).unwrap();
+        assert_eq!(
+            reply,
+            "-ERR a transaction has 5000 steps, at most 4096 are allowed: use several\r\n"
+        );
+        c.say("MULTI");
+        c.call(&command);
+        c.say("INCR n");
+        assert_eq!(c.say("EXEC"), reply, "nothing of the block is done");
+    }
+    assert_eq!(bench.cluster.sent().len(), before, "nobody was asked");
+    // As many as a transaction may have.
+    for (command, reply) in of_many_keys(4096).iter().zip([1, 1, 1, 7]) {
+        let expected = format!(":{reply}\r\n");
+        assert_eq!(c.call(command), expected.as_bytes(), "{}", command[0]);
+    }
+    // Together they are more.
+    let sum = "return #redis.call('MGET', 'other', unpack(KEYS, 1, 1000))";
+    let keys = (0..4096).map(|n| format!("k{n}"));
+    let all: Vec<_> = ["EVAL", sum, "4096"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(keys)
+        .collect();
+    let reply = String::from_utf8(c.call(&all)).unwrap();
+    assert!(
+        reply.starts_with("-ERR a transaction has 4097 steps"),
+        "{reply}"
+    );
+    assert_eq!(c.say("EXISTS n"), ":0\r\n");
+}
+
+#[test]
 fn commands_on_no_key_part_a_block() {
     let mut bench = Bench::local();
     let mut c = bench.connect();

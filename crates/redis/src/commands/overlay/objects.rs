@@ -20,6 +20,9 @@ use pluvio_mutation::{Current, Draft, DraftChange, Now};
 use pluvio_units::{ObjectVersion, TableId, UnixMs};
 use smallvec::SmallVec;
 
+/// Why the objects of a command are there.
+const IS_READ: &str = "the keys of a command are read before it";
+
 /// A value, and when it expires.
 type Held = (Bytes, Option<Deadline>);
 
@@ -259,7 +262,7 @@ impl Objects {
     }
 
     /// These were read, and may be wanted by nobody.
-    pub(crate) fn are_guesses(&mut self, places: &[ObjectAt]) {
+    pub(super) fn are_guesses(&mut self, places: &[ObjectAt]) {
         for (db, key) in places {
             if let Some(object) = self.places.get_mut(*db, key) {
                 self.guesses += usize::from(!object.is_guess);
@@ -273,6 +276,11 @@ impl Objects {
         let all = self.places.0.iter();
         let used = all.filter(|(_, object)| !object.is_guess);
         used.map(|(place, _)| place.clone()).collect()
+    }
+
+    /// How many those are.
+    pub(super) fn count_used(&self) -> usize {
+        self.places.0.len() - self.guesses
     }
 
     /// How many objects were guessed and not touched yet.
@@ -363,9 +371,7 @@ impl Objects {
     /// Does an operation on an object that was read.
     fn apply(&mut self, db: DatabaseId, operation: &Operation<'_>) -> Outcome {
         let now = self.now;
-        let Some(object) = self.places.get_mut(db, operation.key()) else {
-            unreachable!("the keys of a command are read before it")
-        };
+        let object = self.places.get_mut(db, operation.key()).expect(IS_READ);
         let current = object.held.as_ref().map(|(value, deadline)| Current {
             version: object.version.max(ObjectVersion(1)),
             value,
@@ -394,15 +400,15 @@ impl Objects {
     /// The object as the next command sees it.
     fn held(&self, db: DatabaseId, key: &Bytes) -> Option<Held> {
         let now = self.now.judged;
-        let (value, deadline) = self.places.get(db, key)?.held.clone()?;
+        let object = self.places.get(db, key).expect(IS_READ);
+        let (value, deadline) = object.held.clone()?;
         let is_gone = deadline.is_some_and(|deadline: Deadline| deadline.is_past(now));
         (!is_gone).then_some((value, deadline))
     }
 
     fn set(&mut self, db: DatabaseId, key: &Bytes, held: Option<Held>) {
-        if let Some(object) = self.places.get_mut(db, key) {
-            self.changed_bytes = object.change_to(held, self.changed_bytes);
-        }
+        let object = self.places.get_mut(db, key).expect(IS_READ);
+        self.changed_bytes = object.change_to(held, self.changed_bytes);
     }
 
     // --- commands -------------------------------------------------------------------------------
@@ -561,16 +567,17 @@ fn database(number: &[u8]) -> Result<DatabaseId, Failure> {
     DatabaseId::new(number).ok_or(failure::BAD_DATABASE)
 }
 
-/// The database where the last key of a command is wanted, too.
+/// The database where the last key of a command that was [`check`]ed is wanted, too.
 fn other_database(what: Data, db: DatabaseId, command: &Command) -> Option<DatabaseId> {
-    let at = match what {
-        Data::Move => Some(2),
-        Data::Copy => (3..command.len())
-            .find(|at| command.is(*at, "DB"))
-            .map(|at| at + 1),
+    let other = match what {
+        Data::Move => database(command.get(2)).ok(),
+        // Whether it may be another one was looked at.
+        Data::Copy => CopyOptions::of(false, db, command)
+            .ok()
+            .map(|options| options.database),
         _ => None,
     }?;
-    database(command.get(at)).ok().filter(|other| *other != db)
+    Some(other).filter(|other| *other != db)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //!
 //! A wrong guess costs a read: the commit compares only objects that a command has touched.
 
-/// Most objects that are read ahead.at a time.
+/// Most objects that are read ahead at a time.
 const AHEAD_MAX: usize = 256;
 
 /// See the module.
