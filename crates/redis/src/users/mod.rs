@@ -67,6 +67,8 @@ struct Known {
     asked: Option<Moment>,
     /// The number of that reading.
     done: u64,
+    /// The number of the last reading, if it failed.
+    failed: Option<(u64, Failure)>,
     all: Arc<All>,
     seen: Option<(TableId, Versions)>,
     table: Option<Table>,
@@ -154,6 +156,7 @@ impl Users {
             secrets: OnceLock::new(),
             known: Mutex::new(Known {
                 asked: None,
+                failed: None,
                 done: 0,
                 all: Arc::new(BTreeMap::from([(DEFAULT.into(), first)])),
                 seen: None,
@@ -268,18 +271,39 @@ impl Users {
         }
     }
 
-    /// Reads the table.
+    /// Reads the table. Somebody who waits for another reading hears what came of that, and does not
+    /// begin to wait anew.
     ///
     /// # Errors
     /// It cannot be read; the users stay as they were known.
     pub(crate) async fn read(&self, client: &Client, clock: &dyn Clock) -> Result<(), Failure> {
         let begun = self.begun.load(Ordering::Acquire);
-        let _one = self.reading.lock().await;
+        let _one = match self.reading.try_lock() {
+            Ok(one) => one,
+            Err(_) => {
+                let one = self.reading.lock().await;
+                let known = lock(&self.known);
+                if let Some((number, failure)) = &known.failed
+                    && *number >= begun
+                {
+                    return Err(failure.clone());
+                }
+                drop(known);
+                one
+            }
+        };
         // Somebody else began to read after that, and has read.
         if lock(&self.known).done > begun {
             return Ok(());
         }
         let (now, number) = (clock.now(), self.begun.fetch_add(1, Ordering::AcqRel) + 1);
+        let read = self.read_now(client, (now, number)).await;
+        let failure = read.as_ref().err().cloned();
+        lock(&self.known).failed = failure.map(|failure| (number, failure));
+        read
+    }
+
+    async fn read_now(&self, client: &Client, (now, number): (Moment, u64)) -> Result<(), Failure> {
         let mut read = BTreeMap::new();
         let table = self.existing(client).await?;
         if let Some(table) = &table {

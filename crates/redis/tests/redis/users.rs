@@ -474,6 +474,16 @@ fn nobody_is_let_in_before_the_users_are_known() {
     c.push(&encode(&["GET", "k"]));
     let reply = String::from_utf8(c.replies(1).concat()).unwrap();
     assert!(reply.starts_with("-TRYAGAIN") && c.is_closed(), "{reply}");
+    // Those who come while somebody asks for them wait no longer than that.
+    let (mut both, begun) = ([blind.connect(), blind.connect()], cluster.now());
+    for c in &mut both {
+        c.push(&encode(&["GET", "k"]));
+    }
+    let replies = run_together(&cluster, &mut both, 1);
+    let is_refused = |reply: &Vec<u8>| reply.starts_with(b"-TRYAGAIN");
+    assert!(replies.iter().all(is_refused), "{replies:?}");
+    let took = cluster.now() - begun;
+    assert!(took < Duration::from_secs(15), "{took:?}");
     // One that knows them goes on.
     cluster.run(first.service.refresh_users());
     assert_eq!(admin.say("PING"), "+PONG\r\n");
