@@ -7,7 +7,9 @@ use pluvio_client::{AtOnce, Held, LocalMaster};
 use pluvio_log::Awaited;
 use pluvio_master::{Current, Master, TableTraffic};
 use pluvio_redis::{HotKeys, HotSession, HotTable};
-use pluvio_units::{CORE_LOGS_MAX, CoreId, KeyHash, LogId, LogPosition, ServerId, TableId, Waits};
+use pluvio_units::{
+    CORE_LOGS_MAX, ClusterId, CoreId, KeyHash, LogId, LogPosition, ServerId, TableId, Waits,
+};
 use pluvio_wire::{
     Answer, CountObjects, CountObjectsReply, Decide, Decided, Enumerate, EnumerateReply, Get,
     Header, Mutation, Outcome, Outcomes, Refusal, Release, Results, TransactionStep, Vote, Voted,
