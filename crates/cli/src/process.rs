@@ -15,7 +15,7 @@ use pluvio_env_os::{
 use pluvio_net::{NetOptions, OsNetwork, Tls};
 use pluvio_units::CoreId;
 use pluvio_wire::Versions;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -184,6 +184,23 @@ pub fn may_be_reached<'a>(listen: &str, others: impl IntoIterator<Item = &'a str
     let all: Vec<_> = others.into_iter().map(ports::hosts).collect();
     // A port can be opened only at an address of this machine.
     one_is_here(&all, |ip| UdpSocket::bind((ip, 0)).is_ok())
+}
+
+/// Looks that the certificate of a server has the name by which others will call it: the address
+/// that it listens at.
+///
+/// # Errors
+/// It has not. The others would refuse the server once it is a member.
+pub fn is_called_at(tls: &Tls, listen: &str) -> Result<(), Failure> {
+    let own = Address::from(listen);
+    let own = own.place_of(Transport::Tcp).unwrap_or_default();
+    // A host that is not found, or no address, is told when it listens.
+    let Some(host) = ports::hosts(own).first().copied() else {
+        return Ok(());
+    };
+    let at = SocketAddr::new(host, 0).to_string();
+    let called = tls.is_called_at(&at);
+    called.map_err(|error| Failure::new(error.to_string()))
 }
 
 /// Whether one of these hosts may be this machine; those that are not found may be.

@@ -178,6 +178,9 @@ async fn serve(
         let (inner, clock) = (env.network.clone(), env.clock.clone());
         env.network = Arc::new(Stamped::new(inner, clock, notes.clone()));
     }
+    if let Some(tls) = &tls {
+        process::is_called_at(tls, &arguments.listen)?;
+    }
     let subject = Arc::new(Pages {
         server: Mutex::new(Weak::new()),
         network,

@@ -2,12 +2,14 @@
 
 use super::{ClientCertificates, TlsError, TlsOptions};
 use core::time::Duration;
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
+};
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -28,9 +30,29 @@ pub(super) struct Material {
     pub(super) caller: Arc<ClientConfig>,
     /// When the first certificate of the chain expires, in seconds since 1970.
     pub(super) expires: u64,
+    own: CertificateDer<'static>,
 }
 
 impl Material {
+    /// # Errors
+    /// Its certificate does not have this name.
+    pub(super) fn check_name(
+        &self,
+        name: &ServerName<'_>,
+        options: &TlsOptions,
+    ) -> Result<(), TlsError> {
+        let named = ParsedCertificate::try_from(&self.own)
+            .and_then(|certificate| verify_server_name(&certificate, name));
+        named.map_err(|error| {
+            let name = name.to_str();
+            let why = format!(
+                "it has not the name {name}, by which others call this process: {error}; put one with that name there, \
+                 or give all processes --tls-name with a name that it has"
+            );
+            unusable(&options.certificate, why)
+        })
+    }
+
     /// Reads all files, at this time since 1970.
     ///
     /// # Errors
@@ -66,6 +88,7 @@ impl Material {
             web: own.server(&others, None)?,
             caller: own.caller(&others)?,
             expires: own.expires,
+            own: own.chain[0].clone(),
         })
     }
 }

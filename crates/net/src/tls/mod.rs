@@ -22,7 +22,7 @@ use pluvio_env::{Clock, timeout};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
@@ -87,6 +87,8 @@ pub struct Tls {
     options: TlsOptions,
     clock: Arc<dyn Clock>,
     name: Option<ServerName<'static>>,
+    /// The name that the own certificate must have, once that is known.
+    own_name: OnceLock<ServerName<'static>>,
     current: Mutex<Current>,
 }
 
@@ -114,8 +116,23 @@ impl Tls {
             options,
             clock,
             name,
+            own_name: OnceLock::new(),
             current: Mutex::new(Current { material, stamps }),
         })
+    }
+
+    /// Others call this process at `place`, a host and a port. So its certificate must have that
+    /// name, or the one that all are given, now and whenever it is renewed.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn is_called_at(&self, place: &str) -> Result<(), TlsError> {
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => name_of(place).map_err(|_| TlsError::Name(place.to_owned()))?,
+        };
+        let name = self.own_name.get_or_init(|| name);
+        self.material().check_name(name, &self.options)
     }
 
     /// Reads the files again if one of them has changed since they were used. Connections that
@@ -129,6 +146,9 @@ impl Tls {
             return Ok(false);
         }
         let material = Arc::new(Material::read(&self.options, self.clock.unix_time())?);
+        if let Some(name) = self.own_name.get() {
+            material.check_name(name, &self.options)?;
+        }
         *lock(&self.current) = Current { material, stamps };
         Ok(true)
     }

@@ -182,6 +182,44 @@ fn new_files_are_used_by_new_connections_and_bad_ones_change_nothing() {
     assert!(call(theirs.own("server")), "what was in use stays in use");
 }
 
+// shows: TLS-2
+#[test]
+fn a_certificate_must_have_the_name_by_which_its_process_is_called() {
+    let ours = Authority::new("ours");
+    let named = |name| Shape {
+        name,
+        ..Shape::default()
+    };
+    ours.sign("server", Shape::default());
+    ours.sign("other", named(Some("store.internal")));
+    let tls = Tls::load(ours.own("server"), clock()).unwrap();
+    tls.is_called_at("127.0.0.1:7000").unwrap();
+    let copy = |name: &str| {
+        for kind in ["pem", "key"] {
+            let (from, to) = (format!("{name}.{kind}"), format!("server.{kind}"));
+            std::fs::copy(ours.path(&from), ours.path(&to)).unwrap();
+        }
+    };
+    copy("other");
+    let why = tls.reload().unwrap_err().to_string();
+    assert!(
+        why.contains("127.0.0.1") && why.contains("--tls-name"),
+        "{why}"
+    );
+    let tls = Tls::load(ours.own("other"), clock()).unwrap();
+    let why = tls.is_called_at("127.0.0.1:7000").unwrap_err().to_string();
+    assert!(
+        why.contains("other.pem") && why.contains("127.0.0.1"),
+        "{why}"
+    );
+    let expects = TlsOptions {
+        name: Some("store.internal".to_owned()),
+        ..ours.own("other")
+    };
+    let tls = Tls::load(expects, clock()).unwrap();
+    tls.is_called_at("127.0.0.1:7000").unwrap();
+}
+
 // shows: TLS-1
 #[test]
 fn who_speaks_without_tls_is_told() {

@@ -134,8 +134,10 @@ impl Machines {
         from: &Arc<ServerList>,
         change: &ChangeServerList,
     ) -> Option<Arc<ServerList>> {
-        let known = { self.followed.iter() }
-            .find(|known| Arc::ptr_eq(&known.from, from) && known.digest == change.digest);
+        // Those that go from equal lists have the same one from then on.
+        let is_from = |known: &Followed| Arc::ptr_eq(&known.from, from) || known.from == *from;
+        let known =
+            { self.followed.iter() }.find(|known| known.digest == change.digest && is_from(known));
         if let Some(known) = known {
             return known.to.clone();
         }
