@@ -45,7 +45,7 @@ fn is_of_cluster(client: u16) -> bool {
 /// Whether a client of the library reads in the memory of servers: of both the patient ones and the
 /// others.
 fn is_mapping(client: u16) -> bool {
-    client / 4 % 2 == 0
+    (client / 4).is_multiple_of(2)
 }
 
 /// The clients at work.

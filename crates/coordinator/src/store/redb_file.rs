@@ -45,10 +45,13 @@ struct File {
     path: PathBuf,
     reopen: Reopen,
     /// See [`FileDoor::identity`].
-    identity: fn(&Path) -> io::Result<(u64, u64)>,
+    identity: Identity,
     /// `None` after an error: redb refuses everything then until it is opened anew (REDB-1).
     opened: Mutex<Option<Opened>>,
 }
+
+/// Gives the device and the number of the file that has a path.
+pub type Identity = fn(&Path) -> io::Result<(u64, u64)>;
 
 /// The questions of a store to the file system, beside those of redb.
 #[derive(Clone, Copy)]
@@ -58,7 +61,7 @@ pub struct FileDoor {
     /// has open.
     pub settle: fn(&Path) -> io::Result<()>,
     /// The device and the number of the file that has this path.
-    pub identity: fn(&Path) -> io::Result<(u64, u64)>,
+    pub identity: Identity,
 }
 
 struct Opened {
@@ -135,7 +138,7 @@ impl RedbStore {
     pub(super) fn on(
         path: PathBuf,
         database: Database,
-        (reopen, identity): (Reopen, fn(&Path) -> io::Result<(u64, u64)>),
+        (reopen, identity): (Reopen, Identity),
         tasks: Arc<dyn Tasks>,
     ) -> Self {
         let opened = Opened {

@@ -271,8 +271,8 @@ impl Users {
         }
     }
 
-    /// Reads the table. Somebody who waits for another reading hears what came of that, and does not
-    /// begin to wait anew.
+    /// Reads the table. Somebody who waits for another reading hears what came of that, and does
+    /// not begin to wait anew.
     ///
     /// # Errors
     /// It cannot be read; the users stay as they were known.
