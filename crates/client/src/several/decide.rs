@@ -161,16 +161,9 @@ impl Client {
             },
         };
         for vote in votes {
-            match vote {
+            match vote.of_aborted() {
                 PartVote::Yes(_) | PartVote::No(_) | PartVote::NotAsked | PartVote::Met => {}
                 PartVote::Waits(wait) => settled = Settled::Waits(wait),
-                PartVote::Unknown(ClientError::TimedOut { reason, last, .. }) => {
-                    settled = Settled::Waits(Wait {
-                        reason,
-                        why: last,
-                        has_moved: true,
-                    });
-                }
                 PartVote::Failed(error) | PartVote::Unknown(error) => {
                     return Ok(Settled::Failed(error.into_not_executed()));
                 }

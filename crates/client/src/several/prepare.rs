@@ -57,6 +57,15 @@ impl PartVote {
         }
     }
 
+    /// The same where the transaction is aborted by now: an owner that has not answered is as one
+    /// that has refused.
+    pub(super) fn of_aborted(self) -> Self {
+        match self {
+            Self::Unknown(error) => Self::refused(error),
+            other => other,
+        }
+    }
+
     fn of(part: &Part<'_>, voted: Result<Outcome, ClientError>, is_lost: bool) -> Self {
         match voted {
             Ok(Outcome::Together {

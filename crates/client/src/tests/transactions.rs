@@ -139,6 +139,24 @@ fn keys_of_tables_that_have_moved_are_found() {
     });
 }
 
+#[test]
+fn keys_that_move_apart_after_a_lost_message_are_found() {
+    let (cluster, client, table) = cluster(3);
+    let keys = [1, 2, 3].map(|server| key_of(&table, ServerId(server)));
+    let steps = keys.each_ref().map(|key| add(&table, key, 1));
+    let third = table.hash(&keys[2]);
+    cluster.run(async {
+        cluster.move_tablet(table.id(), third, ServerId(2));
+        outputs(client.transact(&steps).await.unwrap());
+        // The client learns of it when the second server has not answered.
+        cluster.move_tablet(table.id(), third, ServerId(3));
+        cluster.plan_at(ServerId(2), Opcode::Transact, Fault::LoseRequest, 1);
+        let sums = outputs(client.transact(&steps).await.unwrap());
+        assert_eq!(sums, [2; 3].map(Output::Integer));
+        assert_eq!(cluster.locked(), None);
+    });
+}
+
 // shows: SEVERAL-3
 #[test]
 fn transactions_that_meet_on_several_servers_all_end() {

@@ -19,7 +19,7 @@ const EXPOSURE_MAX: &str = "20";
 const RUN: &str = r#"
 set -e
 ip link set lo up
-as() { setpriv --reuid=pluvio --regid=pluvio --clear-groups -- "$@"; }
+as() { exec setpriv --reuid=pluvio --regid=pluvio --clear-groups -- "$@"; }
 for role in coordinator server; do
     install -d -o pluvio -g pluvio -m 0700 "/var/lib/pluvio/$role"
     line=$(sed -n 's/^ExecStart=//p' "/usr/lib/systemd/system/pluvio-$role.service")
