@@ -71,7 +71,7 @@ impl From<ArchivedHash> for HashKind {
 /// How a table that had a durability of its own was kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ArchivedDurability {
-    /// Replicas of its objects.
+    /// Replicas of its objects; 0: it was volatile.
     pub replicas: u32,
     /// Whether its writes were acknowledged only when their replicas were on their devices.
     pub synced: bool,
@@ -81,6 +81,7 @@ impl fmt::Display for ArchivedDurability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = if self.synced { "synced" } else { "buffered" };
         match self.replicas {
+            0 => write!(f, "volatile"),
             1 => write!(f, "{word}, 1 replica"),
             replicas => write!(f, "{word}, {replicas} replicas"),
         }

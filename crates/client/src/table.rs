@@ -24,6 +24,7 @@ struct Shared {
     id: TableId,
     hash: TableHash,
     name: Box<str>,
+    is_volatile: bool,
     map: ArcSwap<TableMap>,
     refreshing: tokio::sync::Mutex<()>,
 }
@@ -35,6 +36,7 @@ impl Table {
             id: info.id,
             hash: info.table_hash(),
             name: info.name.as_str().into(),
+            is_volatile: info.class.is_some_and(|class| class.is_volatile()),
             map: ArcSwap::from_pointee(TableMap::new(info, 1)),
             refreshing: tokio::sync::Mutex::new(()),
         }))
@@ -62,6 +64,13 @@ impl Table {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// Whether it has no replicas in a cluster whose other tables have. Its objects are lost with
+    /// their server.
+    #[must_use]
+    pub fn is_volatile(&self) -> bool {
+        self.0.is_volatile
     }
 
     /// The hash of a key of this table: it says which tablet has the key.

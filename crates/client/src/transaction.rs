@@ -17,7 +17,7 @@ use crate::table::{Table, TableKey};
 use bytes::Bytes;
 use pluvio_units::{ObjectVersion, OperationId};
 use pluvio_wire::{
-    Change, FatalKind, Get, Mutation, Operation, Outcome, Output, TransactionStep,
+    Change, FatalKind, Get, Mutation, Operation, Outcome, Output, Refusal, TransactionStep,
     check_transaction,
 };
 use std::collections::BTreeMap;
@@ -61,6 +61,23 @@ impl Transacted {
     }
 }
 
+/// Of volatile tables and others a transaction could not be all or nothing: what it did in the
+/// former is lost with their server, and so is the proof that it was done.
+fn check_goes_together(tables: &[&Table]) -> Result<(), ClientError> {
+    let volatile = tables.iter().find(|table| table.is_volatile());
+    let other = tables.iter().find(|table| !table.is_volatile());
+    let Some((volatile, other)) = volatile.zip(other) else {
+        return Ok(());
+    };
+    let message = format!(
+        "table {} is volatile and table {} is not: a transaction may change the one or the other, and read both only if it changes nothing",
+        volatile.name(),
+        other.name()
+    );
+    let kind = FatalKind::VolatileWithOthers;
+    Err(ClientError::from_final(Refusal::fatal(kind, message)))
+}
+
 impl Client {
     /// Does all steps at one moment, in their order, or none of them. Each sees what those before
     /// it did. A step that must hold ends it where it does not.
@@ -69,6 +86,8 @@ impl Client {
     /// - [`FatalKind::Unsupported`] when the keys belong to several servers, and one of them
     ///   overwrites values in place. Nothing was done.
     /// - [`FatalKind::TransactionTooLarge`] when it has more steps or bytes than one may have.
+    /// - [`FatalKind::VolatileWithOthers`] when it changes something, and some of the tables are
+    ///   volatile. Nothing was done.
     /// - As every operation ([`Client`]).
     pub async fn transact(
         &self,
@@ -115,6 +134,9 @@ impl Client {
         let changes = placed
             .iter()
             .any(|step| step.operation.mutation().is_some());
+        if changes {
+            check_goes_together(&tables)?;
+        }
         let outcome = match changes {
             true => {
                 let request = OneOwner::<true> {

@@ -10,7 +10,7 @@ use crate::state::{LoadError, State};
 use crate::status::cluster_status;
 use crate::store::{MetadataStore, StoreError};
 use crate::tasks::{LOOP, TaskGroup};
-use crate::work::{Inventory, Supervisor, Works, reconstruct};
+use crate::work::{Inventory, Supervisor, Works, reconstruct_without};
 use core::time::Duration;
 use pluvio_env::{Env, Frame, Handled, Peer, Service};
 use pluvio_units::{ClusterId, ServerId};
@@ -288,7 +288,8 @@ impl Coordinator {
             replicas: offer.replicas,
         };
         let inventories: Vec<_> = offers.into_iter().map(inventory).collect();
-        let map = reconstruct(&inventories, &record.epochs, None);
+        let weak = state.weak_logs(record);
+        let map = reconstruct_without(&inventories, &record.epochs, None, None, &weak);
         map.map(drop).map_err(|incomplete| incomplete.to_string())
     }
 

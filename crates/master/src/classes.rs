@@ -3,12 +3,15 @@
 //! - MASTER-8: a master takes no tablet of a class before the log of that class is durably open,
 //!   and its other logs say so (LOG-17). The head of that log is replicated as the class says by
 //!   then. That holds for tablets that are new, recovered or moved.
+//! - MASTER-9: a transaction that changes something is of volatile tables alone, or of none. Its
+//!   outcome lies with one of its keys. With a volatile one it would be lost, and a retry would
+//!   change the others twice.
 
-use crate::master::{Master, TABLET_RETRY};
+use crate::master::{BACKUPS_RETRY, Master, TABLET_RETRY};
 use crate::side_log::MEMORY_PAUSE;
 use pluvio_store::EngineTable;
 use pluvio_units::{HashRange, LogId};
-use pluvio_wire::{Refusal, RetryReason, ServerList, TableClass, TabletSpec};
+use pluvio_wire::{FatalKind, Refusal, RetryReason, ServerList, TableClass, TabletSpec};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The classes that can take tablets.
@@ -23,6 +26,12 @@ impl OpenClasses {
 
     fn has(&self, class: &TableClass) -> bool {
         self.all().contains(class)
+    }
+
+    /// Whether a table of this class number keeps no replicas.
+    fn is_volatile(&self, number: u16) -> bool {
+        let is_it = |class: &TableClass| class.number == number && class.is_volatile();
+        number > 0 && self.all().iter().any(is_it)
     }
 
     /// Takes out what has this number, and puts a class in its place if there is one.
@@ -103,6 +112,42 @@ impl Master {
                 Err(Refusal::retry(TABLET_RETRY, RetryReason::TabletNotReady))
             }
             Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Refuses changes before they fill the memory, while too few backups are up. Volatile tables
+    /// need none. A log whose backups lack space is refused by the store
+    /// ([`EngineError::Stalled`](pluvio_store::EngineError::Stalled)).
+    pub(crate) fn writes_possible<'t>(
+        &self,
+        mut tables: impl Iterator<Item = &'t EngineTable>,
+    ) -> Result<(), Refusal> {
+        let needs_backups = |table: &EngineTable| !self.open_classes.is_volatile(table.class());
+        match self.lacks_backups() && tables.any(needs_backups) {
+            true => Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a transaction may change objects of all these tables together (MASTER-9).
+    ///
+    /// # Errors
+    /// `VolatileWithOthers`.
+    pub(crate) fn goes_together<'t>(
+        &self,
+        mut tables: impl Iterator<Item = &'t EngineTable>,
+    ) -> Result<(), Refusal> {
+        let Some(first) = tables.next().map(EngineTable::class) else {
+            return Ok(());
+        };
+        let is_volatile = |class| self.open_classes.is_volatile(class);
+        let differs = |class| class != first && is_volatile(class) != is_volatile(first);
+        match tables.map(EngineTable::class).any(differs) {
+            true => Err(Refusal::fatal(
+                FatalKind::VolatileWithOthers,
+                "a transaction may change volatile tables or others, and not both",
+            )),
+            false => Ok(()),
         }
     }
 

@@ -16,7 +16,7 @@ use pluvio_log::{Appended, Awaited, Durability, Durable};
 use pluvio_mutation::Outcome;
 use pluvio_replication::Replication;
 use pluvio_store::{Applied, DeadlineTime, Engine, EngineTable};
-use pluvio_units::{ClusterId, KeyHash, LogId, ServerId, TableId};
+use pluvio_units::{ClusterId, KeyHash, LogId, ObjectVersion, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, DropTablets, FatalKind, Header, JoinTabletsLocal, Refusal, RetryReason,
     SplitTabletLocal, TabletSpec, TakeTablets,
@@ -294,7 +294,8 @@ impl Master {
         self.env.clock.now() < self.serves_until()
     }
 
-    /// Takes tablets that hold nothing yet, once every log is durably open (MASTER-3).
+    /// Takes tablets that hold nothing, once every log is durably open (MASTER-3). They are new, or
+    /// begin anew: then the versions of what was lost are not given again.
     ///
     /// # Errors
     /// - `Retry` when that takes long: a caller that asks again and again must not fill this server
@@ -317,11 +318,17 @@ impl Master {
             self.class_is_open(spec)?;
             let mut orders = self.orders();
             orders.admit(spec.table, request.version)?;
-            // The request is late: what is taken so was never anywhere before (MIG-7).
-            if self.leaving.were_here(spec.table, spec.range) {
+            // The request is late (MIG-7): what is new was never anywhere before.
+            let (at, first) = ((spec.table, spec.range), request.first_version);
+            let is_late = match first == ObjectVersion(0) {
+                true => self.leaving.were_here(spec.table, spec.range),
+                false => self.leaving.left_after(request.version, at),
+            };
+            if is_late {
                 let message = "the tablet was here and has moved";
                 return Err(Refusal::fatal(FatalKind::Stale, message));
             }
+            self.store().space().raise_safe_version(first);
             match self.add_tablet(spec, TabletPhase::Serving) {
                 Ok(_) => {}
                 Err(NotAdded::InTheWay(known))
@@ -510,15 +517,9 @@ impl Master {
         Refusal::retry(TABLET_RETRY, RetryReason::TabletNotReady)
     }
 
-    /// Refuses changes before they fill the memory, while too few backups are up. A log whose
-    /// backups lack space is refused by the store ([`EngineError::Stalled`]).
-    ///
-    /// [`EngineError::Stalled`]: pluvio_store::EngineError::Stalled
-    pub(crate) fn writes_possible(&self) -> Result<(), Refusal> {
-        match self.is_replicated() && !self.replication.enough_backups() {
-            true => Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups)),
-            false => Ok(()),
-        }
+    /// Whether too few backups are up for an acknowledgement.
+    pub(crate) fn lacks_backups(&self) -> bool {
+        self.is_replicated() && !self.replication.enough_backups()
     }
 
     /// Whether its log has replicas.

@@ -53,6 +53,8 @@
 //!   new one at once. That may have replicas on them. So such a backup is of use again when the
 //!   former head is closed on as many others as needed. The order of heads stays as it is (REP-2 to
 //!   REP-4), so it changes nothing for recovery.
+//! - REP-20: a log of a volatile class has no replicas, and is durable as far as it is appended. So
+//!   it waits for no backup, and nobody can recover it. No other log is without replicas.
 //!
 //! Threads: the machine decides the next steps and touches nothing. It stands behind a lock that
 //! its log's task takes for short, and others take to look. The task does the rest.

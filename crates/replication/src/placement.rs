@@ -63,26 +63,31 @@ impl View {
         racks.collect::<BTreeSet<_>>().len() + alone
     }
 
-    /// Replicas wanted.
+    /// Replicas wanted. None for a log that keeps none (REP-20).
     pub(crate) fn wanted(&self) -> usize {
-        if self.list.grown {
-            self.settings.replicas.max(1) as usize
-        } else {
-            1
+        match (self.keeps_none(), self.list.grown) {
+            (true, _) => 0,
+            (false, true) => self.settings.replicas as usize,
+            (false, false) => 1,
         }
+    }
+
+    /// Whether this is a view of a log without replicas.
+    pub(crate) fn keeps_none(&self) -> bool {
+        self.settings.replicas == 0
     }
 
     /// Replicas needed for an acknowledgement.
     pub(crate) fn needed(&self) -> usize {
-        if self.list.grown {
-            let ClusterSettings {
-                replicas,
-                min_replicas,
-                ..
-            } = self.settings;
-            min_replicas.clamp(1, replicas.max(1)) as usize
-        } else {
-            1
+        let ClusterSettings {
+            replicas,
+            min_replicas,
+            ..
+        } = self.settings;
+        match (self.keeps_none(), self.list.grown) {
+            (true, _) => 0,
+            (false, true) => min_replicas.clamp(1, replicas) as usize,
+            (false, false) => 1,
         }
     }
 }

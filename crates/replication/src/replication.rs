@@ -335,11 +335,14 @@ impl Inner {
     fn view(&self) -> View {
         let list = self.list();
         let given = list.settings.filter(|_| self.options.follows_list);
+        let mut settings = given.unwrap_or(self.options.settings);
+        // Only logs of classes may keep none (REP-20).
+        settings.replicas = settings.replicas.max(1);
         View {
             me: self.options.me,
             rack: self.options.rack.clone(),
             list,
-            settings: given.unwrap_or(self.options.settings),
+            settings,
         }
     }
 

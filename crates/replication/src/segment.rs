@@ -261,11 +261,9 @@ impl ReplicatedSegment {
         if !safe {
             return None;
         }
-        self.replicas
-            .iter()
-            .filter(|r| r.is_current())
-            .map(|r| r.certified)
-            .min()
+        let current = self.replicas.iter().filter(|r| r.is_current());
+        let certified = current.map(|r| r.certified).min();
+        certified.or(view.keeps_none().then_some(self.appended))
     }
 
     /// Whether its opening group is on its replicas. The coordinator need not know the epoch yet:

@@ -148,7 +148,7 @@ impl EngineTable {
 
     /// Its durability class; 0: that of the cluster.
     #[inline]
-    pub(crate) fn class(&self) -> u16 {
+    pub fn class(&self) -> u16 {
         self.class.load(Ordering::Acquire)
     }
 

@@ -16,7 +16,7 @@ pub const CLASSES_SINCE: u16 = 8;
 pub struct TableClass {
     /// Its number, from 1 on.
     pub number: u16,
-    /// Replicas of every segment of its logs.
+    /// Replicas of every segment of its logs. 0: its tablets are empty after their server died.
     pub replicas: u32,
     /// A write is acknowledged when its replicas are on their devices, instead of with the
     /// operating systems of their servers.
@@ -27,13 +27,20 @@ pub struct TableClass {
 }
 
 impl TableClass {
+    /// Whether there are no replicas: a write is acknowledged once its server has it in memory.
+    #[must_use]
+    pub fn is_volatile(&self) -> bool {
+        self.replicas == 0
+    }
+
     /// The settings of its logs, in a cluster with these. As many replicas are needed as elsewhere,
     /// and never more than there are to be.
     #[must_use]
     pub fn settings(&self, cluster: &ClusterSettings) -> ClusterSettings {
+        let least = self.replicas.min(1);
         ClusterSettings {
             replicas: self.replicas,
-            min_replicas: cluster.min_replicas.min(self.replicas).max(1),
+            min_replicas: cluster.min_replicas.min(self.replicas).max(least),
             synced: self.synced,
             strict_racks: cluster.strict_racks,
         }
@@ -50,6 +57,7 @@ impl fmt::Display for TableClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = if self.synced { "synced" } else { "buffered" };
         match self.replicas {
+            0 => write!(f, "volatile"),
             1 => write!(f, "{word}, 1 replica"),
             replicas => write!(f, "{word}, {replicas} replicas"),
         }
@@ -68,8 +76,8 @@ impl ServerList {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DurabilityWish {
-    /// Replicas of every segment. `None`: as many as the cluster's settings say now, if anything
-    /// else is wished.
+    /// Replicas of every segment; 0 for a volatile table. `None`: as many as the cluster's settings
+    /// say now, if anything else is wished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
     /// Whether a write is acknowledged only when its replicas are on their devices. `None`: as the

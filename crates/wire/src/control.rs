@@ -14,8 +14,8 @@ use crate::recovery_stage::RecoveryStage;
 use crate::settings::{ClusterSettings, SettingsWish, Versions};
 use pluvio_env::Address;
 use pluvio_units::{
-    ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, RecoveryId, ReplicationEpoch,
-    SegmentId, ServerId, ServerListVersion, TableHash, TableId, TimeSpread,
+    ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, ObjectVersion, RecoveryId,
+    ReplicationEpoch, SegmentId, ServerId, ServerListVersion, TableHash, TableId, TimeSpread,
 };
 use serde::{Deserialize, Serialize};
 
@@ -233,9 +233,17 @@ pub struct TakeTablets {
     pub version: MetadataVersion,
     /// The tablets.
     pub tablets: Vec<TabletSpec>,
+    /// They may have been elsewhere before, and begin anew: their objects, if there were any, are
+    /// lost, and no version below this is given again. 0: they are new.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub first_version: ObjectVersion,
 }
 impl Fields for TakeTablets {}
 request!(TakeTablets => ());
+
+fn is_zero(version: &ObjectVersion) -> bool {
+    *version == ObjectVersion(0)
+}
 
 /// Give up all tablets of a table and forget its objects. Never refused as stale: ids of tables are
 /// not given twice, so what was dropped once stays dropped.

@@ -7,7 +7,8 @@ use crate::data::{payload_is, request};
 use crate::opcode::Opcode;
 use bytes::Bytes;
 use pluvio_units::{
-    Acknowledged, ClusterId, HashRange, KeyHash, MigrationId, Rank, SegmentId, ServerId, TableId,
+    Acknowledged, ClusterId, HashRange, KeyHash, MetadataVersion, MigrationId, Rank, SegmentId,
+    ServerId, TableId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -200,6 +201,9 @@ pub struct EndMigration {
     pub migration: MigrationId,
     /// The tablet belongs to another server. Otherwise it stays, and is to be served again.
     pub moved: bool,
+    /// The version of the metadata that says so; 0: not told.
+    #[serde(default)]
+    pub version: MetadataVersion,
 }
 impl Fields for EndMigration {}
 request!(EndMigration => ());

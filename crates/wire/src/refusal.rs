@@ -116,6 +116,8 @@ pub enum FatalKind {
     /// The table has as many bytes as its quota allows, and the change would make it larger. Since
     /// version 8.
     QuotaFull,
+    /// A transaction that changes something, over volatile tables and others. Since version 8.
+    VolatileWithOthers,
     /// Something else.
     Other,
 }

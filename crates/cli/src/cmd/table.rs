@@ -1,7 +1,7 @@
 //! `pluvio table`: create, set, show, drop, list and split tables, and move their tablets.
 
 use crate::cmd::migrate;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use pluvio_client::{DurabilityWish, ErrorKind, QuotaWish, TableInfo, TableOptions};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
@@ -91,31 +91,43 @@ impl Quota {
 /// How the objects of a table are kept, if not as the cluster's settings say.
 #[derive(Args, Clone, Debug)]
 struct Durability {
-    /// When a write is acknowledged: once other servers have it (buffered), or once it is on their
-    /// devices (synced) [default: as in the cluster]
-    #[arg(long, value_name = "WHEN", value_parser = when)]
-    durability: Option<bool>,
-    /// Replicas of its objects, on other servers' disks [default: as in the cluster]
+    /// When a write is acknowledged: once its server has it, which loses it when it dies
+    /// (volatile); once other servers have it (buffered), or once it is on their devices (synced)
+    /// [default: as in the cluster]
+    #[arg(long, value_name = "WHEN", value_enum)]
+    durability: Option<When>,
+    /// Replicas of its objects, on other servers' disks; 0 is volatile [default: as in the cluster]
     #[arg(long, value_name = "N")]
     replicas: Option<u32>,
 }
 
-impl Durability {
-    fn wish(&self) -> DurabilityWish {
-        DurabilityWish {
-            replicas: self.replicas,
-            synced: self.durability,
-        }
-    }
+/// When a write is acknowledged.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum When {
+    Volatile,
+    Buffered,
+    Synced,
 }
 
-/// Whether a write is synced.
-fn when(text: &str) -> Result<bool, String> {
-    match text {
-        "buffered" => Ok(false),
-        "synced" => Ok(true),
-        "volatile" => Err("a table without replicas is not possible beside others: begin a cluster with --replicas 0 for it".to_owned()),
-        _ => Err("give buffered or synced".to_owned()),
+impl Durability {
+    /// # Errors
+    /// The two do not go together.
+    fn wish(&self) -> Result<DurabilityWish, Failure> {
+        let (replicas, synced) = match (self.durability, self.replicas) {
+            (Some(When::Volatile), None) => (Some(0), None),
+            (Some(When::Volatile), Some(replicas)) if replicas > 0 => {
+                return Err(Failure::usage(format!(
+                    "--durability volatile with --replicas {replicas}: a volatile table has none; leave one of them out"
+                )));
+            }
+            (Some(When::Buffered | When::Synced), Some(0)) => {
+                return Err(Failure::usage(
+                    "--replicas 0 with a durability: such a table is volatile; leave one of them out",
+                ));
+            }
+            (when, replicas) => (replicas, when.map(|when| when == When::Synced)),
+        };
+        Ok(DurabilityWish { replicas, synced })
     }
 }
 
@@ -181,7 +193,7 @@ async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
                     "table {name} was there already, and keeps its quota: change it with `pluvio table set {name}`"
                 )));
             }
-            let durability = durability.wish();
+            let durability = durability.wish()?;
             if !is_new && !durability.is_empty() {
                 return Err(Failure::usage(format!(
                     "table {name} was there already, and keeps its durability: a table never gets another one"
@@ -350,7 +362,11 @@ pub fn as_json(info: &TableInfo) -> Value {
         shown["quota_state"] = json!(info.quota_state);
     }
     if let Some(class) = &info.class {
-        let word = if class.synced { "synced" } else { "buffered" };
+        let word = match (class.is_volatile(), class.synced) {
+            (true, _) => "volatile",
+            (false, true) => "synced",
+            (false, false) => "buffered",
+        };
         shown["durability"] = json!({ "durability": word, "replicas": class.replicas });
     }
     shown

@@ -20,8 +20,9 @@ fn a_table_keeps_more_replicas_than_its_cluster_and_says_so() {
     create(&["again", "--replicas", "3", "--durability", "synced"]).ok();
     // Impossible wishes are refused, with advice.
     create(&[TABLE, "--replicas", "3"]).fails(2, &["never gets another one"]);
-    create(&["x", "--durability", "volatile"]).fails(2, &["--replicas 0"]);
-    create(&["x", "--replicas", "0"]).fails(1, &["without replicas is not possible"]);
+    create(&["x", "--durability", "volatile", "--replicas", "2"]).fails(2, &["has none"]);
+    create(&["x", "--durability", "synced", "--replicas", "0"]).fails(2, &["is volatile"]);
+    create(&["x", "--replicas", "0"]).fails(1, &["no more are possible"]);
     create(&["x", "--durability", "synced", "--replicas", "1"]).fails(1, &["must be more than"]);
     create(&["x", "--replicas", "4", "--durability", "synced"]).fails(1, &["no more are possible"]);
     cluster

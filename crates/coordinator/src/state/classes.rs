@@ -32,6 +32,12 @@ impl From<&ClusterSettings> for Strength {
 }
 
 impl Strength {
+    /// Without replicas.
+    const VOLATILE: Self = Self {
+        replicas: 0,
+        synced: false,
+    };
+
     fn is_at_least(self, other: Self) -> bool {
         self.replicas >= other.replicas && self.synced >= other.synced
     }
@@ -58,10 +64,13 @@ fn wanted(wish: &DurabilityWish, settings: &ClusterSettings) -> Result<Strength,
     }
     let replicas = wish.replicas.unwrap_or(settings.replicas);
     if replicas == 0 {
-        return refused(
-            "replicas 0: a table without replicas is not possible in a cluster with replicas; give 1 or more"
-                .to_owned(),
-        );
+        return match wish.synced {
+            Some(true) => refused(
+                "replicas 0 and synced: a table without replicas has nothing on devices; leave one of them out"
+                    .to_owned(),
+            ),
+            Some(false) | None => Ok(Strength::VOLATILE),
+        };
     }
     if replicas > ClusterSettings::REPLICAS_MAX {
         let most = ClusterSettings::REPLICAS_MAX;
@@ -91,14 +100,17 @@ fn check_can_be_compared(
 /// another table lies there (CLASS-1).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WeakLogs {
+    /// Those that have replicas.
     pub(crate) logs: BTreeSet<LogId>,
     /// The rest is wanted without them (COORD-21).
     pub(crate) left_out: bool,
+    /// Those of volatile classes, which nobody can find (COORD-23).
+    pub(crate) volatile: BTreeSet<LogId>,
 }
 
 impl WeakLogs {
     pub(crate) fn leaves_out(&self, log: LogId) -> bool {
-        self.left_out && self.logs.contains(&log)
+        self.left_out && self.logs.contains(&log) || self.volatile.contains(&log)
     }
 }
 
@@ -115,9 +127,15 @@ impl State {
     pub(crate) fn weak_logs(&self, server: &ServerRecord) -> WeakLogs {
         let classes = self.globals.classes.iter();
         let weaker = classes.filter(|class| class.weaker && server.logs > 0);
+        let (volatile, others): (Vec<_>, Vec<_>) = weaker.partition(|class| class.is_volatile());
+        let logs = |classes: Vec<&TableClass>| {
+            let logs = classes.into_iter().map(|class| server.log_of_class(class));
+            logs.collect()
+        };
         WeakLogs {
-            logs: weaker.map(|class| server.log_of_class(class)).collect(),
+            logs: logs(others),
             left_out: false,
+            volatile: logs(volatile),
         }
     }
 
@@ -203,6 +221,8 @@ impl State {
             let mut others = classes.iter().filter(|o| o.number != former.number);
             self.table_of_class(former.number).is_none()
                 && former.weaker == class.weaker
+                // What was never replicated is not replicated later (REP-20).
+                && former.is_volatile() == class.is_volatile()
                 && others.all(|other| {
                     let (former, other) = (Strength::from(*former), Strength::from(other));
                     former.is_at_least(other) == wanted.is_at_least(other)

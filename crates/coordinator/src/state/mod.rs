@@ -78,6 +78,7 @@ impl State {
                 kept_quotas: BTreeMap::new(),
                 classes: Vec::new(),
                 kept_classes: BTreeMap::new(),
+                begun_anew: 0,
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),

@@ -51,6 +51,10 @@ pub(crate) struct Globals {
     /// Classes of tables that were emptied, by name: the next table of that name has it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) kept_classes: BTreeMap<String, TableClass>,
+    /// How often tablets have begun anew (COORD-23). An earlier program that leads meanwhile
+    /// forgets it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) begun_anew: u64,
 }
 
 /// One server in the list.
@@ -87,8 +91,8 @@ pub(crate) struct ServerRecord {
     pub(crate) logs: u16,
 }
 
-fn is_zero(number: &u16) -> bool {
-    *number == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 /// A part of a log that is lost for good, and the rest that recovery must still find.

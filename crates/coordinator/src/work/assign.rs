@@ -9,7 +9,7 @@
 //! get its tablets as they get recovered ones: after the crashed owner has lost its lease (LEASE-2;
 //! see the weaknesses in `docs/membership.md`). The other owners are asked meanwhile.
 
-use super::recover::{collect, reconstruct};
+use super::recover::{collect, reconstruct_without};
 use crate::context::Context;
 use crate::refusals::{COME_AGAIN, FOLLOW_MAX};
 use crate::state::{FORMAT_SLOTS, State, TABLETS_MAX, TableRecord, TabletRecord};
@@ -247,8 +247,12 @@ impl Assignments {
                 .partition(|(owner, _)| state.is_up(*owner));
             let takings = living.into_iter().map(|(owner, tablets)| {
                 let info = state.servers[&owner].info.clone();
-                let version = state.globals.version;
-                self.take(table, info, TakeTablets { version, tablets })
+                let request = TakeTablets {
+                    version: state.globals.version,
+                    first_version: state.first_version(&state.tables[&table], &info),
+                    tablets,
+                };
+                self.take(table, info, request)
             });
             let replacing = self.replace_owners(table, crashed.into_keys().collect());
             let (taken, replaced) = join(join_all(takings), replacing).await;
@@ -294,8 +298,9 @@ impl Assignments {
             return true;
         }
         let inventories = collect(&self.context, crashed).await;
+        let weak = before.weak_logs(record);
         // What was given up proves nothing: no witness may have been asked.
-        if reconstruct(&inventories, &record.epochs, None).is_ok() {
+        if reconstruct_without(&inventories, &record.epochs, None, None, &weak).is_ok() {
             // As in a recovery: a witness is among those that answered (LEASE-2).
             return true;
         }

@@ -14,7 +14,7 @@ mod sizes;
 mod split;
 mod supervise;
 
-pub(crate) use recover::{Inventory, reconstruct};
+pub(crate) use recover::{Inventory, reconstruct_without};
 pub(crate) use supervise::{Supervisor, Works};
 
 #[cfg(test)]

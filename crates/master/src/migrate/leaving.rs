@@ -9,7 +9,9 @@ use bytes::Bytes;
 use pluvio_env::{Moment, timeout};
 use pluvio_mutation::Outcome;
 use pluvio_store::{Engine, EngineTable, LeavingResults};
-use pluvio_units::{CoreId, HashRange, KeyHash, MigrationId, ObjectVersion, Rank, TableId};
+use pluvio_units::{
+    CoreId, HashRange, KeyHash, MetadataVersion, MigrationId, ObjectVersion, Rank, TableId,
+};
 use pluvio_wire::{
     EndMigration, FatalKind, GetTabletData, GetTabletDataReply, Refusal, RetryReason, TabletPart,
 };
@@ -98,9 +100,22 @@ struct Move {
 struct Inner {
     moves: BTreeMap<MigrationId, Move>,
     ended: Ended,
-    /// The ranges that this life of the server has given away: later stays there must begin anew
-    /// (JOIN-1).
-    departed: BTreeMap<TableId, Vec<HashRange>>,
+    /// What this life of the server has given away: later stays there must begin anew (JOIN-1).
+    departed: BTreeMap<TableId, Departed>,
+}
+
+/// What of one table this life of the server has given away.
+#[derive(Default)]
+struct Departed {
+    ranges: Vec<HashRange>,
+    /// The newest version of the metadata that said so.
+    version: MetadataVersion,
+}
+
+impl Departed {
+    fn has(&self, range: HashRange) -> bool {
+        self.ranges.iter().any(|left| left.overlaps(&range))
+    }
 }
 
 /// All tablets that leave, and those that have left.
@@ -155,7 +170,18 @@ impl Leavings {
     pub(crate) fn were_here(&self, table: TableId, range: HashRange) -> bool {
         let inner = self.inner();
         let departed = inner.departed.get(&table);
-        departed.is_some_and(|ranges| ranges.iter().any(|left| left.overlaps(&range)))
+        departed.is_some_and(|departed| departed.has(range))
+    }
+
+    /// Whether a request to begin this range anew is older than its departure from here (MIG-7).
+    pub(crate) fn left_after(
+        &self,
+        version: MetadataVersion,
+        (table, range): (TableId, HashRange),
+    ) -> bool {
+        let inner = self.inner();
+        let departed = inner.departed.get(&table);
+        departed.is_some_and(|departed| departed.has(range) && version < departed.version)
     }
 
     /// The table is gone, and its id is never used again.
@@ -235,10 +261,11 @@ impl Leavings {
         }
     }
 
-    fn departs(&self, leaving: &Leaving) {
+    fn departs(&self, leaving: &Leaving, version: MetadataVersion) {
         let mut inner = self.inner();
-        let ranges = inner.departed.entry(leaving.table.id()).or_default();
-        add_range(ranges, leaving.range);
+        let departed = inner.departed.entry(leaving.table.id()).or_default();
+        departed.version = departed.version.max(version);
+        add_range(&mut departed.ranges, leaving.range);
     }
 
     fn end(&self, id: MigrationId) {
@@ -421,7 +448,7 @@ impl Master {
         // A task, because nobody may wait for the answer any more, and the end must not stay half
         // done.
         self.env.tasks.spawn(core, "migration ends", async move {
-            master.finish_leaving(&leaving, request.moved).await;
+            master.finish_leaving(&leaving, &request).await;
             master.leaving.end(leaving.id);
             // Nobody waits any more.
             let _ = done.send(());
@@ -430,7 +457,8 @@ impl Master {
         ended.await.map_err(again)
     }
 
-    async fn finish_leaving(self: &Arc<Self>, leaving: &Arc<Leaving>, moved: bool) {
+    async fn finish_leaving(self: &Arc<Self>, leaving: &Arc<Leaving>, end: &EndMigration) {
+        let EndMigration { moved, version, .. } = *end;
         let (table, range) = (leaving.table.id(), leaving.range);
         tracing::info!(migration = %leaving.id, %table, %range, moved, "a migration from here has ended");
         let from = &[TabletPhase::Copying, TabletPhase::Frozen];
@@ -441,7 +469,7 @@ impl Master {
                 .shift(table, range, from, TabletPhase::Serving);
             return;
         }
-        self.leaving.departs(leaving);
+        self.leaving.departs(leaving, version);
         if let Some(old) = self.tablets().shift(table, range, from, TabletPhase::Left) {
             *leaving.old() = old;
         }

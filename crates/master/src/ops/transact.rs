@@ -108,7 +108,9 @@ impl Master {
         };
         let only_reads = whole.is_none() && !steps.iter().any(changes);
         if !only_reads {
-            self.writes_possible()?;
+            let tables = || placed.iter().map(|(table, _)| &***table);
+            self.goes_together(tables())?;
+            self.writes_possible(tables())?;
         }
         let client = header.operation.client;
         if whole.is_some() {

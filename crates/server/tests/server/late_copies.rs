@@ -7,7 +7,8 @@ use crate::rig::{LONG, Rig};
 use pluvio_client::Table;
 use pluvio_env::Address;
 use pluvio_units::{
-    ClientId, HashRange, KeyHash, MetadataVersion, OperationId, SegmentId, SequenceNumber, TableId,
+    ClientId, HashRange, KeyHash, MetadataVersion, ObjectVersion, OperationId, SegmentId,
+    SequenceNumber, TableId,
 };
 use pluvio_wire::{Addend, Change, Mutation, Outcome, Output};
 use pluvio_wire::{
@@ -117,7 +118,11 @@ fn take(table: &Table, version: MetadataVersion) -> TakeTablets {
         class: None,
     };
     let tablets = vec![tablet];
-    TakeTablets { version, tablets }
+    TakeTablets {
+        version,
+        tablets,
+        first_version: ObjectVersion(0),
+    }
 }
 
 fn is_stale<T>(answer: &Result<T, RpcError>) -> bool {

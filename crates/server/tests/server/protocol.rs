@@ -8,8 +8,8 @@ use pluvio_master::{Master, TabletPhase};
 use pluvio_server::{Server, ServerError, ServerOptions};
 use pluvio_sim::DiskFaults;
 use pluvio_units::{
-    ClientId, ClusterId, HashRange, KeyHash, Marks, MetadataVersion, OperationId, RecoveryId,
-    SEGMENT_BYTES, SegmentId, SequenceNumber, Size, TableId,
+    ClientId, ClusterId, HashRange, KeyHash, Marks, MetadataVersion, ObjectVersion, OperationId,
+    RecoveryId, SEGMENT_BYTES, SegmentId, SequenceNumber, Size, TableId,
 };
 use pluvio_wire::{
     DropTablets, Header, Recover, RecoverySegment, Refusal, RetryReason, RpcError, TabletSpec,
@@ -241,6 +241,7 @@ fn a_request_to_take_tablets_does_not_wait_for_backups_for_ever() {
         let take = TakeTablets {
             version: MetadataVersion(9),
             tablets: vec![spec],
+            first_version: ObjectVersion(0),
         };
         let limit = Duration::from_secs(30);
         call(

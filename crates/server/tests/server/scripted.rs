@@ -10,7 +10,8 @@ use pluvio_log::SegletClass;
 use pluvio_master::Master;
 use pluvio_sim::DiskFaults;
 use pluvio_units::{
-    HashRange, Marks, MetadataVersion, RecoveryId, SegmentId, ServerId, ServerListVersion,
+    HashRange, Marks, MetadataVersion, ObjectVersion, RecoveryId, SegmentId, ServerId,
+    ServerListVersion,
 };
 use pluvio_wire::{
     FatalKind, GetRecoveryData, Header, Opcode, Ping, Recover, RecoveryMasterFinished,
@@ -403,7 +404,12 @@ fn a_tablet_that_is_being_recovered_is_not_taken_for_one_that_was_taken_before()
     let take = || {
         let tablets = vec![scene.tablet()];
         let version = MetadataVersion(9);
-        scene.ask(scene.master, TakeTablets { version, tablets })
+        let take = TakeTablets {
+            version,
+            tablets,
+            first_version: ObjectVersion(0),
+        };
+        scene.ask(scene.master, take)
     };
     assert!(put_off(&take()), "{:?}", take());
     assert!(put_off(&scene.recover(1002, Vec::new())));

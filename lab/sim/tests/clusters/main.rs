@@ -20,3 +20,4 @@ mod side_log;
 mod struck;
 mod support;
 mod survives;
+mod volatile;

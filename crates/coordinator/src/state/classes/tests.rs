@@ -3,8 +3,9 @@
 use super::*;
 use crate::state::State;
 use crate::testing::{NoChoice, server};
-use pluvio_units::{ClusterId, HashKind, TableId};
+use pluvio_units::{ClusterId, HashKind, LogId, ServerId, TableId};
 use pluvio_wire::{ChangeSettings, CreateTable, Enlist, QuotaWish, SettingsWish, Versions};
+use std::collections::BTreeSet;
 
 fn state(replicas: u32, synced: bool) -> State {
     let mut state = State::new(ClusterId(7));
@@ -79,10 +80,39 @@ fn three_durabilities_are_the_most_and_all_can_be_compared() {
     state.settle_list(&before);
     assert_eq!(state.list().classes, [strong, weak]);
     assert!(state.globals.list_version > before.globals.list_version);
-    for (replicas, why) in [(0, "without replicas"), (17, "16 are the most")] {
+    for (replicas, why) in [(0, "nothing on devices"), (17, "16 are the most")] {
         let refused = create(&mut state, "bad", wish(replicas, true)).unwrap_err();
         assert!(refused.contains(why), "{refused}");
     }
+}
+
+// shows: COORD-22
+#[test]
+fn a_volatile_class_is_less_durable_than_all_others() {
+    let mut state = state(2, true);
+    let volatile = DurabilityWish {
+        replicas: Some(0),
+        synced: None,
+    };
+    let cache = create(&mut state, "cache", volatile).unwrap();
+    let class = class_of(&state, cache).unwrap();
+    assert_eq!(
+        (class.replicas, class.synced, class.weaker),
+        (0, false, true)
+    );
+    let settings = class.settings(&state.globals.settings.unwrap());
+    assert_eq!((settings.replicas, settings.min_replicas), (0, 0));
+    assert_eq!(class.to_string(), "volatile");
+    let weak = create(&mut state, "weak", wish(1, false)).unwrap();
+    let logs = state.weak_logs(&state.servers[&ServerId(1)]);
+    assert_eq!(logs.volatile, BTreeSet::from([LogId(1)]));
+    assert_eq!(logs.logs, BTreeSet::from([LogId(2)]));
+    assert!(logs.leaves_out(LogId(1)) && !logs.leaves_out(LogId(2)));
+    // Its number is for volatile classes only.
+    state.tables.retain(|_, table| table.id == weak);
+    let refused = create(&mut state, "other", wish(2, false)).unwrap_err();
+    assert!(refused.contains("no more are possible"), "{refused}");
+    assert!(create(&mut state, "cache", volatile).is_ok());
 }
 
 // shows: COORD-22

@@ -120,8 +120,8 @@ impl State {
     }
 
     /// Which servers may receive a tablet: those that keep replicas. A tablet of a server without
-    /// replicas begins anew under the same id when that one crashes (`prepare_recovery`). A tablet
-    /// that has replicas must never do that.
+    /// replicas begins anew under the same id when that one crashes (COORD-23). A tablet that has
+    /// replicas must never do that.
     fn check_receiver(&self, to: ServerId) -> Result<(), Refusal> {
         let refuse = |message: String| Err(Refusal::fatal(FatalKind::NotFound, message));
         if !self.is_up(to) {
@@ -420,6 +420,7 @@ impl Migrations {
         let request = EndMigration {
             migration: id,
             moved,
+            version: state.globals.version,
         };
         let owner = &state.servers[&record.from].info;
         match self.context.calls.call_while_up(owner, &request).await {

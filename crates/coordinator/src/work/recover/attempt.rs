@@ -1,5 +1,6 @@
 //! One recovery, attempt by attempt; the head of `recover` says what its steps are.
 
+use super::anew::{begin_anew, is_volatile};
 use super::attempts::{Attempted, Attempts, Partition};
 use super::changes::{LogEnds, Prepared};
 use super::copies::{Thickened, ThinSince};
@@ -13,9 +14,10 @@ use super::replay::Replay;
 use crate::context::Context;
 use crate::state::{ServerRecord, State, WeakLogs};
 use core::time::Duration;
+use futures_util::future::join;
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{RecoveryId, ServerId};
-use pluvio_wire::{RecoveryStage, TabletSpec, TabletState};
+use pluvio_wire::{RecoveryStage, TableClass, TabletSpec, TabletState};
 use std::collections::BTreeSet;
 
 /// What an attempt led to.
@@ -33,6 +35,14 @@ struct Replicas {
     fenced: Moment,
     /// Crashed masters that may have answered reads since, and that backups have fenced, too.
     readers: BTreeSet<ServerId>,
+}
+
+/// The log of an attempt.
+struct Found {
+    log: LogMap,
+    ends: LogEnds,
+    /// No weak log was left out (COORD-21).
+    is_whole: bool,
 }
 
 /// The partitions of an attempt.
@@ -81,9 +91,9 @@ pub(super) struct Recovery<'a> {
     thin_since: ThinSince,
 }
 
-/// Whether a tablet needs no log of a weak class.
-fn is_not_weak(tablet: &TabletSpec) -> bool {
-    !tablet.class.is_some_and(|class| class.weaker)
+/// Whether a table needs no log of a weak class that has replicas.
+fn is_not_weak(class: Option<TableClass>) -> bool {
+    class.is_none_or(|class| !class.weaker || class.is_volatile())
 }
 
 impl State {
@@ -92,7 +102,7 @@ impl State {
         self.tables.values().any(|table| {
             let mut tablets = table.tablets.iter();
             !table.dropping
-                && !table.class.is_some_and(|class| class.weaker)
+                && is_not_weak(table.class)
                 && tablets.any(|t| t.owner == crashed && t.state == TabletState::Recovering)
         })
     }
@@ -223,10 +233,36 @@ impl<'a> Recovery<'a> {
         if !is_whole {
             // COORD-21.
             pluvio_units::mark("recovery-without-weak-logs");
-            tablets.retain(is_not_weak);
+            tablets.retain(|tablet| is_not_weak(tablet.class));
         }
-        let masters = self.choose_masters(&tablets, &log, &replicas)?;
-        let dealt = self.deal(&tablets, &log, masters, &replicas, ends).await?;
+        let (volatile, tablets): (Vec<_>, Vec<_>) = tablets.into_iter().partition(is_volatile);
+        let anew = begin_anew(self.context, self.crashed, volatile, replicas.fenced);
+        let found = Found {
+            log,
+            ends,
+            is_whole,
+        };
+        let (recovered, ()) = join(self.recover_tablets(&tablets, found, replicas), anew).await;
+        recovered
+    }
+
+    /// The rest of an attempt: what has replicas is replayed.
+    async fn recover_tablets(
+        &mut self,
+        tablets: &[TabletSpec],
+        found: Found,
+        replicas: Replicas,
+    ) -> Result<Attempted, AttemptEnd> {
+        let Found {
+            log,
+            ends,
+            is_whole,
+        } = found;
+        if tablets.is_empty() {
+            return Err(AttemptEnd::Again(Duration::ZERO));
+        }
+        let masters = self.choose_masters(tablets, &log, &replicas)?;
+        let dealt = self.deal(tablets, &log, masters, &replicas, ends).await?;
         let replicas = self.announce(&dealt, replicas).await;
         // As it is stored by now.
         let (log, ..) =

@@ -88,16 +88,7 @@ impl State {
         if !is_volatile {
             return Prepared::Tablets(tablets);
         }
-        for spec in &tablets {
-            let table = self.table_mut(spec.table).expect("it was just found");
-            for tablet in &mut table.tablets {
-                if tablet.range == spec.range {
-                    tablet.state = TabletState::Assigning;
-                }
-            }
-            self.reassign(spec.table, &BTreeSet::from([crashed]), rng);
-        }
-        Prepared::Lost(tablets.len())
+        Prepared::Lost(self.begin_anew(crashed, &tablets, rng))
     }
 
     /// The tablets of a crashed server that nobody serves: those of tables that are being dropped,

@@ -7,6 +7,7 @@
 //! 1. *Prepare*: what is left? What holds nothing goes to other servers (`Reassigning`).
 //! 2. *Collect*: backups say which replicas they have, and fence the crashed server (`Collecting`).
 //! 3. *Reconstruct*: is the log complete on them? If not, `AwaitingBackups`.
+//!    Volatile tablets begin anew meanwhile, empty.
 //! 4. *Choose* the recovery masters; without any, `AwaitingMaster`.
 //! 5. *Partition* what is left for them; the cuts are stored.
 //! 6. *Announce* the partitions to the backups (`Announcing`). The log must be complete on those
@@ -23,11 +24,13 @@
 //!   logs. No entry of theirs is there (CLASS-1). An attempt that left out weak logs recovers no
 //!   tablet of a weak class. So a table that asks for fewer replicas never holds up others. The end
 //!   of such a log is settled as soon as an attempt finds it; nothing of it is read before.
+//!   Volatile classes are weak, too, and nobody looks for their logs (COORD-23).
 //!
 //! Only these are stored: the crash, the cuts of the tablets, and where the logs end. Of each
 //! recovered partition its owner is, too, and whether it still stands on the crashed server
 //! (`changes`). An attempt itself is forgotten when the coordinator crashes.
 
+mod anew;
 mod attempt;
 mod attempts;
 mod changes;
@@ -42,7 +45,7 @@ mod plan;
 mod replay;
 
 pub(crate) use inventory::collect;
-pub(crate) use plan::{Inventory, reconstruct};
+pub(crate) use plan::{Inventory, reconstruct_without};
 
 use crate::context::Context;
 use attempt::Recovery;

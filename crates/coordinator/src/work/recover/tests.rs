@@ -1,5 +1,6 @@
 //! Decisions about tablets and owners, without servers.
 
+use super::anew::is_volatile;
 use super::attempts::{Attempt, Attempts, Partition};
 use super::changes::{LogEnds, Prepared};
 use crate::refusals::not_a_member;
@@ -7,11 +8,12 @@ use crate::state::{Ends, FORMAT_EARLY, Places, ServerRecord, State, TableRecord,
 use crate::testing::{self, NoChoice};
 use pluvio_env::Moment;
 use pluvio_units::{
-    ClusterId, HashKind, HashRange, KeyHash, LogId, RecoveryId, SegmentId, ServerId, TableId,
+    ClusterId, HashKind, HashRange, KeyHash, LogId, ObjectVersion, RecoveryId, SegmentId, ServerId,
+    TableId,
 };
 use pluvio_wire::{
-    FatalKind, PartitionReplayed, RecoveryMasterFinished, Refusal, ReplayStats, SplitTablet,
-    TableClass, TableRef, TabletSpec, TabletState,
+    FatalKind, PartitionReplayed, RecoveryMasterFinished, Refusal, ReplayStats, ServerInfo,
+    SplitTablet, TableClass, TableRef, TabletSpec, TabletState,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -456,12 +458,51 @@ fn tablets_that_nobody_confirmed_are_waited_for() {
     assert!(matches!(prepare(&mut state), Prepared::Wait));
 }
 
+/// The least version in new tablets of a table, on a server without replicas.
+fn first_version(state: &State, table: TableId) -> ObjectVersion {
+    let owner = ServerInfo {
+        volatile: true,
+        ..ServerInfo::plain(ServerId(2), String::new())
+    };
+    state.first_version(&state.tables[&table], &owner)
+}
+
+// shows: COORD-23
+#[test]
+fn volatile_tablets_begin_anew_and_others_are_recovered() {
+    let mut state = state();
+    let class = TableClass {
+        number: 1,
+        replicas: 0,
+        synced: false,
+        weaker: true,
+    };
+    state.table_mut(TableId(2)).unwrap().class = Some(class);
+    let specs = tablets(&mut state);
+    let (volatile, others): (Vec<_>, Vec<_>) = specs.into_iter().partition(is_volatile);
+    assert!(!volatile.is_empty() && !others.is_empty());
+    let owner = ServerInfo::plain(ServerId(2), String::new());
+    let first = |state: &State, table| state.first_version(&state.tables[&TableId(table)], &owner);
+    assert_eq!(first(&state, 2), ObjectVersion(0));
+    let begun = state.begin_anew(ServerId(1), &volatile, &NoChoice);
+    assert_eq!(begun, volatile.len());
+    state.check();
+    assert_eq!(first(&state, 2), ObjectVersion(1 << 44));
+    assert_eq!(first(&state, 1), ObjectVersion(0), "it never begins anew");
+    assert_eq!(tablets(&mut state), others);
+    // A second time nothing is left to begin anew.
+    assert_eq!(state.begin_anew(ServerId(1), &volatile, &NoChoice), 0);
+    assert_eq!(first(&state, 2), ObjectVersion(1 << 44));
+}
+
 #[test]
 fn tablets_without_replicas_start_anew() {
     let mut state = state();
     let record = state.servers.get_mut(&ServerId(1)).unwrap();
     Arc::make_mut(record).info.volatile = true;
+    let before = first_version(&state, TableId(1));
     assert!(matches!(prepare(&mut state), Prepared::Lost(2)));
+    assert!(first_version(&state, TableId(1)) > before);
     let tablet = state.tables[&TableId(1)].tablets[0];
     assert_eq!(tablet.state, TabletState::Assigning);
     assert_ne!(tablet.owner, ServerId(1));

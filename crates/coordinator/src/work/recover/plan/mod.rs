@@ -369,6 +369,7 @@ fn heads<'a>(
 ///
 /// # Errors
 /// What is missing. Nothing is lost yet: backups that come back may have it.
+#[cfg(test)]
 pub(crate) fn reconstruct(
     inventories: &[Inventory],
     epochs: &Epochs,
@@ -511,7 +512,7 @@ pub(crate) fn lost_part(
     let logs = known.or(seen).unwrap_or(0).min(LOGS_PER_MASTER_MAX);
     lost.logs = lost.logs.max(logs);
     for log in (0..lost.logs).map(LogId) {
-        if heads.contains_key(&log) {
+        if heads.contains_key(&log) || weak.leaves_out(log) {
             continue;
         }
         let closed = replicas().filter(|r| r.log == log && r.closed);

@@ -758,6 +758,7 @@ fn logs_of_weak_classes_are_left_out_and_nothing_else_is() {
     let weak = |left_out| WeakLogs {
         logs: BTreeSet::from([LogId(1)]),
         left_out,
+        ..WeakLogs::default()
     };
     let found = |all: &[Inventory], ends: Option<&Ends>, left_out| {
         reconstruct_without(all, &none, ends, None, &weak(left_out))
@@ -779,4 +780,22 @@ fn logs_of_weak_classes_are_left_out_and_nothing_else_is() {
     // A segment of a core's log is missed.
     let less = [backup(1, vec![in_log(0, 2, head(3, &[1, 3]))])];
     assert!(found(&less, None, true).is_err());
+}
+
+// shows: COORD-23
+#[test]
+fn nobody_looks_for_the_log_of_a_volatile_class_or_has_to_give_it_up() {
+    let none = Epochs::new();
+    let weak = WeakLogs {
+        volatile: BTreeSet::from([LogId(1)]),
+        ..WeakLogs::default()
+    };
+    let all = [backup(1, vec![in_log(0, 2, head(3, &[1, 3])), replica(1)])];
+    let map = reconstruct_without(&all, &none, None, None, &weak).unwrap();
+    assert_eq!(segments(&map), [(1, vec![1]), (3, vec![1])]);
+    assert_eq!(lost_part(&all, &none, None, None, &weak), None);
+    let less = [backup(1, vec![in_log(0, 2, head(3, &[1, 3]))])];
+    let (lost, _) = lost_part(&less, &none, None, None, &weak).unwrap();
+    assert_eq!(lost.segments, BTreeSet::from([SegmentId(1)]));
+    assert!(lost.headless.is_empty());
 }
