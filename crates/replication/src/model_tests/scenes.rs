@@ -544,3 +544,25 @@ fn there_are_no_witnesses_while_a_replica_of_the_next_head_is_lost() {
     }
     assert!(met > 10, "{met}");
 }
+
+// shows: REP-20
+#[test]
+fn a_log_without_replicas_is_durable_as_far_as_it_is_appended() {
+    let mut world = World::new(0, 3, 0, 0);
+    for _ in 0..4 {
+        world.deliver_all();
+        assert_eq!(world.durable, world.position(world.head));
+        assert!(world.machine.is_open());
+        assert_eq!(world.why_writes_wait(), None);
+        world.grow(world.head);
+        world.deliver_all();
+        assert_eq!(world.durable, world.position(world.head));
+        let old = world.head;
+        world.roll();
+        world.deliver_all();
+        assert_eq!(world.durable, world.position(world.head));
+        assert!(world.having(old).is_empty());
+    }
+    let status = world.machine.status(&world.placement, world.now);
+    assert_eq!((status.writes, status.segments_under_replicated), (0, 0));
+}

@@ -12,7 +12,7 @@ struct Expected {
 }
 
 /// Traces that a run with faults may give.
-const EXPECTED: [Expected; 11] = [
+const EXPECTED: [Expected; 12] = [
     Expected {
         part: "no room is kept for the next start",
         why: "the disk is full, or gave an error",
@@ -52,6 +52,10 @@ const EXPECTED: [Expected; 11] = [
     Expected {
         part: "cannot join the cluster yet",
         why: "the coordinator is down or cut off for some seconds while a server starts",
+    },
+    Expected {
+        part: "tablets of volatile tables have lost their server",
+        why: "a server died, or was taken for dead",
     },
     Expected {
         part: "a damaged frame",

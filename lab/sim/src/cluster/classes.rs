@@ -5,7 +5,7 @@
 //! checkers judge all tables alike.
 
 use crate::cluster::faults::Fault;
-use crate::cluster::plan::Plan;
+use crate::cluster::plan::{OperationKind, Plan};
 use crate::random::Stream;
 use pluvio_client::DurabilityWish;
 use pluvio_wire::TableInfo;
@@ -67,6 +67,16 @@ impl Plan {
         self.classes = chosen;
         if !self.is_heavy() {
             self.tables = self.tables.max(self.durabilities_in_use() as u32);
+        }
+    }
+
+    /// A third of the runs have a volatile table, where there may be one more class. Drawn apart,
+    /// too.
+    pub(super) fn choose_cache(&mut self, seed: u64) {
+        let is_drawn = Stream::new(seed, "caches").below(3) == 0;
+        let classes = usize::from(pluvio_units::CLASS_LOGS);
+        if is_drawn && self.classes.len() < classes && self.servers > 1 {
+            self.operations.push(OperationKind::CACHE);
         }
     }
 

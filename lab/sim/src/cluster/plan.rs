@@ -90,6 +90,8 @@ pub enum OperationKind {
     Transfer,
     /// A transaction over registers and lists, or one operation on such a key.
     Several,
+    /// Read or write an object of a volatile table.
+    Cache,
 }
 
 impl OperationKind {
@@ -121,6 +123,9 @@ impl OperationKind {
 
     /// How often transactions over registers and lists are asked for, in runs that have some.
     const SEVERALS: (Self, u32) = (Self::Several, 200);
+
+    /// How often objects of a volatile table are read and written, in runs that have one.
+    pub(super) const CACHE: (Self, u32) = (Self::Cache, 150);
 
     /// Kinds that are one mutation of a key whose bytes checkers know.
     pub(super) const MUTATIONS: [Self; 10] = [
@@ -367,6 +372,7 @@ impl Plan {
         let one = plan.weak_server.is_some() && Stream::new(seed, "power").below(2) == 0;
         plan.synced |= plan.faults.has(Fault::Power) && !one;
         plan.choose_classes(seed);
+        plan.choose_cache(seed);
         plan
     }
 

@@ -13,7 +13,7 @@ use crate::cluster::nodes::Nodes;
 use crate::cluster::plan::{OperationKind, Plan};
 use crate::cluster::report::RunReport;
 use crate::cluster::times::Times;
-use crate::cluster::workload::{LIFETIME_MAX, Shared, Worker};
+use crate::cluster::workload::{Cache, LIFETIME_MAX, Shared, Worker};
 use crate::history::{History, KeyKind, Outcome};
 use crate::options::SimOptions;
 use crate::sim::{ProcessEnv, Sim};
@@ -308,6 +308,7 @@ impl<'s> Cluster<'s> {
             keys,
             plan: Arc::clone(plan),
             memories: nodes.memories.clone(),
+            cache: Cache::default(),
         };
         let observer = sim.process("observer");
         make_tables(sim, &observer, &shared);

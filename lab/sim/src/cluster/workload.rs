@@ -1,5 +1,6 @@
 //! What clients do: operations drawn from the plan, each recorded in the history.
 
+mod cache;
 mod exchanges;
 mod requests;
 mod several;
@@ -29,6 +30,7 @@ use pluvio_units::HashKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub(super) use cache::Cache;
 pub(super) use volatile::LIFETIME_MAX;
 
 /// Most keys of a batch.
@@ -43,6 +45,8 @@ pub(super) struct Shared {
     pub(super) plan: Arc<Plan>,
     /// The memory of servers.
     pub(super) memories: Memories,
+    /// What is known of the volatile table.
+    pub(super) cache: Cache,
 }
 
 /// One client.
@@ -70,6 +74,10 @@ pub(super) struct Worker {
     shared_keys: Vec<Table>,
     /// For durabilities of tables: apart, too.
     durabilities: Stream,
+    /// For the volatile table: apart, too.
+    caches: Stream,
+    /// The volatile table, once it is known.
+    cache: Option<Table>,
     /// The versions this client saw last.
     versions: BTreeMap<KeyId, u64>,
     /// The values it saw last of keys whose bytes checkers know.
@@ -173,6 +181,8 @@ impl Worker {
             several: Stream::new(shared.sim.seed(), &format!("several of {name}")),
             shared_keys: Vec::new(),
             durabilities: Stream::new(shared.sim.seed(), &format!("durabilities of {name}")),
+            caches: Stream::new(shared.sim.seed(), &format!("caches of {name}")),
+            cache: None,
             versions: BTreeMap::new(),
             seen: BTreeMap::new(),
             scratch_last: 0,
@@ -308,6 +318,7 @@ impl Worker {
             }
             OperationKind::Transfer => self.transfer(kind).await,
             OperationKind::Several => self.several(kind).await,
+            OperationKind::Cache => self.use_cache(kind).await,
         }
     }
 

@@ -61,11 +61,11 @@ fn until_started(sim: &Sim, ids: &Arc<Mutex<Vec<Option<ServerId>>>>) {
 }
 
 impl Cluster {
-    fn new(seed: u64, servers: usize, replicas: u32) -> Self {
+    fn new(seed: u64, servers: usize) -> Self {
         let sim = Sim::new(seed, SimOptions::default());
         let coordinator = sim.process("coordinator");
         let mut options = CoordinatorOptions::default();
-        options.settings.replicas = Some(replicas);
+        options.settings.replicas = Some(2);
         let work = run_coordinator(coordinator.env, MemoryStore::new(), options);
         sim.spawn(coordinator.id, "coordinator", work);
         let ids = Arc::new(Mutex::new(vec![None; servers]));
@@ -208,7 +208,7 @@ impl Cluster {
 fn a_volatile_table_begins_anew_where_its_server_died_and_others_lose_nothing() {
     let _marks = Marks::to_reach(&["volatile-tablets-begin-anew"]);
     for (seed, dying) in [(0, 1), (1, 2), (2, 1), (3, 2)] {
-        let mut cluster = Cluster::new(seed, 4, 2);
+        let mut cluster = Cluster::new(seed, 4);
         cluster.write_all();
         assert_eq!(cluster.count(), KEYS);
         let dead: Vec<usize> = (0..dying).collect();
@@ -231,10 +231,10 @@ fn a_volatile_table_begins_anew_where_its_server_died_and_others_lose_nothing() 
 #[test]
 fn a_volatile_table_moves_whole_and_may_begin_anew_where_it_came_from() {
     for seed in 10..13 {
-        let mut cluster = Cluster::new(seed, 2, 1);
+        let mut cluster = Cluster::new(seed, 3);
         for round in 0..2 {
             cluster.write_all();
-            for to in [0, 1] {
+            for to in [0, 2, 1] {
                 cluster.move_all(to);
                 assert_eq!(cluster.count(), KEYS, "seed {seed}, round {round}");
             }
@@ -251,7 +251,7 @@ fn a_volatile_table_moves_whole_and_may_begin_anew_where_it_came_from() {
 #[test]
 fn a_transaction_changes_volatile_tables_or_others_and_not_both() {
     for servers in [1, 3] {
-        let mut cluster = Cluster::new(20, servers, 1);
+        let mut cluster = Cluster::new(20, servers);
         cluster.write_all();
         let (client, cache, ledger) = (
             cluster.client.clone(),
@@ -277,7 +277,7 @@ fn a_transaction_changes_volatile_tables_or_others_and_not_both() {
 /// The keys of the volatile table's tablets are spread, so that the test above means something.
 #[test]
 fn the_keys_are_spread_over_all_tablets() {
-    let cluster = Cluster::new(30, 4, 2);
+    let cluster = Cluster::new(30, 4);
     let tablets = cluster.cache.tablets();
     assert_eq!(tablets.len(), 4);
     let of = |hash: KeyHash| tablets.iter().position(|t| t.range.contains(hash));

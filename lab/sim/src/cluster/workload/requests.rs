@@ -96,7 +96,8 @@ pub(super) fn request(draw: &mut Stream, kind: OperationKind, target: &Target<'_
         | OperationKind::Touch
         | OperationKind::ReadVolatile
         | OperationKind::Transfer
-        | OperationKind::Several => {
+        | OperationKind::Several
+        | OperationKind::Cache => {
             panic!("{kind:?} is not one request of a key with known bytes")
         }
     };
