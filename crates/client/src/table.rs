@@ -3,7 +3,7 @@
 use arc_swap::ArcSwap;
 use pluvio_env::Address;
 use pluvio_units::{ClusterId, HashKind, HashRange, KeyHash, ServerId, TableHash, TableId};
-use pluvio_wire::{TableInfo, TabletState};
+use pluvio_wire::{TableClass, TableInfo, TabletState};
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ struct Shared {
     id: TableId,
     hash: TableHash,
     name: Box<str>,
-    is_volatile: bool,
+    class: Option<TableClass>,
     map: ArcSwap<TableMap>,
     refreshing: tokio::sync::Mutex<()>,
 }
@@ -36,7 +36,7 @@ impl Table {
             id: info.id,
             hash: info.table_hash(),
             name: info.name.as_str().into(),
-            is_volatile: info.class.is_some_and(|class| class.is_volatile()),
+            class: info.class,
             map: ArcSwap::from_pointee(TableMap::new(info, 1)),
             refreshing: tokio::sync::Mutex::new(()),
         }))
@@ -66,11 +66,17 @@ impl Table {
         &self.0.name
     }
 
+    /// Its durability class. `None`: its objects are kept as the cluster's settings say.
+    #[must_use]
+    pub fn class(&self) -> Option<TableClass> {
+        self.0.class
+    }
+
     /// Whether it has no replicas in a cluster whose other tables have. Its objects are lost with
     /// their server.
     #[must_use]
     pub fn is_volatile(&self) -> bool {
-        self.0.is_volatile
+        self.0.class.is_some_and(|class| class.is_volatile())
     }
 
     /// The hash of a key of this table: it says which tablet has the key.

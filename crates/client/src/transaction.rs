@@ -61,8 +61,8 @@ impl Transacted {
     }
 }
 
-/// Of volatile tables and others a transaction could not be all or nothing: what it did in the
-/// former is lost with their server, and so is the proof that it was done.
+/// Of volatile tables and others a transaction could not be all or nothing. A part of it is lost
+/// with its server, and so may be the proof that it was done.
 fn check_goes_together(tables: &[&Table]) -> Result<(), ClientError> {
     let volatile = tables.iter().find(|table| table.is_volatile());
     let other = tables.iter().find(|table| !table.is_volatile());

@@ -2,7 +2,7 @@
 //! and what they survive.
 
 use crate::support::native::native;
-use crate::support::{Reply, Setup, wait_for};
+use crate::support::{Reply, Resp, Setup, wait_for};
 use std::fs;
 
 /// The table of database 0.
@@ -136,4 +136,83 @@ fn a_restored_table_is_kept_as_it_was_or_the_restore_says_what_to_do() {
         assert_eq!(object["value"], "value");
     }
     assert!(durability(&other, "ledger").is_null());
+}
+
+/// A cache beside data: database 1 is volatile.
+// shows: COORD-23
+#[test]
+fn a_volatile_table_is_empty_after_its_servers_died_and_the_others_have_everything() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let mut cluster = Setup::servers(3).replicas(2).start();
+    let create = ["table", "create", "redis:1", "--durability", "volatile"];
+    cluster.run(create).ok();
+    let shown = durability(&cluster, "redis:1");
+    assert_eq!(shown["durability"], "volatile", "{shown}");
+    assert_eq!(shown["replicas"], 0, "{shown}");
+    let list = cluster.run(["table", "list"]).ok().text();
+    assert!(list.contains("volatile"), "{list}");
+
+    let fill = |redis: &mut Resp| {
+        for database in ["0", "1"] {
+            assert!(redis.call(&["SELECT", database]).is_ok());
+            for n in 0..KEYS {
+                let set = redis.call(&["SET", &format!("k{n}"), &format!("v{n}")]);
+                assert!(set.is_ok(), "{set:?}");
+            }
+        }
+    };
+    let found = |redis: &mut Resp, database: &str| {
+        assert!(redis.call(&["SELECT", database]).is_ok());
+        let all = (0..KEYS).filter(|n| {
+            let reply = redis.call(&["GET", &format!("k{n}")]);
+            let is_there = reply == Reply::bulk(format!("v{n}"));
+            assert!(is_there || reply == Reply::Nil, "{reply:?}");
+            is_there
+        });
+        all.count()
+    };
+    let mut redis = cluster.connect(0);
+    fill(&mut redis);
+    // What is acknowledged there has no replica.
+    assert_eq!(redis.call(&["WAIT", "1", "0"]), Reply::Integer(0));
+    let no_file = redis.call(&["WAITAOF", "1", "0", "0"]);
+    assert!(no_file.error().is_some(), "{no_file:?}");
+    // Both together cannot be all or nothing.
+    let both = redis.call(&["COPY", "k1", "k1", "DB", "0", "REPLACE"]);
+    assert!(
+        both.error()
+            .is_some_and(|text| text.contains("is volatile")),
+        "{both:?}"
+    );
+    let alone = redis.call(&["COPY", "k1", "k0", "REPLACE"]);
+    assert_eq!(alone, Reply::Integer(1));
+    assert!(redis.call(&["SET", "k0", "v0"]).is_ok());
+
+    // An archive has its objects, too.
+    cluster.run(["backup", place]).ok();
+
+    cluster.kill(2);
+    cluster.wait_settled(2);
+    let left = found(&mut redis, "1");
+    assert!((1..KEYS).contains(&left), "{left}");
+    assert_eq!(found(&mut redis, "0"), KEYS);
+    fill(&mut redis);
+    assert_eq!(found(&mut redis, "1"), KEYS);
+
+    assert!(redis.call(&["FLUSHDB"]).is_ok());
+    wait_for("a new table", || {
+        let reply = redis.call(&["SET", "new", "value"]);
+        reply.is_ok().then_some(()).ok_or(format!("{reply:?}"))
+    });
+    assert_eq!(durability(&cluster, "redis:1"), shown);
+
+    cluster.kill_all();
+    cluster.restart();
+    let mut redis = cluster.connect(0);
+    assert_eq!(found(&mut redis, "0"), KEYS);
+    assert!(redis.call(&["SELECT", "1"]).is_ok());
+    assert_eq!(redis.call(&["GET", "new"]), Reply::Nil);
+    cluster.run(["restore", place, "--table", "redis:1"]).ok();
+    assert_eq!(found(&mut redis, "1"), KEYS);
 }

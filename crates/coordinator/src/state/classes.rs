@@ -221,7 +221,7 @@ impl State {
             let mut others = classes.iter().filter(|o| o.number != former.number);
             self.table_of_class(former.number).is_none()
                 && former.weaker == class.weaker
-                // What was never replicated is not replicated later (REP-20).
+                // Segments that never had replicas get none later (REP-20).
                 && former.is_volatile() == class.is_volatile()
                 && others.all(|other| {
                     let (former, other) = (Strength::from(*former), Strength::from(other));

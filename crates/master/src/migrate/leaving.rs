@@ -100,11 +100,12 @@ struct Move {
 struct Inner {
     moves: BTreeMap<MigrationId, Move>,
     ended: Ended,
-    /// What this life of the server has given away: later stays there must begin anew (JOIN-1).
+    /// The ranges that this life of the server has given away: later stays there must begin anew
+    /// (JOIN-1).
     departed: BTreeMap<TableId, Departed>,
 }
 
-/// What of one table this life of the server has given away.
+/// The ranges of one table that this life of the server has given away.
 #[derive(Default)]
 struct Departed {
     ranges: Vec<HashRange>,

@@ -354,8 +354,8 @@ pub(crate) fn run_own(
             Ok(Reply::Status("RESET"))
         }
         Own::Select => handshake::select(core, session, command),
-        Own::Wait => server::wait(core, command),
-        Own::WaitAof => server::wait_for_files(core, command),
+        Own::Wait => server::wait(core, session, command),
+        Own::WaitAof => server::wait_for_files(core, session, command),
         Own::ClientGetName => Ok(client::get_name(session)),
         Own::ClientGetRedirection => Ok(Reply::Integer(-1)),
         Own::ClientId => Ok(Reply::count(session.entry().id)),

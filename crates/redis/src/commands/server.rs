@@ -6,6 +6,7 @@ use crate::failure;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
+use crate::session::Session;
 use crate::shared::Core;
 use crate::table::wrong_arity;
 use crate::version::REDIS_VERSION;
@@ -35,15 +36,41 @@ pub(super) fn role() -> Reply {
     ])
 }
 
+/// What each acknowledged write of a database has.
+struct Kept {
+    /// Replicas, whichever server has its key. Most writes have more: those that are wanted.
+    replicas: u32,
+    /// They are on their devices.
+    synced: bool,
+}
+
+impl Kept {
+    /// As the cluster's settings say, or the class of the database's table.
+    fn of(core: &Core, session: &Session) -> Self {
+        let replicas = core.shared.replicas_sure();
+        let table = core.databases.known(session.database());
+        match table.and_then(|table| table.class()) {
+            Some(class) => Self {
+                replicas: replicas.min(class.replicas),
+                synced: class.synced,
+            },
+            None => Self {
+                replicas,
+                synced: core.shared.is_synced(),
+            },
+        }
+    }
+}
+
 /// Writes are answered when their replicas have them, and this command comes after all earlier
 /// replies: there is nothing to wait for.
-pub(super) fn wait(core: &Core, command: &Command) -> CommandResult {
+pub(super) fn wait(core: &Core, session: &Session, command: &Command) -> CommandResult {
     integer(command.get(1)).ok_or(failure::NOT_INTEGER)?;
     let timeout = integer(command.get(2)).ok_or(failure::BAD_TIMEOUT)?;
     if timeout < 0 {
         return Err(failure::NEGATIVE_TIMEOUT);
     }
-    Ok(Reply::count(u64::from(core.shared.replicas_sure())))
+    Ok(Reply::count(u64::from(Kept::of(core, session).replicas)))
 }
 
 const RANGE_0_1: Failure = Failure::fixed("ERR value is out of range, value must between 0 and 1");
@@ -54,7 +81,7 @@ const NO_FILES: Failure =
 /// WAITAOF: files that hold every acknowledged write, as far as a device has them; there is nothing
 /// to wait for. A write that is in one file of a backup counts as the local one, too: a crash of
 /// this server does not lose it.
-pub(super) fn wait_for_files(core: &Core, command: &Command) -> CommandResult {
+pub(super) fn wait_for_files(core: &Core, session: &Session, command: &Command) -> CommandResult {
     let local = integer(command.get(1)).ok_or(failure::NOT_INTEGER)?;
     if !(0..=1).contains(&local) {
         return Err(RANGE_0_1);
@@ -67,11 +94,11 @@ pub(super) fn wait_for_files(core: &Core, command: &Command) -> CommandResult {
     if timeout < 0 {
         return Err(failure::NEGATIVE_TIMEOUT);
     }
-    let sure = core.shared.replicas_sure();
-    if local == 1 && core.shared.status().replicas_wanted == 0 {
+    let kept = Kept::of(core, session);
+    if local == 1 && kept.replicas == 0 {
         return Err(NO_FILES);
     }
-    let files = if core.shared.is_synced() { sure } else { 0 };
+    let files = if kept.synced { kept.replicas } else { 0 };
     Ok(Reply::Array(vec![
         Reply::count(u64::from(files.min(1))),
         Reply::count(u64::from(files)),

@@ -39,7 +39,7 @@ fn equal_seeds_give_equal_reports_with_all_faults() {
 fn clusters_survive_all_faults() {
     let (mut done, mut rejected) = (BTreeSet::new(), BTreeSet::new());
     let (mut mapped_reads, mut reads) = (0, 0);
-    let mut with_classes = 0;
+    let (mut with_classes, mut anew) = (0, 0);
     for seed in 0..10 {
         let report = run(&options(seed, 300, Faults::all()));
         expect_ok(&report);
@@ -48,7 +48,9 @@ fn clusters_survive_all_faults() {
         rejected.extend(counts.filter(|(_, c)| c.rejected > 0).map(|(k, _)| *k));
         let opened = report.marks.contains_key("class-opened");
         assert!(opened || report.plan.classes.is_empty() || report.plan.tables == 1);
-        assert!(!opened || !report.plan.classes.is_empty());
+        let cached = report.operations.contains_key(&OperationKind::Cache);
+        assert!(!opened || cached || !report.plan.classes.is_empty());
+        anew += u32::from(report.marks.contains_key("volatile-tablets-begin-anew"));
         with_classes += u32::from(opened);
         assert!(report.plan.mapped_reads || report.mapped_reads == 0);
         if report.plan.mapped_reads {
@@ -62,6 +64,7 @@ fn clusters_survive_all_faults() {
         "where clients may read the memory of servers, they do: {mapped_reads} of {reads}"
     );
     assert!(with_classes > 1, "tables have other durabilities");
+    assert!(anew > 0, "no volatile table lost a server");
     // What only some of the plans have.
     use OperationKind::{ConditionalRead, IncrementFloat, MultiRead};
     assert!(done.contains(&IncrementFloat), "{done:?}");

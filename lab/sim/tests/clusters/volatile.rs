@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 const KEYS: usize = 40;
-/// Longer than a death is noticed and what stood there is served again.
+/// Longer than a death is noticed, and its tablets are served again.
 const PATIENCE: Duration = Duration::from_secs(30);
 const COUNTER: &[u8] = b"counter";
 

@@ -11,8 +11,8 @@ use pluvio_units::{ObjectVersion, ServerId};
 use pluvio_wire::{ServerInfo, TabletSpec, TabletState};
 use std::collections::BTreeSet;
 
-/// The versions that a server gives from one beginning to the next are fewer: it takes a million of
-/// them a second for half a year.
+/// The versions that a server gives from one beginning to the next are fewer. It would have to give
+/// a million of them a second for half a year.
 const VERSIONS_EACH: u64 = 1 << 44;
 /// Beginnings that are counted. With more of them versions may come again.
 const COUNTED_MAX: u64 = 1 << 19;
@@ -62,7 +62,7 @@ impl State {
 }
 
 /// Lets volatile tablets of a crashed server begin anew, once it has lost its lease. Backups had
-/// fenced it at `fenced`. What cannot be stored now is tried again by the next attempt.
+/// fenced it at `fenced`. Where that cannot be stored now, the next attempt does it.
 pub(super) async fn begin_anew(
     context: &Context,
     crashed: ServerId,

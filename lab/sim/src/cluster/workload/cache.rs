@@ -1,5 +1,5 @@
-//! A volatile table, whose objects are lost with their server (`docs/classes.md`). What stays true
-//! over each loss is looked at after each operation:
+//! A volatile table, whose objects are lost with their server (`docs/classes.md`). Three things stay
+//! true over each loss, and each operation is held against them:
 //!
 //! - A version of a key has one content.
 //! - Versions of a key grow in real-time order.
@@ -26,7 +26,7 @@ struct Known {
     contents: BTreeMap<u64, Bytes>,
 }
 
-/// What all clients of a run know of the volatile table.
+/// The knowledge of all clients of a run of the volatile table.
 #[derive(Clone, Default)]
 pub(in crate::cluster) struct Cache(Arc<Mutex<BTreeMap<u64, Known>>>);
 
