@@ -91,8 +91,8 @@ impl Quota {
 /// How the objects of a table are kept, if not as the cluster's settings say.
 #[derive(Args, Clone, Debug)]
 struct Durability {
-    /// When a write is acknowledged: once its server has it, until that dies (volatile); once other
-    /// servers have it (buffered), or their devices (synced) [default: as in the cluster]
+    /// Who has a write when it is acknowledged: its server only (volatile), others (buffered), or
+    /// their devices (synced) [default: as in the cluster]
     #[arg(long, value_name = "WHEN", value_enum)]
     durability: Option<When>,
     /// Replicas of its objects, on other servers' disks; 0 is volatile [default: as in the cluster]

@@ -20,7 +20,7 @@ const KEYS: usize = 40;
 const PATIENCE: Duration = Duration::from_secs(30);
 const COUNTER: &[u8] = b"counter";
 
-/// What was written to the volatile table, by key and version.
+/// The values that were written to the volatile table, by key and version.
 type Written = BTreeMap<(usize, u64), u64>;
 
 struct Cluster {

@@ -1,5 +1,5 @@
-//! A volatile table, whose objects are lost with their server (`docs/classes.md`). Three things stay
-//! true over each loss, and each operation is held against them:
+//! A volatile table, whose objects are lost with their server (`docs/classes.md`). Three things are
+//! true over each loss. Each operation is held against them:
 //!
 //! - A version of a key has one content.
 //! - Versions of a key grow in real-time order.
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The keys of the table.
 const KEYS: u64 = 8;
 
-/// What clients know of one key.
+/// One key, as clients know it.
 #[derive(Default)]
 struct Known {
     /// The newest version that an operation saw which has ended.
@@ -26,7 +26,7 @@ struct Known {
     contents: BTreeMap<u64, Bytes>,
 }
 
-/// The knowledge of all clients of a run of the volatile table.
+/// The volatile table, as all clients of a run know it.
 #[derive(Clone, Default)]
 pub(in crate::cluster) struct Cache(Arc<Mutex<BTreeMap<u64, Known>>>);
 
