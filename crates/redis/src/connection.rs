@@ -28,6 +28,7 @@
 //!   turn, however large its values are.
 //! - CONN-7: when a connection is known to be broken, its run is dropped: building a reply ends
 //!   when its taker is gone.
+//! - CONN-8: what follows a run that may change the user or the database begins when that is done.
 
 mod noting;
 mod rights;
@@ -221,8 +222,7 @@ struct Connection<'a, M, F> {
     pause_alarm: Alarm,
     /// Whether the peer sends nothing more.
     ended: bool,
-    /// Whether the run under way may change the user or the database: nothing else begins before its
-    /// end.
+    /// Whether the run under way may change the user or the database (CONN-8).
     is_in_change: bool,
     /// Bytes of the commands of the run under way, and of what EXEC took out of the block.
     running_bytes: usize,

@@ -70,12 +70,7 @@ impl DatabaseSet {
 
     /// The position in a command of the first database that it uses and that is not here
     /// (RIGHTS-2). 0: no argument names that one.
-    pub(super) fn lacks(
-        self,
-        spec: u16,
-        database: DatabaseId,
-        command: &Command,
-    ) -> Option<usize> {
+    pub(super) fn lacks(self, spec: u16, database: DatabaseId, command: &Command) -> Option<usize> {
         if self == Self::All {
             return None;
         }

@@ -204,7 +204,9 @@ impl Denials {
             // A key belongs to the users.
             let object = match denial.reason {
                 Reason::Key => "a key".into(),
-                Reason::Command | Reason::Database | Reason::Login => String::from_utf8_lossy(object),
+                Reason::Command | Reason::Database | Reason::Login => {
+                    String::from_utf8_lossy(object)
+                }
             };
             tracing::info!(target: "audit", %user, %peer, reason, %object, left_out, "refused");
         }

@@ -510,6 +510,7 @@ mod tests {
             assert_eq!(check(&some, command), Err(denied), "{command}");
         }
         assert!(Rights::all().is_all() && !some.is_all());
+        assert!(!rights("~* &* +@all db=0").is_all(), "not in all databases");
     }
 
     #[test]
@@ -528,6 +529,9 @@ mod tests {
             ("%r~x %W~y ~* &*", "~* &* -@all"),
             ("%RW~* +@hash", "~* resetchannels -@all +@hash"),
             ("&a &b", "resetchannels &a &b -@all"),
+            ("db=2,1 +get", "resetchannels db=1,2 -@all +get"),
+            ("db=1 resetdbs ~a", "~a resetchannels resetdbs -@all"),
+            ("db=1 alldbs", "resetchannels -@all"),
         ] {
             let made = rights(rules);
             let text = String::from_utf8(made.text()).unwrap();
@@ -552,6 +556,8 @@ mod tests {
             ("+config|nosuch", RuleError::Unknown),
             ("-select|0", RuleError::Unknown),
             ("+config|get|x", RuleError::ArgumentOfSubcommand),
+            ("db=1,16", RuleError::NoSuchDatabase),
+            ("db=", RuleError::Syntax),
         ] {
             let mut after = before.clone();
             assert_eq!(after.apply(rule.as_bytes()), Err(error), "{rule}");

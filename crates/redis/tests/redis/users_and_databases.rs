@@ -158,7 +158,10 @@ fn a_user_uses_only_its_databases() {
             ("FLUSHALL", DENIED),
             ("FLUSHDB", "+OK\r\n"),
             ("SELECT 99", "-ERR DB index is out of range\r\n"),
-            ("SELECT x", "-ERR value is not an integer or out of range\r\n"),
+            (
+                "SELECT x",
+                "-ERR value is not an integer or out of range\r\n",
+            ),
             ("SWAPDB 2 2", "+OK\r\n"),
             ("SELECT 2", "+OK\r\n"),
             ("GET k", "$1\r\nv\r\n"),
@@ -242,8 +245,11 @@ fn users_that_were_kept_without_databases_have_all() {
     let mut c = admin_makes(&mut bench, "ann on nopass");
     let client = cluster.client();
     let table = cluster.run(client.table("redis:users")).unwrap();
-    let record: &[u8] = b"life=0000000000000007 on nopass ~* resetchannels +@all (resetchannels -@all)";
-    cluster.run(client.write(&table, b"bob", record[..].into())).unwrap();
+    let record: &[u8] =
+        b"life=0000000000000007 on nopass ~* resetchannels +@all (resetchannels -@all)";
+    cluster
+        .run(client.write(&table, b"bob", record[..].into()))
+        .unwrap();
     cluster.run(cluster.at(cluster.now() + Duration::from_secs(1), |_| {}));
     cluster.run(bench.service.refresh_users());
     say_all(
@@ -311,17 +317,18 @@ fn transactions_are_checked_in_the_database_that_each_command_has() {
     let reason = "-NOPERM ACLs rules changed between the moment the transaction was accumulated \
                   and the EXEC call. This command is no longer allowed for the following reason: \
                   no permission\r\n";
-    assert_eq!(
-        c.say("EXEC"),
-        format!("*4\r\n{reason}:1\r\n+OK\r\n:1\r\n")
-    );
+    assert_eq!(c.say("EXEC"), format!("*4\r\n{reason}:1\r\n+OK\r\n:1\r\n"));
 }
 
+// shows: CONN-8
 #[test]
 fn what_follows_exec_in_a_pipeline_has_its_database() {
     let mut bench = server(&FakeCluster::new(1), None);
     let mut admin = admin_makes(&mut bench, "bob on nopass ~* +@all db=1");
-    pipeline(&mut admin, &["SET k zero", "SELECT 1", "SET k one", "SELECT 0"]);
+    pipeline(
+        &mut admin,
+        &["SET k zero", "SELECT 1", "SET k one", "SELECT 0"],
+    );
     let only_select = ["MULTI", "SELECT 1", "EXEC", "GET k"];
     let with_data = ["MULTI", "SELECT 1", "SET j v", "DBSIZE", "EXEC", "GET k"];
     let expected = [
@@ -381,7 +388,11 @@ fn scripts_are_checked_in_the_database_that_they_have() {
 fn dry_runs_and_the_log_tell_of_databases() {
     let mut bench = server(&FakeCluster::new(1), None);
     let mut admin = admin_makes(&mut bench, "bob on nopass ~* +@all db=1");
-    let why = |object: &str| bulk(&format!("User bob has no permissions to access database {object}"));
+    let why = |object: &str| {
+        bulk(&format!(
+            "User bob has no permissions to access database {object}"
+        ))
+    };
     for (command, object) in [
         ("SELECT 2", Some("2")),
         ("SELECT 1", None),
