@@ -1,5 +1,5 @@
-//! What a user may do: one set of commands, keys, channels and databases. A user has one, and perhaps more
-//! (*selectors*); a command is allowed if one of them allows all of it.
+//! What a user may do: one set of commands, keys, channels and databases. A user has one, and
+//! perhaps more (*selectors*); a command is allowed if one of them allows all of it.
 //!
 //! - RIGHTS-1: a command is allowed only if its row of the table is, or its first argument. Each of
 //!   its keys has to match a pattern that allows this use of the key.
