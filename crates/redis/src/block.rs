@@ -66,6 +66,8 @@ pub(crate) struct Taken {
 struct Inner {
     /// `None`: there was no MULTI.
     queued: Option<Vec<Queued>>,
+    /// The database of the last SELECT among them.
+    selected: Option<DatabaseId>,
     is_spoiled: bool,
     /// Bytes of the commands.
     bytes: usize,
@@ -126,11 +128,21 @@ impl Block {
         inner.bytes + inner.watched_bytes
     }
 
-    /// Puts a command into it. It may hold `bytes_max` bytes.
+    /// The database that the last SELECT in it chooses.
+    pub(crate) fn selected(&self) -> Option<DatabaseId> {
+        self.inner().selected
+    }
+
+    /// Puts a command into it, which may be a SELECT of a database. It may hold `bytes_max` bytes.
     ///
     /// # Errors
     /// It has too many; it is spoiled then.
-    pub(crate) fn queue(&self, queued: Queued, bytes_max: usize) -> Result<(), Failure> {
+    pub(crate) fn queue(
+        &self,
+        queued: Queued,
+        selected: Option<DatabaseId>,
+        bytes_max: usize,
+    ) -> Result<(), Failure> {
         let mut inner = self.inner();
         let bytes = inner.bytes + queued.command.bytes_held();
         let Some(before) = &mut inner.queued else {
@@ -144,6 +156,7 @@ impl Block {
             )));
         }
         before.push(queued);
+        inner.selected = selected.or(inner.selected);
         inner.bytes = bytes;
         Ok(())
     }
@@ -165,6 +178,7 @@ impl Block {
         };
         let watched = core::mem::take(&mut inner.watched);
         let is_spoiled = core::mem::take(&mut inner.is_spoiled);
+        inner.selected = None;
         inner.bytes = 0;
         inner.watched_bytes = 0;
         if is_spoiled {
@@ -323,7 +337,7 @@ mod tests {
         assert_eq!(unwatched(), Ok(0), "the first version counts");
         block.begin().unwrap();
         assert_eq!(block.begin(), Err(NESTED_MULTI));
-        block.queue(queued(), 1000).unwrap();
+        block.queue(queued(), None, 1000).unwrap();
         let taken = block.close().unwrap();
         assert_eq!((taken.queued.len(), taken.watched.len()), (1, 1));
         assert!(!block.is_open() && block.bytes() == 0);
@@ -380,7 +394,7 @@ mod tests {
         let block = Block::default();
         block.spoil();
         block.begin().unwrap();
-        assert!(block.queue(queued(), 10).is_err());
+        assert!(block.queue(queued(), None, 10).is_err());
         let refused = || block.close().map(|_| ());
         assert_eq!(refused(), Err(EXEC_ABORT));
         block.begin().unwrap();

@@ -28,6 +28,7 @@
 //!   turn, however large its values are.
 //! - CONN-7: when a connection is known to be broken, its run is dropped: building a reply ends
 //!   when its taker is gone.
+//! - CONN-8: what follows a run that may change the user or the database begins when that is done.
 
 mod noting;
 mod rights;
@@ -111,7 +112,7 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
         paused_until: None,
         pause_alarm: None,
         ended: false,
-        is_logging_in: false,
+        is_in_change: false,
         running_bytes: 0,
         spent: 0,
         until_sampled: core.until_sampled(),
@@ -221,8 +222,8 @@ struct Connection<'a, M, F> {
     pause_alarm: Alarm,
     /// Whether the peer sends nothing more.
     ended: bool,
-    /// Whether the run under way is a login: nothing else begins before its end.
-    is_logging_in: bool,
+    /// Whether the run under way may change the user or the database (CONN-8).
+    is_in_change: bool,
     /// Bytes of the commands of the run under way, and of what EXEC took out of the block.
     running_bytes: usize,
     /// Bytes read and written since others had their turn.
@@ -318,9 +319,7 @@ where
 
     /// Starts all commands that have arrived and may start, and collects replies that may leave.
     fn start_all(&mut self, context: &mut Context<'_>) -> Pause {
-        let _ended = self.queue.poll(context);
-        self.take_news();
-        self.is_logging_in &= self.queue.is_running();
+        self.poll_run(context);
         self.held_until = None;
         self.stamp = None;
         loop {
@@ -336,7 +335,7 @@ where
             if self.output.len() + self.queue.bytes_waiting() >= limit {
                 return Pause::Blocked;
             }
-            if self.is_logging_in {
+            if self.is_in_change {
                 return Pause::Blocked;
             }
             let next = if self.session.is_closing() {
@@ -373,6 +372,13 @@ where
                 Err(Wait::Forever) => return Pause::Over,
             }
         }
+    }
+
+    /// Drives the run under way, and takes over what a run that has ended leaves.
+    fn poll_run(&mut self, context: &mut Context<'_>) {
+        let _ended = self.queue.poll(context);
+        self.take_news();
+        self.is_in_change &= self.queue.is_running();
     }
 
     /// Parses the commands that have arrived, as many as a group has, and asks for the memory of

@@ -156,6 +156,7 @@ pub(crate) fn not_permitted_in_script(denied: Denied, user: &[u8], spec: &Spec) 
 /// The same of a command that was put into a transaction when the user had other rights.
 pub(crate) fn no_longer_permitted(denied: Denied) -> Failure {
     let reason = match denied {
+        Denied::Database(_) => "no permission",
         Denied::Command => "no permission to execute the command or subcommand",
         Denied::Key(_) => "no permission to touch the specified keys",
     };
@@ -165,16 +166,20 @@ pub(crate) fn no_longer_permitted(denied: Denied) -> Failure {
     ))
 }
 
-/// Why a user may not run a command. With the key, where it is given.
-pub(crate) fn reason(denied: Denied, user: &[u8], spec: &Spec, key: Option<&[u8]>) -> Vec<u8> {
+/// Why a user may not run a command. With the key or the number of the database, where it is given.
+pub(crate) fn reason(denied: Denied, user: &[u8], spec: &Spec, object: Option<&[u8]>) -> Vec<u8> {
     let user = [b"User ", user, b" has no permissions to "].concat();
-    match (denied, key) {
+    match (denied, object) {
         (Denied::Command, _) => {
             let name = spec.name.as_bytes();
             [&user, b"run the '".as_slice(), name, b"' command"].concat()
         }
         (Denied::Key(_), Some(key)) => [&user, b"access the '".as_slice(), key, b"' key"].concat(),
         (Denied::Key(_), None) => b"No permissions to access a key".to_vec(),
+        (Denied::Database(_), Some(number)) => {
+            [&user, b"access database ".as_slice(), number].concat()
+        }
+        (Denied::Database(_), None) => b"No permissions to access database".to_vec(),
     }
 }
 

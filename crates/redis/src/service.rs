@@ -73,9 +73,9 @@ impl RedisService {
         self.shared.options.users.password_is_unused()
     }
 
-    /// Logins, commands and keys that were refused, of all ports that share the users.
+    /// Logins, commands, keys and databases that were refused, of all ports that share the users.
     #[must_use]
-    pub fn denied(&self) -> [u64; 3] {
+    pub fn denied(&self) -> [u64; 4] {
         self.shared.options.users.denials.counts()
     }
 

@@ -214,11 +214,11 @@ impl Server {
         all
     }
 
-    /// Logins, commands and keys that its ports for Redis clients have refused to users.
+    /// Logins, commands, keys and databases that its ports for Redis clients have refused to users.
     #[must_use]
-    pub fn redis_denied(&self) -> [u64; 3] {
+    pub fn redis_denied(&self) -> [u64; 4] {
         let port = self.redis.as_ref().or(self.redis_cluster.as_ref());
-        port.map_or([0; 3], |port| port.service.denied())
+        port.map_or([0; 4], |port| port.service.denied())
     }
 
     /// The memory that the connections of its ports for Redis clients hold, if it has any such

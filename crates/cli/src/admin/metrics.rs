@@ -124,8 +124,8 @@ pub struct RedisNumbers {
     pub evicted: u64,
     /// Times that a command waited for room for its reply.
     pub waited: u64,
-    /// Logins, commands and keys that were refused to users.
-    pub denied: [u64; 3],
+    /// Logins, commands, keys and databases that were refused to users.
+    pub denied: [u64; 4],
 }
 
 /// All numbers of a process.
@@ -515,7 +515,7 @@ impl Metrics {
             "Connections closed because they held most of that memory.",
             n.evicted,
         );
-        let [logins, commands, keys] = n.denied;
+        let [logins, commands, keys, databases] = n.denied;
         self.counter(
             "redis_logins_failed",
             "Logins with a wrong password, or of users that are not there.",
@@ -523,8 +523,8 @@ impl Metrics {
         );
         self.counter(
             "redis_commands_denied",
-            "Commands that users may not run, or not on these keys.",
-            commands + keys,
+            "Commands that users may not run, or not on these keys or in this database.",
+            commands + keys + databases,
         );
         self.counter(
             "redis_large_replies_waited",

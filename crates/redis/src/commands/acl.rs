@@ -2,6 +2,7 @@
 
 use super::CommandResult;
 use crate::block::Block;
+use crate::database::DatabaseId;
 use crate::failure::{self, reason};
 use crate::memory::Share;
 use crate::number::integer;
@@ -89,6 +90,10 @@ fn shown(rights: &Rights) -> Vec<(Reply, Reply)> {
         ),
         (Reply::Text("keys"), bytes(rights.keys_text())),
         (Reply::Text("channels"), bytes(rights.channels_text())),
+        (
+            Reply::Text("databases"),
+            bytes(rights.databases_text().into_bytes()),
+        ),
     ]
 }
 
@@ -128,8 +133,8 @@ pub(super) async fn delete(
     Ok(Reply::count(deleted.len() as u64))
 }
 
-/// ACL DRYRUN.
-pub(super) async fn dry_run(core: &Core, command: &Command) -> CommandResult {
+/// ACL DRYRUN, in a database.
+pub(super) async fn dry_run(core: &Core, database: DatabaseId, command: &Command) -> CommandResult {
     core.read_users().await?;
     let name = command.get(2);
     let Some(user) = core.options().users.get(name) else {
@@ -145,14 +150,14 @@ pub(super) async fn dry_run(core: &Core, command: &Command) -> CommandResult {
     if !row.accepts(parts.len()) {
         return Err(wrong_arity(row.name));
     }
-    Ok(match user.check(spec, &called) {
+    Ok(match user.check(spec, database, &called) {
         Ok(()) => Reply::OK,
         Err(denied) => {
-            let key = match denied {
-                Denied::Key(at) => Some(called.get(at)),
+            let object = match denied {
+                Denied::Key(at) | Denied::Database(at) => Some(called.get(at)),
                 Denied::Command => None,
             };
-            Reply::Bulk(reason(denied, name, row, key).into())
+            Reply::Bulk(reason(denied, name, row, object).into())
         }
     })
 }

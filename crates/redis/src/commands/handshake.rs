@@ -255,7 +255,7 @@ pub(super) fn select(core: &Core, session: &mut Session, command: &Command) -> C
 }
 
 /// The database that SELECT chooses.
-pub(super) fn selected(core: &Core, command: &Command) -> Result<DatabaseId, Failure> {
+pub(crate) fn selected(core: &Core, command: &Command) -> Result<DatabaseId, Failure> {
     let number = integer(command.get(1)).ok_or(failure::NOT_INTEGER)?;
     if i32::try_from(number).is_err() {
         return Err(failure::NOT_INT);

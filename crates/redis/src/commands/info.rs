@@ -296,7 +296,7 @@ fn stats(core: &Core, text: &mut String) {
     let (totals, expired) = core.shared.totals_shown();
     let errors: u64 = totals.errors.values().sum();
     let memory = core.options().memory.stats();
-    let [logins, commands, keys] = core.options().users.denials.counts();
+    let [logins, commands, keys, databases] = core.options().users.denials.counts();
     let rates = core.shared.rates();
     let monitors = u64::from(!core.shared.monitors.is_empty());
     let pairs = [
@@ -310,6 +310,7 @@ fn stats(core: &Core, text: &mut String) {
         ("acl_access_denied_cmd", commands),
         ("acl_access_denied_key", keys),
         ("acl_access_denied_channel", 0),
+        ("acl_access_denied_db", databases),
         ("sync_full", 0),
         ("sync_partial_ok", 0),
         ("sync_partial_err", 0),

@@ -33,7 +33,7 @@ mod strings;
 mod transaction;
 
 pub use cluster::Query;
-pub(crate) use handshake::{logs_in, takes_time};
+pub(crate) use handshake::{logs_in, selected, takes_time};
 pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
 pub(crate) use script::{ScriptAtOnce, at_once as run_script_at_once, library};
 pub(crate) use transaction::Prepared;
@@ -497,7 +497,7 @@ async fn run_other(
         | Data::Rename
         | Data::RenameNx => transaction::alone(core, (share, block), db, what, command).await,
         Data::AclDelUser => acl::delete(core, (share, block), command).await,
-        Data::AclDryRun => acl::dry_run(core, command).await,
+        Data::AclDryRun => acl::dry_run(core, db, command).await,
         Data::AclGetUser => acl::user(core, command).await,
         Data::AclList => acl::list(core).await,
         Data::AclSetUser => acl::set(core, share, command).await,

@@ -590,12 +590,12 @@ impl Server {
             return Ok(Reply::Error(NOT_ALLOWED));
         }
         if let Some(caller) = self.caller.as_ref().filter(|_| self.guesses.get())
-            && caller.user.check(found, command).is_err()
+            && caller.user.check(found, self.db, command).is_err()
         {
             return Err(Interrupted);
         }
         if let Some(caller) = &self.caller
-            && let Err(denied) = caller.check(Context::Script, found, command)
+            && let Err(denied) = caller.check(Context::Script, found, self.db, command)
         {
             let name = &caller.user.name;
             let failure = failure::not_permitted_in_script(denied, name, row);
@@ -697,7 +697,8 @@ impl Commands for Server {
         let command = of_script(command);
         let sub = (command.len() > 1).then(|| command.get(1));
         let spec = crate::table::find_called(command.get(0), sub)?;
-        let may = |caller: &Arc<Caller>| caller.user.check(spec, &command).is_ok();
+        let db = self.db;
+        let may = |caller: &Arc<Caller>| caller.user.check(spec, db, &command).is_ok();
         Some(self.caller.as_ref().is_none_or(may))
     }
 

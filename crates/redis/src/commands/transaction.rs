@@ -123,21 +123,21 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Of what EXEC closed. Commands in the places of failures of `refused` are not run, nor those
+    /// Of what EXEC closed. Commands that `permit` refuses in their database are not run, nor those
     /// behind replies that are too long (EXEC-1). `own` runs a command on the connection.
     pub(crate) fn of(
         core: &Core,
-        (taken, refused): (Taken, Vec<Option<Failure>>),
+        taken: Taken,
         mut database: DatabaseId,
+        permit: impl Fn(u16, DatabaseId, &Command) -> Result<(), Failure>,
         mut own: impl FnMut(Own, &Command) -> Reply,
     ) -> Self {
         let mut entries = Vec::with_capacity(taken.queued.len());
         let specs = taken.queued.iter().map(|queued| queued.spec).collect();
-        let refused = refused.into_iter().chain(core::iter::repeat(None));
         let limit = core.options().reply_bytes_max;
         let mut bytes = 0;
-        for (Queued { spec, command }, refused) in taken.queued.into_iter().zip(refused) {
-            if let Some(failure) = refused {
+        for Queued { spec, command } in taken.queued {
+            if let Err(failure) = permit(spec, database, &command) {
                 entries.push(Entry::Done(Reply::Error(failure)));
                 continue;
             }

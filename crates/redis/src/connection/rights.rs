@@ -2,12 +2,13 @@
 
 use super::{Connection, Resolved, Step};
 use crate::block::Login;
-use crate::commands::{Commands, Data, Own, Ran, takes_time};
+use crate::commands::{Commands, Data, Own, Ran, selected, takes_time};
 use crate::database::DatabaseId;
 use crate::failure::{NO_AUTH, no_longer_permitted, not_permitted};
 use crate::parser::Command;
 use crate::reply::Failure;
-use crate::table::SPECS;
+use crate::table::{Run, SPECS};
+use crate::users::caller::Caller;
 use crate::users::denials::Context;
 use core::task;
 
@@ -74,17 +75,22 @@ where
             return Ok(());
         };
         self.session.entry().set_command(resolved.spec);
-        let checked = caller.check(context, resolved.spec, &resolved.command);
+        let database = self.next_database();
+        let checked = caller.check(context, resolved.spec, database, &resolved.command);
         checked.map_err(|denied| not_permitted(denied, &caller.user.name, row))
     }
 
-    /// The same of a command that was put into a transaction a while ago.
-    pub(super) fn permit_still(&self, spec: u16, command: &Command) -> Result<(), Failure> {
-        let Some(caller) = self.block.caller() else {
-            return Ok(());
-        };
-        let checked = caller.check(Context::Transaction, spec, command);
-        checked.map_err(no_longer_permitted)
+    /// The database of the next command: inside a transaction, that of EXEC by then.
+    fn next_database(&self) -> DatabaseId {
+        let selected = self.block.selected();
+        selected.unwrap_or(self.session.database())
+    }
+
+    /// The database that a command chooses.
+    pub(super) fn selected(&self, resolved: &Resolved) -> Option<DatabaseId> {
+        let is_select = SPECS[usize::from(resolved.spec)].run == Run::Own(Own::Select);
+        let selected = || selected(self.core, &resolved.command).ok();
+        is_select.then(selected).flatten()
     }
 
     /// Whether a command may be run. Nothing is noted.
@@ -92,7 +98,8 @@ where
         match step {
             Step::Run(resolved) => {
                 let user = self.session.user();
-                self.is_free() || user.check(resolved.spec, &resolved.command).is_ok()
+                let check = || user.check(resolved.spec, self.next_database(), &resolved.command);
+                self.is_free() || check().is_ok()
             }
             Step::Refuse { .. } | Step::Broken(_) | Step::Intruder => true,
         }
@@ -109,8 +116,24 @@ where
             return false;
         }
         self.begin(resolved);
-        self.is_logging_in = true;
         self.launch((Data::LogIn, resolved.command.clone()), None, context);
         true
     }
+}
+
+/// Whether a command may be run that was put into a transaction a while ago.
+///
+/// # Errors
+/// It may not any more; that was noted.
+pub(super) fn permit_still(
+    caller: Option<&Caller>,
+    spec: u16,
+    database: DatabaseId,
+    command: &Command,
+) -> Result<(), Failure> {
+    let Some(caller) = caller else {
+        return Ok(());
+    };
+    let checked = caller.check(Context::Transaction, spec, database, command);
+    checked.map_err(no_longer_permitted)
 }

@@ -1,6 +1,7 @@
 //! How a command of a connection is started: refused, run in place, put into a block, executed at
 //! once, or launched as a run.
 
+use super::rights::permit_still;
 use super::{Connection, Resolved, Step, Wait, is_of_one_key, is_put_into_blocks, kind_of};
 use crate::block::Queued;
 use crate::commands::{
@@ -195,6 +196,7 @@ where
             return Err(Wait::For(Step::Run(resolved)));
         }
         self.begin(&resolved);
+        let selected = self.selected(&resolved);
         let Resolved { spec, command, .. } = resolved;
         let row = &SPECS[usize::from(spec)];
         let refused = match row.run {
@@ -210,7 +212,7 @@ where
             return Ok(());
         }
         let limit = self.core.options().limits.command_bytes_max;
-        let reply = match self.block.queue(Queued { spec, command }, limit) {
+        let reply = match self.block.queue(Queued { spec, command }, selected, limit) {
             Ok(()) => Reply::Status("QUEUED"),
             Err(failure) => Reply::Error(failure),
         };
@@ -232,15 +234,13 @@ where
             }
         };
         let database = self.session.database();
-        let mut refused = Vec::new();
-        if !self.is_free() {
-            let queued = taken.queued.iter();
-            refused
-                .extend(queued.map(|queued| self.permit_still(queued.spec, &queued.command).err()));
-        }
+        let caller = self.block.caller();
+        let permit = |spec, database, command: &Command| {
+            permit_still(caller.as_deref(), spec, database, command)
+        };
         let (core, block, session) = (self.core, self.block, &mut self.session);
         let own = |what, command: &Command| run_own(core, session, block, what, command).into();
-        block.prepare(Prepared::of(core, (taken, refused), database, own));
+        block.prepare(Prepared::of(core, taken, database, permit, own));
         true
     }
 
@@ -391,7 +391,8 @@ where
         let run = (self.run_data)(is_hasty, self.session.database(), commands);
         self.running_bytes = bytes;
         self.queue.begin(run, answered, span);
-        let _ended = self.queue.poll(context);
+        self.is_in_change = matches!(what, Data::LogIn | Data::Exec);
+        self.poll_run(context);
     }
 
     /// The span of a sampled command, and when the next one is sampled.

@@ -5,6 +5,7 @@ use super::denials::{Context, Denial, Reason};
 use super::rights::Denied;
 use super::rules::User;
 use crate::clients::ClientEntry;
+use crate::database::DatabaseId;
 use crate::parser::Command;
 use crate::shared::Shared;
 use crate::table::SPECS;
@@ -18,7 +19,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Whether a command may be run.
+    /// Whether a command may be run in a database.
     ///
     /// # Errors
     /// It may not; that was noted.
@@ -26,11 +27,16 @@ impl Caller {
         &self,
         context: Context,
         spec: u16,
+        database: DatabaseId,
         command: &Command,
     ) -> Result<(), Denied> {
-        self.user.check(spec, command).inspect_err(|denied| {
+        let checked = self.user.check(spec, database, command);
+        checked.inspect_err(|denied| {
+            let name = SPECS[usize::from(spec)].name.as_bytes();
             let (reason, object) = match denied {
-                Denied::Command => (Reason::Command, SPECS[usize::from(spec)].name.as_bytes()),
+                Denied::Database(0) => (Reason::Database, name),
+                Denied::Database(at) => (Reason::Database, command.get(*at)),
+                Denied::Command => (Reason::Command, name),
                 Denied::Key(at) => (Reason::Key, command.get(*at)),
             };
             self.shared.options.users.denials.push(&Denial {

@@ -28,6 +28,7 @@ const OBJECT_MAX: usize = 128;
 pub(crate) enum Reason {
     Command,
     Key,
+    Database,
     Login,
 }
 
@@ -36,6 +37,7 @@ impl Reason {
         match self {
             Self::Command => "command",
             Self::Key => "key",
+            Self::Database => "database",
             Self::Login => "auth",
         }
     }
@@ -66,7 +68,7 @@ pub(crate) struct Entry {
     pub(crate) count: u64,
     pub(crate) reason: Reason,
     pub(crate) context: Context,
-    /// The command or the key.
+    /// The command, the key or the number of the database.
     pub(crate) object: Vec<u8>,
     pub(crate) user: Vec<u8>,
     pub(crate) client: String,
@@ -119,6 +121,7 @@ pub(crate) struct Denials {
     logins: AtomicU64,
     commands: AtomicU64,
     keys: AtomicU64,
+    databases: AtomicU64,
 }
 
 /// What is known of a refusal.
@@ -139,9 +142,10 @@ impl Denials {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Logins, commands and keys that were refused.
-    pub(crate) fn counts(&self) -> [u64; 3] {
-        [&self.logins, &self.commands, &self.keys].map(|count| count.load(Ordering::Relaxed))
+    /// Logins, commands, keys and databases that were refused.
+    pub(crate) fn counts(&self) -> [u64; 4] {
+        let counts = [&self.logins, &self.commands, &self.keys, &self.databases];
+        counts.map(|count| count.load(Ordering::Relaxed))
     }
 
     pub(crate) fn push(&self, denial: &Denial<'_>) {
@@ -149,6 +153,7 @@ impl Denials {
             Reason::Login => &self.logins,
             Reason::Command => &self.commands,
             Reason::Key => &self.keys,
+            Reason::Database => &self.databases,
         };
         count.fetch_add(1, Ordering::Relaxed);
         let user = denial.user.unwrap_or(UNKNOWN);
@@ -199,7 +204,9 @@ impl Denials {
             // A key belongs to the users.
             let object = match denial.reason {
                 Reason::Key => "a key".into(),
-                Reason::Command | Reason::Login => String::from_utf8_lossy(object),
+                Reason::Command | Reason::Database | Reason::Login => {
+                    String::from_utf8_lossy(object)
+                }
             };
             tracing::info!(target: "audit", %user, %peer, reason, %object, left_out, "refused");
         }

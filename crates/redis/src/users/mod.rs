@@ -15,6 +15,7 @@
 //! Any thread; locks are held for single steps. Shared by the ports of a server.
 
 pub(crate) mod caller;
+mod databases;
 pub(crate) mod denials;
 pub(crate) mod password;
 pub(crate) mod rights;

@@ -1,10 +1,12 @@
-//! What a user may do: one set of commands, keys and channels. A user has one, and perhaps more
-//! (*selectors*); a command is allowed if one of them allows all of it.
+//! What a user may do: one set of commands, keys, channels and databases. A user has one, and
+//! perhaps more (*selectors*); a command is allowed if one of them allows all of it.
 //!
 //! - RIGHTS-1: a command is allowed only if its row of the table is, or its first argument. Each of
 //!   its keys has to match a pattern that allows this use of the key.
 
+use super::databases::DatabaseSet;
 use super::rules::RuleError;
+use crate::database::DatabaseId;
 use crate::glob;
 use crate::parser::Command;
 use crate::table::{Keys, SPECS, Spec, find};
@@ -44,9 +46,11 @@ pub(crate) fn is_in(spec: &Spec, category: &[u8]) -> bool {
     words.any(|word| !word.is_empty() && word.as_bytes().eq_ignore_ascii_case(category))
 }
 
-/// Why a command is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Why a command is refused. Of several reasons the greatest is told, as in Valkey.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Denied {
+    /// The database that the word at this position names, or the command itself at 0.
+    Database(usize),
     Command,
     /// The key at this position.
     Key(usize),
@@ -102,10 +106,11 @@ pub(crate) struct Rights {
     keys: Vec<(Access, Vec<u8>)>,
     all_channels: bool,
     channels: Vec<Vec<u8>>,
+    databases: DatabaseSet,
 }
 
 impl Default for Rights {
-    /// None.
+    /// None, in all databases.
     fn default() -> Self {
         Self {
             commands: vec![0; SPECS.len().div_ceil(64)].into(),
@@ -116,6 +121,7 @@ impl Default for Rights {
             keys: Vec::new(),
             all_channels: false,
             channels: Vec::new(),
+            databases: DatabaseSet::All,
         }
     }
 }
@@ -134,7 +140,8 @@ impl Rights {
 
     /// Whether nothing is refused.
     pub(crate) fn is_all(&self) -> bool {
-        self.all_keys && self.begins_with_all && self.rules.is_empty()
+        let has_all = self.begins_with_all && self.rules.is_empty();
+        has_all && self.all_keys && self.databases == DatabaseSet::All
     }
 
     fn has(&self, spec: u16) -> bool {
@@ -157,9 +164,17 @@ impl Rights {
         self.first_arguments.clear();
     }
 
-    /// Whether a command may be run (RIGHTS-1).
-    pub(crate) fn check(&self, spec: u16, command: &Command) -> Result<(), Denied> {
+    /// Whether a command may be run in a database (RIGHTS-1, RIGHTS-2).
+    pub(crate) fn check(
+        &self,
+        spec: u16,
+        database: DatabaseId,
+        command: &Command,
+    ) -> Result<(), Denied> {
         let row = &SPECS[usize::from(spec)];
+        if let Some(at) = self.databases.lacks(spec, database, command) {
+            return Err(Denied::Database(at));
+        }
         if !self.has(spec) && !row.has_flag("no_auth") && !self.has_first_argument(spec, command) {
             return Err(Denied::Command);
         }
@@ -187,7 +202,7 @@ impl Rights {
         keys.any(|(access, pattern)| access.allows(wanted) && glob::matches(pattern, key))
     }
 
-    /// Applies a rule about commands, keys or channels.
+    /// Applies a rule about commands, keys, channels or databases.
     ///
     /// # Errors
     /// It makes no sense; nothing was changed.
@@ -205,12 +220,20 @@ impl Rights {
         } else if is("resetchannels") {
             self.all_channels = false;
             self.channels.clear();
+        } else if is("alldbs") {
+            self.databases = DatabaseSet::All;
+        } else if is("resetdbs") {
+            self.databases = DatabaseSet::NONE;
         } else if is("allcommands") || is("+@all") {
             self.set_all(true);
         } else if is("nocommands") || is("-@all") {
             self.set_all(false);
         } else {
             return match rule {
+                [b'd' | b'D', b'b' | b'B', b'=', numbers @ ..] => {
+                    self.databases = DatabaseSet::of_numbers(numbers)?;
+                    Ok(())
+                }
                 [b'~', pattern @ ..] => self.add_keys(Access::BOTH, pattern),
                 [b'%', rest @ ..] => self.add_keys_of(rest),
                 [b'&', pattern @ ..] => self.add_channels(pattern),
@@ -381,6 +404,11 @@ impl Rights {
         shown.collect::<Vec<_>>().join(&b' ')
     }
 
+    /// The databases.
+    pub(crate) fn databases_text(&self) -> String {
+        self.databases.text()
+    }
+
     /// All of it, as rules that make the same from nothing.
     pub(crate) fn text(&self) -> Vec<u8> {
         let mut words = Vec::new();
@@ -395,6 +423,7 @@ impl Rights {
         if !channels.is_empty() {
             words.push(channels);
         }
+        words.extend(self.databases.rule().map(String::into_bytes));
         words.push(self.commands_text().into_bytes());
         words.join(&b' ')
     }
@@ -441,7 +470,7 @@ mod tests {
         let command = Command::from_parts(&parts);
         let sub = parts.get(1).map(|sub| sub.as_bytes());
         let spec = find_called(parts[0].as_bytes(), sub).unwrap();
-        rights.check(spec, &command)
+        rights.check(spec, DatabaseId::default(), &command)
     }
 
     // shows: RIGHTS-1
@@ -481,6 +510,7 @@ mod tests {
             assert_eq!(check(&some, command), Err(denied), "{command}");
         }
         assert!(Rights::all().is_all() && !some.is_all());
+        assert!(!rights("~* &* +@all db=0").is_all(), "not in all databases");
     }
 
     #[test]
@@ -499,6 +529,9 @@ mod tests {
             ("%r~x %W~y ~* &*", "~* &* -@all"),
             ("%RW~* +@hash", "~* resetchannels -@all +@hash"),
             ("&a &b", "resetchannels &a &b -@all"),
+            ("db=2,1 +get", "resetchannels db=1,2 -@all +get"),
+            ("db=1 resetdbs ~a", "~a resetchannels resetdbs -@all"),
+            ("db=1 alldbs", "resetchannels -@all"),
         ] {
             let made = rights(rules);
             let text = String::from_utf8(made.text()).unwrap();
@@ -523,6 +556,8 @@ mod tests {
             ("+config|nosuch", RuleError::Unknown),
             ("-select|0", RuleError::Unknown),
             ("+config|get|x", RuleError::ArgumentOfSubcommand),
+            ("db=1,16", RuleError::NoSuchDatabase),
+            ("db=", RuleError::Syntax),
         ] {
             let mut after = before.clone();
             assert_eq!(after.apply(rule.as_bytes()), Err(error), "{rule}");

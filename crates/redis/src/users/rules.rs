@@ -5,6 +5,7 @@
 
 use super::password::{Recipe, Sha, Stored, hex};
 use super::rights::{Denied, Rights};
+use crate::database::DatabaseId;
 use crate::parser::Command;
 use crate::reply::Failure;
 use core::fmt;
@@ -38,11 +39,12 @@ pub(crate) enum RuleError {
     ChannelsAfterAll,
     NoSuchPassword,
     BadHash,
+    NoSuchDatabase,
     TooMany,
 }
 
 impl fmt::Display for RuleError {
-    /// The texts of Redis, but for the last one.
+    /// The texts of Redis and Valkey, but for the last one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Syntax => "Syntax error",
@@ -64,6 +66,7 @@ impl fmt::Display for RuleError {
                 "The password hash must be exactly 64 characters and contain only lowercase \
                  hexadecimal characters"
             }
+            Self::NoSuchDatabase => "The provided database ID is out of range",
             Self::TooMany => "A user has at most 16 passwords, 64 selectors and 64 KiB of rules; a change has at most 1024 rules, 32 of them about passwords",
         })
     }
@@ -127,20 +130,23 @@ impl User {
         self.rights.is_all()
     }
 
-    /// Whether it may run a command. Of several reasons against it, the one that got furthest.
-    pub(crate) fn check(&self, spec: u16, command: &Command) -> Result<(), Denied> {
-        let mut worst = match self.rights.check(spec, command) {
-            Ok(()) => return Ok(()),
-            Err(denied) => denied,
-        };
+    /// Whether it may run a command in a database. Of several reasons against it, the one that got
+    /// furthest.
+    pub(crate) fn check(
+        &self,
+        spec: u16,
+        database: DatabaseId,
+        command: &Command,
+    ) -> Result<(), Denied> {
+        let mut result = self.rights.check(spec, database, command);
         for selector in &self.selectors {
-            match selector.check(spec, command) {
-                Ok(()) => return Ok(()),
-                Err(Denied::Key(at)) => worst = Denied::Key(at),
-                Err(Denied::Command) => {}
-            }
+            let Err(denied) = result else {
+                break;
+            };
+            let other = selector.check(spec, database, command);
+            result = other.map_err(|other| other.max(denied));
         }
-        Err(worst)
+        result
     }
 
     /// The kept password that this one is. Takes long: not on an event loop.

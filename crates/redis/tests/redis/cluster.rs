@@ -79,6 +79,30 @@ fn clients_are_sent_to_the_owner_of_a_slot() {
 }
 
 #[test]
+fn rights_are_about_database_0() {
+    let mut bench = bench(None);
+    let mut admin = bench.connect();
+    let mut c = bench.connect();
+    let key = key_of(0, 0);
+    let denied = "-NOPERM No permissions to access database\r\n";
+    for (rule, answers) in [
+        ("db=1", [denied, denied, denied, denied]),
+        ("db=0", ["$-1\r\n", ":0\r\n", "+OK\r\n", denied]),
+    ] {
+        admin.say(&format!("ACL SETUSER bob on nopass ~* +@all {rule}"));
+        c.say("AUTH bob x");
+        let replies = [
+            call(&mut c, &["GET", &key]),
+            c.say("CLUSTER COUNTKEYSINSLOT 0"),
+            c.say("SELECT 0"),
+            c.say("FLUSHALL"),
+        ];
+        assert_eq!(replies, answers, "{rule}");
+    }
+    assert_eq!(c.say("SELECT 1"), denied);
+}
+
+#[test]
 fn keys_of_several_slots_are_refused_and_a_tag_holds_them_together() {
     let mut bench = bench(None);
     let mut c = bench.connect();

@@ -22,3 +22,4 @@ mod session;
 mod transactions;
 mod updates;
 mod users;
+mod users_and_databases;

@@ -15,6 +15,22 @@ fn show(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
+/// A reply to ACL GETUSER without the field that Valkey has and Redis has not; others as they are.
+fn without_databases(reply: Vec<u8>) -> Vec<u8> {
+    let Ok(mut text) = String::from_utf8(reply.clone()) else {
+        return reply;
+    };
+    for (with, without) in [
+        ("$9\r\ndatabases\r\n$6\r\nalldbs\r\n", ""),
+        ("*14\r\n$5\r\nflags", "*12\r\n$5\r\nflags"),
+        ("%7\r\n$5\r\nflags", "%6\r\n$5\r\nflags"),
+        ("*8\r\n$8\r\ncommands", "*6\r\n$8\r\ncommands"),
+    ] {
+        text = text.replace(with, without);
+    }
+    text.into_bytes()
+}
+
 fn is_float_sum(parts: &Parts) -> bool {
     parts[0] == b"INCRBYFLOAT" && parts.len() == 3
 }

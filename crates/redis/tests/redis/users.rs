@@ -11,14 +11,14 @@ const NO_AUTH: &str = "-NOAUTH Authentication required.\r\n";
 const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
 
 /// A server of a cluster.
-fn server(cluster: &FakeCluster, password: Option<&str>) -> Bench {
+pub(crate) fn server(cluster: &FakeCluster, password: Option<&str>) -> Bench {
     let password = password.and_then(|text| Password::of_text(text.as_bytes()));
     let mut options = RedisOptions::default();
     options.users = Arc::new(Users::new(password, true, Cost::LEAST));
     Bench::with(cluster.clone(), &cluster.client(), options)
 }
 
-fn say_all(c: &mut Connection, story: &[(&str, &str)]) {
+pub(crate) fn say_all(c: &mut Connection, story: &[(&str, &str)]) {
     for (command, reply) in story {
         assert_eq!(c.say(command), *reply, "{command}");
     }
@@ -160,7 +160,7 @@ fn protected_mode_lets_only_this_machine_in() {
     assert_eq!(c.say("AUTH secret"), "+OK\r\n");
 }
 
-fn admin_makes(bench: &mut Bench, rules: &str) -> Connection {
+pub(crate) fn admin_makes(bench: &mut Bench, rules: &str) -> Connection {
     let mut admin = bench.connect();
     assert_eq!(admin.say(&format!("ACL SETUSER {rules}")), "+OK\r\n");
     admin
