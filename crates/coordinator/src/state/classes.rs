@@ -139,14 +139,17 @@ impl State {
         }
     }
 
-    /// A table that has this class, or whose next of the name has it.
-    fn table_of_class(&self, number: u16) -> Option<&str> {
+    /// A table that has this class, or was emptied and will have it again; for people.
+    fn table_of_class(&self, number: u16) -> Option<String> {
         let is_it = |class: &Option<TableClass>| class.is_some_and(|c| c.number == number);
         let tables = self.tables.values().filter(|table| is_it(&table.class));
         let kept = self.globals.kept_classes.iter();
         let kept = kept.filter(|(_, class)| class.number == number);
-        let names = tables.map(|table| table.name.as_str());
-        names.chain(kept.map(|(name, _)| name.as_str())).next()
+        let emptied = |name: &String| {
+            format!("table {name}, emptied and kept in mind until `pluvio table drop {name}`,")
+        };
+        let names = tables.map(|table| format!("table {}", table.name));
+        names.chain(kept.map(|(name, _)| emptied(name))).next()
     }
 
     /// The class of a new table with this wish. `None`: it is kept as the cluster's settings say.
@@ -188,7 +191,7 @@ impl State {
         check_can_be_compared(&class, own, || format!("the cluster has {settings}"))?;
         for other in known {
             if let Some(table) = self.table_of_class(other.number) {
-                let has = || format!("table {table} has {other}");
+                let has = || format!("{table} has {other}");
                 check_can_be_compared(&class, other.into(), has)?;
             }
         }
@@ -255,7 +258,7 @@ impl State {
                     false => "no less",
                 };
                 return refused(format!(
-                    "table {table} has a durability of its own ({class}), which must stay {how} than the cluster's, and this would make that {changed}"
+                    "{table} has a durability of its own ({class}), which must stay {how} than the cluster's, and this would make that {changed}"
                 ));
             }
             (class.replicas, class.synced) = match class.weaker {

@@ -195,21 +195,13 @@ impl Assignments {
     /// # Errors
     /// They have not taken them in time: the table is there, and a caller that asks again waits on.
     pub(crate) async fn create_table(&self, request: CreateTable) -> Result<TableInfo, Refusal> {
-        let seed = self.context.env.rng.next_u64();
-        let rng = self.context.env.rng.clone();
-        let name = request.name.clone();
-        let (id, is_new) = self
-            .context
-            .ledger
-            .change_for_caller(move |state| {
-                let last = state.globals.last_table;
-                let id = state.create_table(request, seed, &*rng)?;
-                Ok((id, state.globals.last_table != last))
-            })
-            .await?;
-        if is_new {
-            tracing::info!(table = %id, name, "table created");
-        }
+        let known = self.context.state();
+        let known = known.find(&TableRef::Name(request.name.clone()));
+        let id = match known.map(|table| table.id) {
+            // Nothing has to be stored, which may be impossible now.
+            Ok(id) => id,
+            Err(_) => self.create(request).await?,
+        };
         let not_taken = |state: &Arc<State>| {
             let table = state.tables.get(&id);
             table.is_some_and(|t| !t.dropping && t.has(TabletState::Assigning))
@@ -231,6 +223,24 @@ impl Assignments {
         }
         let state = self.context.state();
         Ok(state.info(state.find(&TableRef::Id(id))?))
+    }
+
+    /// Stores a new table, unless another caller just did.
+    async fn create(&self, request: CreateTable) -> Result<TableId, Refusal> {
+        let seed = self.context.env.rng.next_u64();
+        let rng = self.context.env.rng.clone();
+        let name = request.name.clone();
+        let create = move |state: &mut State| {
+            let last = state.globals.last_table;
+            let id = state.create_table(request, seed, &*rng)?;
+            Ok((id, state.globals.last_table != last))
+        };
+        let created = self.context.ledger.change_for_caller(create);
+        let (id, is_new) = created.await?;
+        if is_new {
+            tracing::info!(table = %id, name, "table created");
+        }
+        Ok(id)
     }
 
     /// Ends when all tablets are confirmed, or the table is dropped.

@@ -24,11 +24,15 @@ const RETRY: Duration = Duration::from_millis(100);
 impl State {
     /// Takes a table's name away; its tablets stay listed until their owners have forgotten them.
     /// With `keep_quota` the next table of the name has the quota of this one, and its durability.
+    /// Without it, those of a table that was emptied are forgotten, too: `None` if it was that.
     pub(super) fn drop_table(
         &mut self,
         table: &TableRef,
         keep_quota: bool,
-    ) -> Result<TableId, Refusal> {
+    ) -> Result<Option<TableId>, Refusal> {
+        if !keep_quota && self.find(table).is_err() && self.forgets_emptied(table) {
+            return Ok(None);
+        }
         let found = self.find(table)?;
         let (id, name, quota, class) = (found.id, found.name.clone(), found.quota, found.class);
         let quota = quota.filter(|quota| keep_quota && !quota.is_none());
@@ -46,7 +50,16 @@ impl State {
         record.dropping = true;
         record.cuts.clear();
         record.give_up_moves();
-        Ok(id)
+        Ok(Some(id))
+    }
+
+    /// Whether a table of this name was emptied, and its quota or durability was kept until now.
+    fn forgets_emptied(&mut self, table: &TableRef) -> bool {
+        let TableRef::Name(name) = table else {
+            return false;
+        };
+        let quota = self.globals.kept_quotas.remove(name).is_some();
+        self.globals.kept_classes.remove(name).is_some() || quota
     }
 
     /// Dropped tables that had the name of this one and that servers still serve.
@@ -88,7 +101,10 @@ impl Drops {
             self.context.ledger.change_for_caller(drop).await
         };
         match &dropped {
-            Ok(id) => tracing::info!(table = %id, "table dropped"),
+            Ok(Some(id)) => tracing::info!(table = %id, "table dropped"),
+            Ok(None) => {
+                tracing::info!("the quota and durability of an emptied table are forgotten")
+            }
             Err(refusal) if refusal.fatal_kind() == Some(FatalKind::NoSuchTable) => {}
             Err(refusal) => return Err(refusal.clone()),
         }

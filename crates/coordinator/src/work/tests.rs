@@ -106,6 +106,13 @@ fn a_quota_stays_with_its_table_and_with_its_name_when_that_is_emptied() {
     let id = create(&mut state, "t", None).unwrap();
     assert_eq!(state.tables[&id].quota, None);
     assert!(set_bytes(&mut state, u64::MAX).is_err());
+    // A table that was emptied, and is dropped before there is another one.
+    set_bytes(&mut state, 79).unwrap();
+    state.drop_table(&named, true).unwrap();
+    assert_eq!(state.drop_table(&named, false), Ok(None));
+    assert!(state.drop_table(&named, false).is_err());
+    let id = create(&mut state, "t", None).unwrap();
+    assert_eq!(state.tables[&id].quota, None);
 }
 
 #[test]

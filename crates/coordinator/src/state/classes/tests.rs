@@ -150,7 +150,15 @@ fn the_cluster_s_settings_do_not_pass_a_class_that_is_in_use() {
     assert!(change(&mut state, 3).is_ok(), "as durable is no less");
     let refused = change(&mut state, 4).unwrap_err().to_string();
     assert!(refused.contains("table strong"), "{refused}");
+    let kept = class_of(&state, table).unwrap();
     state.tables.remove(&table);
+    state.globals.kept_classes.insert("strong".to_owned(), kept);
+    let refused = change(&mut state, 4).unwrap_err().to_string();
+    assert!(
+        refused.contains("emptied") && refused.contains("table drop strong"),
+        "{refused}"
+    );
+    state.globals.kept_classes.clear();
     assert!(change(&mut state, 4).is_ok());
     assert_eq!(state.globals.classes[0].replicas, 4, "it follows");
 }
