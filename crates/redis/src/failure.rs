@@ -139,6 +139,10 @@ pub(crate) const OUT_OF_MEMORY: Failure =
 /// Operations wait a while before they are refused so.
 pub(crate) const TOO_MANY_OPERATIONS: Failure =
     Failure::fixed("BUSY not executed: the database has its quota of operations a second");
+/// Where the quota would be exceeded by several servers together, and by none alone.
+pub(crate) const NO_SHARE: Failure = Failure::fixed(
+    "OOM not executed: the database's quota of bytes leaves too little room where the command needs it",
+);
 pub(crate) const TOO_FEW_REPLICAS: Failure =
     Failure::fixed("NOREPLICAS Not enough good replicas to write.");
 
@@ -344,6 +348,7 @@ pub(crate) fn of_client(error: &ClientError) -> Failure {
         Some(RetryReason::MemoryFull) => return OUT_OF_MEMORY,
         Some(RetryReason::TooFewBackups) => return TOO_FEW_REPLICAS,
         Some(RetryReason::QuotaOperations) => return TOO_MANY_OPERATIONS,
+        Some(RetryReason::QuotaShare) => return NO_SHARE,
         _ => {}
     }
     match error.kind() {
@@ -441,6 +446,7 @@ mod tests {
             "NOREPLICAS Not enough good replicas to write."
         );
         assert!(text(Some(RetryReason::QuotaOperations), false).starts_with("BUSY not executed"));
+        assert!(text(Some(RetryReason::QuotaShare), false).starts_with("OOM not executed"));
         let full = of_client(&ClientError::Refused {
             kind: FatalKind::QuotaFull,
             message: "table redis:0 has its quota of 10 bytes".into(),
