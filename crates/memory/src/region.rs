@@ -59,6 +59,9 @@ const OVERCOMMIT_PATH: &str = "/proc/sys/vm/overcommit_memory";
 
 /// Regions start on such a border, so that the kernel can use huge pages from the first byte.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// Asks for huge pages at once. A number of Linux (`asm-generic/mman-common.h`); the headers of musl
+/// lack it.
+const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Why a region could not be made or given back.
 #[derive(Debug, thiserror::Error)]
@@ -525,7 +528,7 @@ impl Region {
         assert!(block + HUGE_PAGE_BYTES <= self.len, "M1: block {block}");
         let len = to_usize(HUGE_PAGE_BYTES);
         // SAFETY: our own mapping (R1, checked above); it changes no content.
-        let _works_without = unsafe { libc::madvise(self.at(block), len, libc::MADV_COLLAPSE) };
+        let _works_without = unsafe { libc::madvise(self.at(block), len, MADV_COLLAPSE) };
     }
 
     fn fetch(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), RegionError> {
