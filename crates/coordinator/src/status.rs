@@ -35,6 +35,7 @@ pub(crate) async fn cluster_status(
         drains: works.drains.list(),
         balance: works.balances.status(),
         losses: state.globals.losses.clone(),
+        begun_anew: state.globals.begun_anew,
         metadata_trouble: context.ledger.tenure().trouble(),
     })
 }

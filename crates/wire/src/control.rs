@@ -740,6 +740,9 @@ pub struct ClusterStatus {
     /// Parts of crashed servers' logs that were given up, oldest first: the latest 16.
     #[serde(default)]
     pub losses: Vec<Loss>,
+    /// How often tablets without replicas have begun anew, empty, because their server had died.
+    #[serde(default)]
+    pub begun_anew: u64,
     /// Why the metadata store takes no changes, if it takes none; for people. What the cluster
     /// serves it serves on.
     #[serde(default)]

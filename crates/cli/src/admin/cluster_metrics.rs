@@ -91,6 +91,11 @@ impl Metrics {
                 .map(|(stage, count)| (vec![("stage", stage.to_owned())], count))
                 .collect(),
         );
+        self.counter(
+            "volatile_tablets_begun_anew",
+            "Times that tablets without replicas began anew, empty, after their server had died.",
+            status.begun_anew,
+        );
         let moved = status.migrations.iter().filter(|m| !m.done);
         self.gauge(
             "cluster_migrations_bytes",

@@ -638,6 +638,7 @@ mod tests {
             drains: Vec::new(),
             balance: Default::default(),
             losses: Vec::new(),
+            begun_anew: 0,
             metadata_trouble: None,
         });
         all.redis(&RedisNumbers {

@@ -536,6 +536,7 @@ mod tests {
                 ..BalanceStatus::default()
             },
             losses: Vec::new(),
+            begun_anew: 0,
             metadata_trouble: None,
         }
     }

@@ -74,6 +74,7 @@ impl State {
                     drains: Vec::new(),
                     balance: Default::default(),
                     losses: Vec::new(),
+                    begun_anew: 0,
                     metadata_trouble: None,
                 })
             }),
