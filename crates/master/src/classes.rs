@@ -7,7 +7,7 @@
 //!   outcome lies with one of its keys. With a volatile one it would be lost, and a retry would
 //!   change the others twice.
 
-use crate::master::{BACKUPS_RETRY, Master, TABLET_RETRY};
+use crate::master::{Master, TABLET_RETRY};
 use crate::side_log::MEMORY_PAUSE;
 use pluvio_store::EngineTable;
 use pluvio_units::{HashRange, LogId};
@@ -112,20 +112,6 @@ impl Master {
                 Err(Refusal::retry(TABLET_RETRY, RetryReason::TabletNotReady))
             }
             Some(_) | None => Ok(()),
-        }
-    }
-
-    /// Refuses changes before they fill the memory, while too few backups are up. Volatile tables
-    /// need none. A log whose backups lack space is refused by the store
-    /// ([`EngineError::Stalled`](pluvio_store::EngineError::Stalled)).
-    pub(crate) fn writes_possible<'t>(
-        &self,
-        mut tables: impl Iterator<Item = &'t EngineTable>,
-    ) -> Result<(), Refusal> {
-        let needs_backups = |table: &EngineTable| !self.open_classes.is_volatile(table.class());
-        match self.lacks_backups() && tables.any(needs_backups) {
-            true => Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups)),
-            false => Ok(()),
         }
     }
 

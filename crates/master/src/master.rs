@@ -517,9 +517,16 @@ impl Master {
         Refusal::retry(TABLET_RETRY, RetryReason::TabletNotReady)
     }
 
-    /// Whether too few backups are up for an acknowledgement.
-    pub(crate) fn lacks_backups(&self) -> bool {
-        self.is_replicated() && !self.replication.enough_backups()
+    /// Refuses changes before they fill the memory, while too few backups are up. Those of volatile
+    /// tables, too: cleaning waits for all logs. A log whose backups lack space is refused by the
+    /// store ([`EngineError::Stalled`]).
+    ///
+    /// [`EngineError::Stalled`]: pluvio_store::EngineError::Stalled
+    pub(crate) fn writes_possible(&self) -> Result<(), Refusal> {
+        match self.is_replicated() && !self.replication.enough_backups() {
+            true => Err(Refusal::retry(BACKUPS_RETRY, RetryReason::TooFewBackups)),
+            false => Ok(()),
+        }
     }
 
     /// Whether its log has replicas.

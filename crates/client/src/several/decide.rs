@@ -249,6 +249,11 @@ impl Client {
             }) => Ok(()),
             // Its home key is gone. Only this client knows of the others what became of them.
             Err(error) if error.kind() == ErrorKind::NoSuchTable => Ok(()),
+            // The server that had its vote, or the decision, took that along.
+            Ok(_) if tables.values().any(Table::is_volatile) => {
+                let why = "a server of a volatile table died in the middle of the transaction";
+                Err(ClientError::MaybeExecuted(why.to_owned()))
+            }
             Ok(other) => Err(ClientError::Protocol(format!(
                 "all have voted for what is decided otherwise: {other:?}"
             ))),

@@ -5,7 +5,7 @@
 //!   cluster's settings. How they compare does not change while one of them is in use. So entries
 //!   may stay in the log of a more durable class.
 
-use super::{FORMAT_CLASSES, ServerRecord, State};
+use super::{FORMAT_CLASSES, FORMAT_VOLATILE, ServerRecord, State};
 use pluvio_units::{CLASS_LOGS, LogId};
 use pluvio_wire::{CLASSES_SINCE, ClusterSettings, DurabilityWish, FatalKind, Refusal, TableClass};
 use std::collections::BTreeSet;
@@ -207,7 +207,11 @@ impl State {
         classes.retain(|other| other.number != number);
         classes.push(class);
         classes.sort_unstable_by_key(|class| class.number);
-        self.globals.format = self.globals.format.max(FORMAT_CLASSES);
+        let format = match class.is_volatile() {
+            true => FORMAT_VOLATILE,
+            false => FORMAT_CLASSES,
+        };
+        self.globals.format = self.globals.format.max(format);
         Ok(Some(class))
     }
 

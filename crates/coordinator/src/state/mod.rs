@@ -22,7 +22,8 @@ use crate::refusals::no_such_table;
 use crate::store::{Change, MetadataStore, StoreError};
 use bytes::Bytes;
 use pluvio_units::{
-    ClusterId, MetadataVersion, MigrationId, RecoveryId, ServerId, ServerListVersion, TableId,
+    ClusterId, MetadataVersion, MigrationId, ObjectVersion, RecoveryId, ServerId,
+    ServerListVersion, TableId,
 };
 use pluvio_wire::{
     Refusal, ServerInfo, ServerList, ServerState, TableInfo, TableQuota, TableRef, TabletInfo,
@@ -44,6 +45,8 @@ pub(crate) const FORMAT_EARLY: u16 = 3;
 /// The version from the first durability class of a table on. An earlier program would forget the
 /// classes, and so is kept from leading.
 pub(crate) const FORMAT_CLASSES: u16 = 4;
+/// The version from the first volatile class on. An earlier program would look for its logs.
+pub(crate) const FORMAT_VOLATILE: u16 = 5;
 
 pub(crate) const GLOBALS: &str = "globals";
 const SERVERS: &str = "server/";
@@ -79,6 +82,7 @@ impl State {
                 classes: Vec::new(),
                 kept_classes: BTreeMap::new(),
                 begun_anew: 0,
+                first_version: ObjectVersion(0),
             },
             servers: BTreeMap::new(),
             tables: BTreeMap::new(),
@@ -273,7 +277,7 @@ impl State {
             };
         };
         let globals: Globals = get(GLOBALS, &bytes)?;
-        if !(FORMAT..=FORMAT_CLASSES).contains(&globals.format) {
+        if !(FORMAT..=FORMAT_VOLATILE).contains(&globals.format) {
             return Err(LoadError::Format(globals.format));
         }
         let mut servers = BTreeMap::new();

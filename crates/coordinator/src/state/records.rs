@@ -1,8 +1,8 @@
 //! The stored records: one of globals, one for each server and for each table.
 
 use pluvio_units::{
-    ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, RecoveryId,
-    ReplicationEpoch, SegmentId, ServerId, ServerListVersion, TableId,
+    ClusterId, HashKind, HashRange, KeyHash, LogId, MetadataVersion, MigrationId, ObjectVersion,
+    RecoveryId, ReplicationEpoch, SegmentId, ServerId, ServerListVersion, TableId,
 };
 use pluvio_wire::{
     ClusterSettings, Loss, ServerInfo, TableClass, TableQuota, TabletSpec, TabletState, Versions,
@@ -51,10 +51,12 @@ pub(crate) struct Globals {
     /// Classes of tables that were emptied, by name: the next table of that name has it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) kept_classes: BTreeMap<String, TableClass>,
-    /// How often tablets have begun anew (COORD-23). An earlier program that leads meanwhile
-    /// forgets it.
+    /// How often tablets have begun anew (COORD-23).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) begun_anew: u64,
+    /// Tablets that begin anew give no version below this. 0: none has.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) first_version: ObjectVersion,
 }
 
 /// One server in the list.
@@ -211,6 +213,10 @@ pub(crate) struct TabletRecord {
     /// (COORD-14).
     #[serde(default)]
     pub(crate) stands_on: Option<ServerId>,
+    /// It has begun anew, and its owner has not confirmed it yet. Others may take that owner for
+    /// the one that it was before (COORD-24).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) anew: bool,
 }
 
 impl TabletRecord {
@@ -224,6 +230,7 @@ impl TabletRecord {
             moved_by: None,
             since: SegmentId(0),
             stands_on: None,
+            anew: false,
         }
     }
 

@@ -7,12 +7,13 @@
 //! An owner may crash before step 3. Nothing is lost then, as no client has written there. But its
 //! answer may have been lost on the way, and it may not know that it was declared dead. So others
 //! get its tablets as they get recovered ones: after the crashed owner has lost its lease (LEASE-2;
-//! see the weaknesses in `docs/membership.md`). The other owners are asked meanwhile.
+//! see the weaknesses in `docs/membership.md`). The other owners are asked meanwhile. Tablets that
+//! begin anew are not new to all clients (COORD-24).
 
 use super::recover::{collect, reconstruct_without};
 use crate::context::Context;
 use crate::refusals::{COME_AGAIN, FOLLOW_MAX};
-use crate::state::{FORMAT_SLOTS, State, TABLETS_MAX, TableRecord, TabletRecord};
+use crate::state::{FORMAT_SLOTS, State, TABLETS_MAX, TableRecord, TabletRecord, WeakLogs};
 use core::time::Duration;
 use futures_util::future::{join, join_all};
 use pluvio_env::{CallError, Rng, timeout};
@@ -165,6 +166,7 @@ fn confirm(state: &mut State, table: TableId, owner: ServerId, ranges: &[HashRan
                 && ranges.contains(&tablet.range)
             {
                 tablet.state = TabletState::Normal;
+                tablet.anew = false;
             }
         }
     }
@@ -282,22 +284,28 @@ impl Assignments {
         if crashed.is_empty() {
             return true;
         }
-        let fences = crashed.iter().map(|owner| self.fence(*owner));
+        let fences = crashed.iter().map(|owner| self.fence(*owner, table));
         if !join_all(fences).await.into_iter().all(|fenced| fenced) {
             return false;
         }
         self.context.sleep(self.context.options.zombie_grace).await;
-        let rng = self.context.env.rng.clone();
-        let done = self
-            .context
-            .ledger
-            .change(move |state| Ok(state.reassign(table, &crashed, &*rng)));
-        done.await == Ok(true)
+        let (rng, now_s) = (
+            self.context.env.rng.clone(),
+            self.context.env.clock.unix_seconds(),
+        );
+        let change = move |state: &mut State| {
+            if crashed.iter().any(|owner| state.begins_anew(table, *owner)) {
+                state.raise_first_version(now_s);
+            }
+            Ok(state.reassign(table, &crashed, &*rng))
+        };
+        self.context.ledger.change(change).await == Ok(true)
     }
 
     /// Lets the servers that are up take part in the recovery of a crashed one. From then on none
-    /// of them is a witness of its lease (LEASE-1). False when too few answered.
-    async fn fence(&self, crashed: ServerId) -> bool {
+    /// of them is a witness of its lease (LEASE-1). False when too few answered to take tablets of
+    /// this table from it.
+    async fn fence(&self, crashed: ServerId, table: TableId) -> bool {
         let before = self.context.state();
         let Some(record) = before.servers.get(&crashed) else {
             return true;
@@ -308,11 +316,21 @@ impl Assignments {
             return true;
         }
         let inventories = collect(&self.context, crashed).await;
-        let weak = before.weak_logs(record);
-        // What was given up proves nothing: no witness may have been asked.
-        if reconstruct_without(&inventories, &record.epochs, None, None, &weak).is_ok() {
+        let weak = WeakLogs {
+            // The proof lies in the logs of cores.
+            left_out: true,
+            ..before.weak_logs(record)
+        };
+        // Of new tablets, what was given up proves nothing: no witness may have been asked.
+        let anew = before.begins_anew(table, crashed);
+        let given_up = record.given_up.as_ref().filter(|_| anew);
+        if reconstruct_without(&inventories, &record.epochs, None, given_up, &weak).is_ok() {
             // As in a recovery: a witness is among those that answered (LEASE-2).
             return true;
+        }
+        if anew {
+            // It may serve what it had before (COORD-24).
+            return false;
         }
         // Its logs may never have been open. A server that crashed meanwhile is not waited for.
         let answered: BTreeSet<ServerId> = inventories.iter().map(|i| i.backup).collect();

@@ -33,7 +33,7 @@ impl Master {
         }
         store.walk_for_deadlines();
         // Nothing is dropped by one that may not answer: others may have its tablets.
-        if !self.may_serve() || self.lacks_backups() {
+        if !self.may_serve() || self.writes_possible().is_err() {
             return false;
         }
         let due = store.due(most);

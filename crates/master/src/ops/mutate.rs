@@ -216,7 +216,7 @@ impl Master {
             }
             Some(other) => return Err(not_executed(&other)),
         };
-        self.writes_possible(core::iter::once(&**table))?;
+        self.writes_possible()?;
         let taken = self.take_operation(table, matches!(mutation.change, Change::Delete))?;
         let moved = mutation.change.bulk_len();
         self.sample((table, hash), (mutation.key, Use::Write), Some(moved));

@@ -134,7 +134,7 @@ impl Master {
         // Not held back by a cut: it waits for the release (CUT-4).
         Self::must_take_changes(served.phase)?;
         let noting = self.noting(&served)?;
-        self.writes_possible(core::iter::once(&**table))?;
+        self.writes_possible()?;
         let site = Site {
             log: self.store().log_of(log, table),
             table,

@@ -106,11 +106,13 @@ impl Master {
                 other => return Err(not_executed(&other)),
             },
         };
-        let only_reads = whole.is_none() && !steps.iter().any(changes);
+        let changes_some = steps.iter().any(changes);
+        if changes_some {
+            self.goes_together(placed.iter().map(|(table, _)| &***table))?;
+        }
+        let only_reads = whole.is_none() && !changes_some;
         if !only_reads {
-            let tables = || placed.iter().map(|(table, _)| &***table);
-            self.goes_together(tables())?;
-            self.writes_possible(tables())?;
+            self.writes_possible()?;
         }
         let client = header.operation.client;
         if whole.is_some() {

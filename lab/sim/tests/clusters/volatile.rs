@@ -5,8 +5,8 @@ use crate::support::{LIMIT, client, run_coordinator, run_server};
 use bytes::Bytes;
 use core::time::Duration;
 use pluvio_client::{
-    Addend, Change, Client, ClientError, DurabilityWish, Mutation, Operation, Table, TableOptions,
-    TransactionStep, WhichTablet,
+    Addend, Change, Client, ClientError, DurabilityWish, Get, Mutation, Operation, Table,
+    TableOptions, TransactionStep, WhichTablet,
 };
 use pluvio_coordinator::{CoordinatorOptions, MemoryStore};
 use pluvio_sim::{ProcessEnv, ProcessId, Sim, SimOptions};
@@ -45,6 +45,11 @@ fn key(n: usize) -> Vec<u8> {
 fn add<'m>(table: &'m Table, key: &'m [u8]) -> (&'m Table, TransactionStep<'m>) {
     let mutation = Mutation::new(table.id(), key, Change::Add(Addend::Integer(1)));
     (table, TransactionStep::new(Operation::Mutate(mutation)))
+}
+
+fn read<'m>(table: &'m Table, key: &'m [u8]) -> (&'m Table, TransactionStep<'m>) {
+    let get = Get::new(table.id(), key);
+    (table, TransactionStep::new(Operation::Get(get)))
 }
 
 fn run(sim: &Sim, ids: &Arc<Mutex<Vec<Option<ServerId>>>>, n: usize, process: ProcessEnv) {
@@ -261,6 +266,11 @@ fn a_transaction_changes_volatile_tables_or_others_and_not_both() {
         let both = async move {
             let steps = [add(&ledger, COUNTER), add(&cache, b"hits")];
             let refused = client.transact(&steps).await.map(drop);
+            // What reads only may read both, wherever they are.
+            let keys: Vec<_> = (0..KEYS).map(key).collect();
+            let both = keys.iter().flat_map(|key| [(&cache, key), (&ledger, key)]);
+            let reads: Vec<_> = both.map(|(table, key)| read(table, key)).collect();
+            client.transact(&reads).await?;
             let steps = [add(&cache, b"hits"), add(&cache, b"more")];
             client.transact(&steps).await.map(|_| refused)
         };

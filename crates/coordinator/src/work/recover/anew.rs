@@ -3,19 +3,24 @@
 //! - COORD-23: a tablet of a volatile class, or of a server without replicas, begins anew when its
 //!   owner has crashed: empty, on another server. That is so once nobody answers reads of it any
 //!   more. No version of what was lost is given again. Other tablets never begin anew.
+//! - COORD-24: the server to which such a tablet is given may have had it before. So clients that
+//!   know it from then may use it before it has confirmed. When that one crashes, too, the tablet
+//!   is given to others only with the proof that a recovery needs, and the versions grow once more.
 
 use crate::context::Context;
 use crate::state::{State, TableRecord, TabletRecord};
 use pluvio_env::{Moment, Rng};
-use pluvio_units::{ObjectVersion, ServerId};
+use pluvio_units::{ObjectVersion, ServerId, TableId};
 use pluvio_wire::{ServerInfo, TabletSpec, TabletState};
 use std::collections::BTreeSet;
 
-/// The versions that a server gives from one beginning to the next are fewer. It would have to give
-/// a million of them a second for half a year.
-const VERSIONS_EACH: u64 = 1 << 44;
-/// Beginnings that are counted. With more of them versions may come again.
-const COUNTED_MAX: u64 = 1 << 19;
+/// Each second since 1970 has as many versions: a cluster gives fewer. So neither those of an
+/// archive nor those of an import that are times reach what begins anew later.
+const VERSIONS_EACH_SECOND: u64 = 1 << 30;
+/// The same for each beginning, where the clock has gone back.
+const VERSIONS_EACH: u64 = 1 << 40;
+/// No version is above this.
+const VERSION_MAX: u64 = 1 << 63;
 
 /// Whether a tablet has no replicas in a cluster where others have.
 pub(super) fn is_volatile(tablet: &TabletSpec) -> bool {
@@ -28,36 +33,58 @@ impl State {
         &mut self,
         crashed: ServerId,
         specs: &[TabletSpec],
-        rng: &dyn Rng,
+        (now_s, rng): (u64, &dyn Rng),
     ) -> usize {
-        let mut begun = 0;
+        let (mut begun, mut tables) = (0, BTreeSet::new());
         for spec in specs {
             let Some(table) = self.table_mut(spec.table) else {
                 continue;
             };
+            tables.insert(spec.table);
             let lost = |t: &&mut TabletRecord| {
                 t.range == spec.range && t.owner == crashed && t.state == TabletState::Recovering
             };
             for tablet in table.tablets.iter_mut().filter(lost) {
-                *tablet = TabletRecord::new(tablet.range, crashed);
+                *tablet = TabletRecord {
+                    anew: true,
+                    ..TabletRecord::new(tablet.range, crashed)
+                };
                 begun += 1;
             }
-            // Without a server that is up it stays where it is, and `Work::Assign` tries again.
-            self.reassign(spec.table, &BTreeSet::from([crashed]), rng);
         }
-        self.globals.begun_anew += u64::from(begun > 0);
+        if begun > 0 {
+            self.globals.begun_anew += 1;
+            self.raise_first_version(now_s);
+        }
+        for table in tables {
+            // Without a server that is up it stays where it is, and `Work::Assign` tries again.
+            self.reassign(table, &BTreeSet::from([crashed]), rng);
+        }
         begun
+    }
+
+    /// From now on tablets that begin anew give versions above all that servers gave before.
+    pub(crate) fn raise_first_version(&mut self, now_s: u64) {
+        let now = now_s.saturating_mul(VERSIONS_EACH_SECOND);
+        let next = self.globals.first_version.0.saturating_add(VERSIONS_EACH);
+        self.globals.first_version = ObjectVersion(now.max(next).min(VERSION_MAX));
     }
 
     /// The least version that this server may give in a tablet of this table that holds nothing. 0:
     /// any, as nothing of the table begins anew.
     pub(crate) fn first_version(&self, table: &TableRecord, owner: &ServerInfo) -> ObjectVersion {
         let is_volatile = owner.volatile || table.class.is_some_and(|class| class.is_volatile());
-        let begun = match is_volatile {
-            true => self.globals.begun_anew.min(COUNTED_MAX),
-            false => 0,
-        };
-        ObjectVersion(begun * VERSIONS_EACH)
+        match is_volatile {
+            true => self.globals.first_version,
+            false => ObjectVersion(0),
+        }
+    }
+
+    /// Whether a crashed server was to take a tablet of this table that begins anew.
+    pub(crate) fn begins_anew(&self, table: TableId, crashed: ServerId) -> bool {
+        let record = self.tables.get(&table);
+        let mut tablets = record.into_iter().flat_map(|record| &record.tablets);
+        tablets.any(|t| t.anew && t.owner == crashed && t.state == TabletState::Assigning)
     }
 }
 
@@ -76,8 +103,8 @@ pub(super) async fn begin_anew(
     if !wait.is_zero() {
         context.sleep(wait).await;
     }
-    let rng = context.env.rng.clone();
-    let change = move |state: &mut State| Ok(state.begin_anew(crashed, &volatile, &*rng));
+    let (rng, now_s) = (context.env.rng.clone(), context.env.clock.unix_seconds());
+    let change = move |state: &mut State| Ok(state.begin_anew(crashed, &volatile, (now_s, &*rng)));
     if let Ok(tablets) = context.ledger.change(change).await {
         pluvio_units::mark("volatile-tablets-begin-anew");
         tracing::warn!(

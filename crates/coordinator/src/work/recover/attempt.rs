@@ -312,11 +312,14 @@ impl<'a> Recovery<'a> {
     /// Settles what needs no recovery; gives what does.
     async fn prepare(&self) -> Result<Vec<TabletSpec>, AttemptEnd> {
         let crashed = self.crashed;
-        let rng = self.context.env.rng.clone();
+        let (rng, now_s) = (
+            self.context.env.rng.clone(),
+            self.context.env.clock.unix_seconds(),
+        );
         let prepare = self
             .context
             .ledger
-            .change(move |state| Ok(state.prepare_recovery(crashed, &*rng)));
+            .change(move |state| Ok(state.prepare_recovery(crashed, (now_s, &*rng))));
         match prepare.await {
             Ok(Prepared::Tablets(tablets)) => {
                 self.history.note(crashed, |s| s.attempts += 1);

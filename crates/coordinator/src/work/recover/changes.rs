@@ -67,7 +67,11 @@ fn note_ends(record: &mut ServerRecord, ends: &LogEnds) {
 
 impl State {
     /// Settles what needs no recovery, and says what does.
-    pub(super) fn prepare_recovery(&mut self, crashed: ServerId, rng: &dyn Rng) -> Prepared {
+    pub(super) fn prepare_recovery(
+        &mut self,
+        crashed: ServerId,
+        (now_s, rng): (u64, &dyn Rng),
+    ) -> Prepared {
         let Some(server) = self.servers.get(&crashed) else {
             return Prepared::Removed;
         };
@@ -88,7 +92,7 @@ impl State {
         if !is_volatile {
             return Prepared::Tablets(tablets);
         }
-        Prepared::Lost(self.begin_anew(crashed, &tablets, rng))
+        Prepared::Lost(self.begin_anew(crashed, &tablets, (now_s, rng)))
     }
 
     /// The tablets of a crashed server that nobody serves: those of tables that are being dropped,

@@ -18,6 +18,9 @@ use pluvio_wire::{
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// The wall clock: some day in 2026.
+const NOW_S: u64 = 1_790_000_000;
+
 /// Servers 1 (crashed), 2 and 3; table 1 on server 1, table 2 half on server 1.
 fn state() -> State {
     let mut state = State::new(ClusterId(1));
@@ -55,7 +58,7 @@ fn state() -> State {
 }
 
 fn prepare(state: &mut State) -> Prepared {
-    let prepared = state.prepare_recovery(ServerId(1), &NoChoice);
+    let prepared = state.prepare_recovery(ServerId(1), (NOW_S, &NoChoice));
     state.check();
     prepared
 }
@@ -371,7 +374,7 @@ fn what_a_crashed_master_answered_reads_of_is_recovered_from_where_it_stands() {
     // Its reads may not have ended.
     let readers = |state: &State| state.servers[&ServerId(1)].readers.clone();
     assert_eq!(readers(&state), BTreeSet::from([ServerId(2)]));
-    let fate = |state: &mut State| state.prepare_recovery(ServerId(2), &NoChoice);
+    let fate = |state: &mut State| state.prepare_recovery(ServerId(2), (NOW_S, &NoChoice));
     assert!(!matches!(fate(&mut state), Prepared::Removed));
     let refused = state.settle(&report(1, 2, 0), None);
     assert_eq!(refused, Err(not_a_member(ServerId(2))));
@@ -467,7 +470,7 @@ fn first_version(state: &State, table: TableId) -> ObjectVersion {
     state.first_version(&state.tables[&table], &owner)
 }
 
-// shows: COORD-23
+// shows: COORD-23, COORD-24
 #[test]
 fn volatile_tablets_begin_anew_and_others_are_recovered() {
     let mut state = state();
@@ -484,15 +487,32 @@ fn volatile_tablets_begin_anew_and_others_are_recovered() {
     let owner = ServerInfo::plain(ServerId(2), String::new());
     let first = |state: &State, table| state.first_version(&state.tables[&TableId(table)], &owner);
     assert_eq!(first(&state, 2), ObjectVersion(0));
-    let begun = state.begin_anew(ServerId(1), &volatile, &NoChoice);
+    let begun = state.begin_anew(ServerId(1), &volatile, (NOW_S, &NoChoice));
     assert_eq!(begun, volatile.len());
     state.check();
-    assert_eq!(first(&state, 2), ObjectVersion(1 << 44));
+    let one = first(&state, 2);
+    assert_eq!(
+        one,
+        ObjectVersion(NOW_S << 30),
+        "no time that was a version is above it"
+    );
     assert_eq!(first(&state, 1), ObjectVersion(0), "it never begins anew");
     assert_eq!(tablets(&mut state), others);
     // A second time nothing is left to begin anew.
-    assert_eq!(state.begin_anew(ServerId(1), &volatile, &NoChoice), 0);
-    assert_eq!(first(&state, 2), ObjectVersion(1 << 44));
+    assert_eq!(
+        state.begin_anew(ServerId(1), &volatile, (NOW_S, &NoChoice)),
+        0
+    );
+    assert_eq!(first(&state, 2), one);
+    // Its new owner may have had it before, and may give versions until it crashes, too.
+    let new_owner = [2, 3].map(|id| state.begins_anew(TableId(2), ServerId(id)));
+    assert!(new_owner.contains(&true));
+    assert!(!state.begins_anew(TableId(1), ServerId(2)));
+    for now_s in [NOW_S, NOW_S - 100, NOW_S + 100_000] {
+        let before = first(&state, 2);
+        state.raise_first_version(now_s);
+        assert!(first(&state, 2).0 >= before.0 + (1 << 40));
+    }
 }
 
 #[test]
