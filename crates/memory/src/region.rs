@@ -59,8 +59,7 @@ const OVERCOMMIT_PATH: &str = "/proc/sys/vm/overcommit_memory";
 
 /// Regions start on such a border, so that the kernel can use huge pages from the first byte.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// Asks for huge pages at once. A number of Linux (`asm-generic/mman-common.h`); the headers of musl
-/// lack it.
+/// Asks for huge pages at once. A number of Linux; the headers of musl lack it.
 const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Why a region could not be made or given back.

@@ -830,7 +830,6 @@ fn who_asks_for_a_change_is_told_that_the_store_takes_none() {
     let there = cluster.create_table("there");
     cluster.store.fail_next(u32::MAX);
     assert_eq!(create("begun"), RetryReason::MetadataTrouble);
-    // For what is there nothing has to be stored.
     assert_eq!(cluster.create_table("there").id, there.id);
     let began = cluster.sim.now();
     assert_eq!(create("not begun"), RetryReason::MetadataTrouble);

@@ -266,7 +266,7 @@ fn a_transaction_changes_volatile_tables_or_others_and_not_both() {
         let both = async move {
             let steps = [add(&ledger, COUNTER), add(&cache, b"hits")];
             let refused = client.transact(&steps).await.map(drop);
-            // What reads only may read both, wherever they are.
+            // A transaction that only reads may read both, wherever they are.
             let keys: Vec<_> = (0..KEYS).map(key).collect();
             let both = keys.iter().flat_map(|key| [(&cache, key), (&ledger, key)]);
             let reads: Vec<_> = both.map(|(table, key)| read(table, key)).collect();
