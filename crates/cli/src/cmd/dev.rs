@@ -173,6 +173,7 @@ fn tell(cluster: &LocalCluster, dev: &Dev, json: bool) -> Result<(), Failure> {
         let servers: Vec<_> = cluster.servers().map(entry).collect();
         return print_json(&json!({
             "ready": true,
+            "pid": std::process::id(),
             "coordinator": entry(coordinator),
             "coordinators": coordinators,
             "servers": servers,

@@ -105,7 +105,8 @@ fn serves(buildah: &Buildah, container: &str, client: &Path) -> Result<()> {
 }
 
 fn used(ready: &Value, client: &Path) -> Result<()> {
-    let coordinator = ready["coordinator"].as_str().context("no coordinator")?;
+    let coordinator = &ready["coordinator"]["addr"];
+    let coordinator = coordinator.as_str().context("no coordinator")?;
     let run = |words: &[&str]| {
         said(
             Command::new(client)
