@@ -10,7 +10,7 @@
 //! see the weaknesses in `docs/membership.md`). The other owners are asked meanwhile. Tablets that
 //! begin anew are not new to all clients (COORD-24).
 
-use super::recover::{collect, reconstruct_without};
+use super::recover::{collect, opened, reconstruct_without};
 use crate::context::Context;
 use crate::refusals::{COME_AGAIN, FOLLOW_MAX};
 use crate::state::{FORMAT_SLOTS, State, TABLETS_MAX, TableRecord, TabletRecord, WeakLogs};
@@ -29,6 +29,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) const TABLES_MAX: usize = 4096;
 /// The pause after an owner could not take its tablets.
 const RETRY: Duration = Duration::from_millis(100);
+
+/// The servers that may be given tablets.
+pub(crate) enum Candidates {
+    /// All that are up.
+    All,
+    /// These, as far as they are up.
+    Only(BTreeSet<ServerId>),
+}
 
 impl State {
     /// Stores a new table, its tablets not yet confirmed; or finds the one of that name.
@@ -101,10 +109,21 @@ impl State {
 
     /// The servers with the fewest tablets; among equals, any.
     fn choose_owners(&self, span: Option<u32>, rng: &dyn Rng) -> Vec<ServerId> {
-        let best = self.up().map(Self::reluctance).min();
+        self.choose_owners_of(span, &Candidates::All, rng)
+    }
+
+    /// The same, of some servers.
+    fn choose_owners_of(&self, span: Option<u32>, of: &Candidates, rng: &dyn Rng) -> Vec<ServerId> {
+        let may_be = |server: &ServerId| match of {
+            Candidates::All => true,
+            Candidates::Only(some) => some.contains(server),
+        };
+        let up = self.up().filter(|info| may_be(&info.id));
+        let best = up.map(Self::reluctance).min();
         let mut candidates: Vec<(usize, ServerId)> = self
             .loads()
             .into_iter()
+            .filter(|(server, _)| may_be(server))
             .filter(|(server, _)| Some(Self::reluctance(&self.servers[server].info)) == best)
             .map(|(server, load)| (load, server))
             .collect();
@@ -121,7 +140,7 @@ impl State {
         &mut self,
         table: TableId,
         crashed: &BTreeSet<ServerId>,
-        rng: &dyn Rng,
+        (to, rng): (&Candidates, &dyn Rng),
     ) -> bool {
         let Some(record) = self.tables.get(&table) else {
             return true;
@@ -133,7 +152,7 @@ impl State {
             })
             .collect();
         for index in orphans {
-            let Some(owner) = self.choose_owners(Some(1), rng).pop() else {
+            let Some(owner) = self.choose_owners_of(Some(1), to, rng).pop() else {
                 return false;
             };
             let record = self.table_mut(table).expect("it was just there");
@@ -293,11 +312,17 @@ impl Assignments {
             self.context.env.rng.clone(),
             self.context.env.clock.unix_seconds(),
         );
+        let state = self.context.state();
+        let anew = crashed.iter().any(|owner| state.begins_anew(table, *owner));
+        let to = match anew {
+            true => Candidates::Only(opened(&self.context).await),
+            false => Candidates::All,
+        };
         let change = move |state: &mut State| {
-            if crashed.iter().any(|owner| state.begins_anew(table, *owner)) {
+            if anew {
                 state.raise_first_version(now_s);
             }
-            Ok(state.reassign(table, &crashed, &*rng))
+            Ok(state.reassign(table, &crashed, (&to, &*rng)))
         };
         self.context.ledger.change(change).await == Ok(true)
     }

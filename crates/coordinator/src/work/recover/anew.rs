@@ -6,12 +6,16 @@
 //! - COORD-24: the server to which such a tablet is given may have had it before. So clients that
 //!   know it from then may use it before it has confirmed. When that one crashes, too, the tablet
 //!   is given to others only with the proof that a recovery needs, and the versions grow once more.
+//!   Only servers whose logs are open are chosen, so that there can be such a proof.
 
 use crate::context::Context;
 use crate::state::{State, TableRecord, TabletRecord};
+use crate::work::assign::Candidates;
+use core::time::Duration;
+use futures_util::future::join_all;
 use pluvio_env::{Moment, Rng};
 use pluvio_units::{ObjectVersion, ServerId, TableId};
-use pluvio_wire::{ServerInfo, TabletSpec, TabletState};
+use pluvio_wire::{ServerInfo, TabletSpec, TabletState, TakeTablets};
 use std::collections::BTreeSet;
 
 /// Each second since 1970 has as many versions: a cluster gives fewer. So neither those of an
@@ -19,6 +23,10 @@ use std::collections::BTreeSet;
 const VERSIONS_EACH_SECOND: u64 = 1 << 30;
 /// The same for each beginning, where the clock has gone back.
 const VERSIONS_EACH: u64 = 1 << 40;
+/// Of more servers only some are asked whether they can take tablets.
+const ASKED_MAX: usize = 16;
+/// They have this time to answer.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
 /// No version is above this.
 const VERSION_MAX: u64 = 1 << 63;
 
@@ -33,7 +41,8 @@ impl State {
         &mut self,
         crashed: ServerId,
         specs: &[TabletSpec],
-        (now_s, rng): (u64, &dyn Rng),
+        now_s: u64,
+        to: (&Candidates, &dyn Rng),
     ) -> usize {
         let (mut begun, mut tables) = (0, BTreeSet::new());
         for spec in specs {
@@ -58,7 +67,7 @@ impl State {
         }
         for table in tables {
             // Without a server that is up it stays where it is, and `Work::Assign` tries again.
-            self.reassign(table, &BTreeSet::from([crashed]), rng);
+            self.reassign(table, &BTreeSet::from([crashed]), to);
         }
         begun
     }
@@ -88,6 +97,26 @@ impl State {
     }
 }
 
+/// Servers whose logs are open. When such a one crashes, its log proves that it serves nothing any
+/// more (COORD-24); that of another one may never have been.
+pub(crate) async fn opened(context: &Context) -> BTreeSet<ServerId> {
+    let state = context.state();
+    let mut some: Vec<ServerInfo> = state.up().cloned().collect();
+    context.env.rng.shuffle(&mut some);
+    some.truncate(ASKED_MAX);
+    // It is answered like any other once all logs are open, and does nothing.
+    let request = TakeTablets {
+        version: state.globals.version,
+        tablets: Vec::new(),
+        first_version: ObjectVersion(0),
+    };
+    let ask = some.iter().map(async |server| {
+        let answer = context.calls.call(server, &request, ASK_LIMIT).await;
+        answer.is_ok().then_some(server.id)
+    });
+    join_all(ask).await.into_iter().flatten().collect()
+}
+
 /// Lets volatile tablets of a crashed server begin anew, once it has lost its lease. Backups had
 /// fenced it at `fenced`. Where that cannot be stored now, the next attempt does it.
 pub(super) async fn begin_anew(
@@ -103,8 +132,17 @@ pub(super) async fn begin_anew(
     if !wait.is_zero() {
         context.sleep(wait).await;
     }
+    let opened = opened(context).await;
+    if opened.is_empty() {
+        tracing::debug!(%crashed, "no server has its logs open: volatile tablets wait");
+        return;
+    }
+    let to = Candidates::Only(opened);
     let (rng, now_s) = (context.env.rng.clone(), context.env.clock.unix_seconds());
-    let change = move |state: &mut State| Ok(state.begin_anew(crashed, &volatile, (now_s, &*rng)));
+    let change = move |state: &mut State| {
+        let to: (&Candidates, &dyn Rng) = (&to, &*rng);
+        Ok(state.begin_anew(crashed, &volatile, now_s, to))
+    };
     if let Ok(tablets) = context.ledger.change(change).await {
         pluvio_units::mark("volatile-tablets-begin-anew");
         tracing::warn!(

@@ -8,6 +8,7 @@
 //! has got it already is written in the tablets.
 
 use crate::state::{Ends, FORMAT_EARLY, Places, ServerRecord, State, TabletRecord};
+use crate::work::assign::Candidates;
 use pluvio_env::Rng;
 use pluvio_units::{KeyHash, LogId, RecoveryId, ServerId, TableId};
 use pluvio_wire::{PartitionReplayed, RecoveryMasterFinished, Refusal, TabletSpec, TabletState};
@@ -92,7 +93,7 @@ impl State {
         if !is_volatile {
             return Prepared::Tablets(tablets);
         }
-        Prepared::Lost(self.begin_anew(crashed, &tablets, (now_s, rng)))
+        Prepared::Lost(self.begin_anew(crashed, &tablets, now_s, (&Candidates::All, rng)))
     }
 
     /// The tablets of a crashed server that nobody serves: those of tables that are being dropped,

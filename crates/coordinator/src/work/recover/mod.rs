@@ -44,6 +44,7 @@ mod partition;
 mod plan;
 mod replay;
 
+pub(crate) use anew::opened;
 pub(crate) use inventory::collect;
 pub(crate) use plan::{Inventory, reconstruct_without};
 

@@ -6,6 +6,7 @@ use super::changes::{LogEnds, Prepared};
 use crate::refusals::not_a_member;
 use crate::state::{Ends, FORMAT_EARLY, Places, ServerRecord, State, TableRecord, TabletRecord};
 use crate::testing::{self, NoChoice};
+use crate::work::assign::Candidates;
 use pluvio_env::Moment;
 use pluvio_units::{
     ClusterId, HashKind, HashRange, KeyHash, LogId, ObjectVersion, RecoveryId, SegmentId, ServerId,
@@ -487,7 +488,7 @@ fn volatile_tablets_begin_anew_and_others_are_recovered() {
     let owner = ServerInfo::plain(ServerId(2), String::new());
     let first = |state: &State, table| state.first_version(&state.tables[&TableId(table)], &owner);
     assert_eq!(first(&state, 2), ObjectVersion(0));
-    let begun = state.begin_anew(ServerId(1), &volatile, (NOW_S, &NoChoice));
+    let begun = state.begin_anew(ServerId(1), &volatile, NOW_S, (&Candidates::All, &NoChoice));
     assert_eq!(begun, volatile.len());
     state.check();
     let one = first(&state, 2);
@@ -500,7 +501,7 @@ fn volatile_tablets_begin_anew_and_others_are_recovered() {
     assert_eq!(tablets(&mut state), others);
     // A second time nothing is left to begin anew.
     assert_eq!(
-        state.begin_anew(ServerId(1), &volatile, (NOW_S, &NoChoice)),
+        state.begin_anew(ServerId(1), &volatile, NOW_S, (&Candidates::All, &NoChoice)),
         0
     );
     assert_eq!(first(&state, 2), one);
