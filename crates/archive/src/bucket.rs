@@ -201,6 +201,7 @@ impl Ground for Bucket {
                 name: object.location.filename()?.to_owned(),
                 bytes: object.size,
                 written_ms: u64::try_from(object.last_modified.timestamp_millis()).ok()?,
+                is_directory: false,
             })
         });
         Ok(listed.collect())

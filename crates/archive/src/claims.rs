@@ -42,6 +42,11 @@ impl Purpose {
 /// A clock that never goes back; counts from whenever.
 pub(crate) type Ticks<'a> = &'a dyn Fn() -> Duration;
 
+/// What tells the claims of commands apart.
+pub(crate) fn unique(ticks: Ticks<'_>) -> String {
+    format!("{:08x}-{:x}", std::process::id(), ticks().as_nanos())
+}
+
 /// A claim that is in force. Given back when it is dropped.
 pub(crate) struct Claim<'a> {
     ground: &'a dyn Ground,
@@ -75,7 +80,7 @@ impl<'a> Claim<'a> {
         let own = all.iter().find(|listed| listed.name == claim.name);
         let own = own.ok_or_else(|| claim.lost())?;
         claim.now_ms = own.written_ms;
-        for other in &all {
+        for other in all.iter().filter(|other| !other.is_directory) {
             let age = Duration::from_millis(claim.now_ms.saturating_sub(other.written_ms));
             if age >= STALE {
                 ground.remove((Room::Claims, &other.name))?;

@@ -102,6 +102,8 @@ impl Ground for Directory {
                 name,
                 bytes: known.len(),
                 written_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+                // Also where a link leads to one.
+                is_directory: entry.path().is_dir(),
             });
         }
         Ok(listed)

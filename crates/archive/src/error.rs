@@ -50,10 +50,7 @@ pub enum ArchiveError {
     #[error("{}: it was removed by another command meanwhile; run this one again: it goes on", .0.display())]
     Removed(PathBuf),
     /// There is no such archive.
-    #[error(
-        "{place} has no archive{}; `pluvio backup list` shows those that are there",
-        named(id)
-    )]
+    #[error("{place} has no archive{}", no_archive(place, id))]
     NoArchive {
         /// The place.
         place: String,
@@ -98,9 +95,12 @@ impl ArchiveError {
     }
 }
 
-fn named(id: &Option<String>) -> String {
-    id.as_ref()
-        .map_or_else(String::new, |id| format!(" {id:?}"))
+/// The archive that was asked for, and what to do.
+fn no_archive(place: &str, id: &Option<String>) -> String {
+    match id {
+        Some(id) => format!(" {id:?}; `pluvio backup list {place}` shows those that are there"),
+        None => format!("; `pluvio backup {place}` makes one"),
+    }
 }
 
 fn advice(error: &io::Error) -> &'static str {

@@ -40,7 +40,7 @@ pub(crate) enum Write {
     Create,
 }
 
-/// A file of a room.
+/// A file or directory of a room.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Listed {
     /// Its name.
@@ -49,6 +49,8 @@ pub(crate) struct Listed {
     pub(crate) bytes: u64,
     /// When it was written last, in milliseconds since 1970 by the clock of the place.
     pub(crate) written_ms: u64,
+    /// Whether it is a directory. No command makes one in a room.
+    pub(crate) is_directory: bool,
 }
 
 /// See the module. Calls block; nobody sees a part of a file that is written.
@@ -65,7 +67,7 @@ pub(crate) trait Ground: Send + Sync + Debug {
     /// Writes a file. Its bytes are durable then, its name after [`Ground::settle`].
     fn write(&self, file: (Room, &str), bytes: &[u8], how: Write) -> Result<(), ArchiveError>;
 
-    /// The files of a room, in any order.
+    /// The files and directories of a room, in any order.
     fn list(&self, room: Room) -> Result<Vec<Listed>, ArchiveError>;
 
     /// Removes a file, if it is there.

@@ -162,6 +162,18 @@ pub fn archive_id(cluster: ClusterId, unix_ms: u64) -> String {
     format!("{unix_ms:013}-{:016x}", cluster.0)
 }
 
+/// Whether an archive can have this name: whether [`archive_id`] gives it.
+pub(crate) fn is_archive_id(name: &str) -> bool {
+    let Some((began, cluster)) = name.split_once('-') else {
+        return false;
+    };
+    let (began, cluster) = (began.parse(), u64::from_str_radix(cluster, 16));
+    let (Ok(began), Ok(cluster)) = (began, cluster) else {
+        return false;
+    };
+    archive_id(ClusterId(cluster), began) == name
+}
+
 /// A checksum in hexadecimal digits.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes)

@@ -1,10 +1,10 @@
 //! A place: archives in a directory, or in a bucket of an object store.
 
-use crate::claims::{Claim, Purpose, Ticks};
+use crate::claims::{Claim, Purpose, Ticks, unique};
 use crate::directory::Directory;
 use crate::error::ArchiveError;
-use crate::ground::{Ground, Room, Write};
-use crate::manifest::{Manifest, PackRef, sha256};
+use crate::ground::{Ground, Listed, Room, Write};
+use crate::manifest::{Manifest, PackRef, archive_id, is_archive_id, sha256};
 use crate::pack::PACK_BYTES_MAX;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,6 +12,11 @@ use std::sync::Arc;
 
 /// Manifests are small: a hundred bytes for each pack of a few megabytes.
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+/// How many names of archives are tried: more than there are backups of a cluster that begin in the
+/// same moment.
+const IDS_MAX: u64 = 1000;
+/// Behind the name of an archive in that of its manifest.
+pub(crate) const MANIFEST_SUFFIX: &str = ".json";
 /// Behind the checksum in a pack's name.
 pub(crate) const PACK_SUFFIX: &str = ".pack";
 
@@ -28,6 +33,15 @@ pub struct WrittenPack {
     pub pack: PackRef,
     /// Whether it was not there before.
     pub is_new: bool,
+}
+
+/// What is named as manifests are.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// The names of archives, the oldest first.
+    pub(crate) ids: Vec<String>,
+    /// What no command has named so: directories, and files under names that no archive has.
+    pub(crate) foreign: Vec<Listed>,
 }
 
 impl Place {
@@ -115,16 +129,23 @@ impl Place {
         Ok(bytes)
     }
 
-    /// Keeps a manifest, whose packs are durable (ARCHIVE-1). The archive is there then. `ticks` is
-    /// a clock that never goes back.
+    /// Keeps a manifest, whose packs are durable (ARCHIVE-1). The archive is there then. Where
+    /// there is one of its name, it gets that of a later millisecond. `ticks` is a clock that never
+    /// goes back.
     ///
     /// # Errors
-    /// - The place cannot be written; there is an archive of this name.
+    /// - The place cannot be written; there are archives of all names that are tried.
     /// - [`ArchiveError::Busy`] while packs are removed. Retryable.
     /// - [`ArchiveError::Removed`] where a pack was removed since it was found (ARCHIVE-5).
-    pub fn put_manifest(&self, manifest: &Manifest, ticks: Ticks<'_>) -> Result<(), ArchiveError> {
+    pub fn put_manifest(
+        &self,
+        manifest: &mut Manifest,
+        ticks: Ticks<'_>,
+    ) -> Result<(), ArchiveError> {
         self.ground.settle(Room::Packs)?;
-        let mut claim = Claim::make(&*self.ground, ticks, Purpose::Backup, &manifest.id)?;
+        // Backups that began in the same millisecond have claims of their own, too.
+        let unique = format!("{}-{}", manifest.id, unique(ticks));
+        let mut claim = Claim::make(&*self.ground, ticks, Purpose::Backup, &unique)?;
         let listed = self.ground.list(Room::Packs)?;
         let sizes: BTreeMap<_, _> = listed
             .iter()
@@ -135,10 +156,23 @@ impl Place {
                 return Err(ArchiveError::Removed(self.path_of(pack)));
             }
         }
-        claim.hold()?;
-        let file = format!("{}.json", manifest.id);
-        self.ground
-            .write((Room::Archives, &file), &manifest.to_bytes(), Write::Create)?;
+        for later_ms in 1..=IDS_MAX {
+            claim.hold()?;
+            let file = format!("{}{MANIFEST_SUFFIX}", manifest.id);
+            let bytes = manifest.to_bytes();
+            let written = self
+                .ground
+                .write((Room::Archives, &file), &bytes, Write::Create);
+            match written {
+                Err(ArchiveError::Exists(_)) if later_ms < IDS_MAX => {
+                    manifest.id = archive_id(manifest.cluster, manifest.began_ms + later_ms);
+                }
+                written => {
+                    written?;
+                    break;
+                }
+            }
+        }
         self.ground.settle(Room::Archives)
     }
 
@@ -147,15 +181,38 @@ impl Place {
     /// # Errors
     /// The place cannot be read, or has none.
     pub fn ids(&self) -> Result<Vec<String>, ArchiveError> {
-        let files = self.ground.list(Room::Archives)?.into_iter();
-        let mut ids: Vec<String> = files
-            .filter_map(|file| file.name.strip_suffix(".json").map(str::to_owned))
-            .collect();
-        ids.sort_unstable();
+        let ids = self.found()?.ids;
         match ids.is_empty() {
             true => Err(self.no_archive(None)),
             false => Ok(ids),
         }
+    }
+
+    /// What lies among the manifests under a name that no archive has, sorted. It is left out.
+    ///
+    /// # Errors
+    /// The place cannot be read.
+    pub fn foreign(&self) -> Result<Vec<PathBuf>, ArchiveError> {
+        let foreign = self.found()?.foreign;
+        let path = |file: &Listed| self.ground.path(Some((Room::Archives, &file.name)));
+        Ok(foreign.iter().map(path).collect())
+    }
+
+    /// Everything that is named as manifests are.
+    pub(crate) fn found(&self) -> Result<Found, ArchiveError> {
+        let mut found = Found::default();
+        for file in self.ground.list(Room::Archives)? {
+            match file.name.strip_suffix(MANIFEST_SUFFIX) {
+                Some(id) if is_archive_id(id) && !file.is_directory => {
+                    found.ids.push(id.to_owned());
+                }
+                Some(_) => found.foreign.push(file),
+                None => {}
+            }
+        }
+        found.ids.sort_unstable();
+        found.foreign.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
     }
 
     /// The manifest of an archive: the newest one, or that of this name.
@@ -169,18 +226,23 @@ impl Place {
             Some(id) => ids.iter().find(|known| *known == id),
         };
         let id = found.ok_or_else(|| self.no_archive(id))?;
-        let name = format!("{id}.json");
-        let file = (Room::Archives, &*name);
-        let path = self.ground.path(Some(file));
-        let bytes = self.ground.read(file, MANIFEST_BYTES_MAX)?;
-        let manifest = Manifest::from_bytes(&path, &bytes)?;
+        let name = format!("{id}{MANIFEST_SUFFIX}");
+        let manifest = self.read_manifest(&name)?;
         match manifest.id == *id {
             true => Ok(manifest),
             false => {
+                let path = self.ground.path(Some((Room::Archives, &name)));
                 let what = format!("it is the manifest of {:?}", manifest.id);
                 Err(ArchiveError::damaged(&path, what))
             }
         }
+    }
+
+    /// Reads the manifest in this file, whatever archive it is of.
+    pub(crate) fn read_manifest(&self, name: &str) -> Result<Manifest, ArchiveError> {
+        let file = (Room::Archives, name);
+        let bytes = self.ground.read(file, MANIFEST_BYTES_MAX)?;
+        Manifest::from_bytes(&self.ground.path(Some(file)), &bytes)
     }
 
     fn no_archive(&self, id: Option<&str>) -> ArchiveError {

@@ -1,10 +1,11 @@
 //! Removing archives, and packs that no manifest names.
 
-use crate::claims::{Claim, Purpose, Ticks};
+use crate::claims::{Claim, Purpose, Ticks, unique};
 use crate::directory::UNFINISHED;
 use crate::error::ArchiveError;
 use crate::ground::{Listed, Room};
-use crate::place::{PACK_SUFFIX, Place};
+use crate::manifest::Manifest;
+use crate::place::{MANIFEST_SUFFIX, PACK_SUFFIX, Place};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -34,7 +35,7 @@ impl Place {
     ///
     /// # Errors
     /// - There are no archives; the place cannot be written.
-    /// - An archive that stays cannot be read: its packs are not known. Nothing was removed.
+    /// - A manifest that stays cannot be read: its packs are not known. Nothing was removed.
     /// - [`ArchiveError::Busy`] while a backup ends. Nothing was removed.
     pub fn prune(
         &self,
@@ -45,14 +46,19 @@ impl Place {
         // Where there is nothing to prune, nothing is made.
         self.ids()?;
         self.prepare()?;
-        let unique = format!("{:08x}-{:x}", std::process::id(), ticks().as_nanos());
-        let mut claim = Claim::make(self.ground(), ticks, Purpose::Prune, &unique)?;
-        let (kept, gone) = chosen(self.ids()?, keep);
+        let mut claim = Claim::make(self.ground(), ticks, Purpose::Prune, &unique(ticks))?;
+        let found = self.found()?;
+        let (kept, gone) = chosen(found.ids, keep);
         let mut named = BTreeSet::new();
         for id in &kept {
-            let manifest = self.manifest(Some(id))?;
-            let packs = manifest.tables.into_iter().flat_map(|table| table.packs);
-            named.extend(packs.map(|pack| pack.sha256));
+            named.extend(packs_of(self.manifest(Some(id))?));
+        }
+        // Somebody may have given a manifest another name. Its packs stay.
+        for file in found.foreign.iter().filter(|file| !file.is_directory) {
+            match self.read_manifest(&file.name) {
+                Err(ArchiveError::Foreign(_)) => {}
+                read => named.extend(packs_of(read?)),
+            }
         }
         let mut pruned = Pruned {
             kept: kept.len(),
@@ -63,7 +69,7 @@ impl Place {
         if !dry_run && !pruned.archives.is_empty() {
             for id in &pruned.archives {
                 claim.hold()?;
-                let file = format!("{id}.json");
+                let file = format!("{id}{MANIFEST_SUFFIX}");
                 self.ground().remove((Room::Archives, &file))?;
             }
             self.ground().settle(Room::Archives)?;
@@ -86,8 +92,17 @@ impl Place {
     }
 }
 
+/// The names of the packs of an archive.
+fn packs_of(manifest: Manifest) -> impl Iterator<Item = String> {
+    let packs = manifest.tables.into_iter().flat_map(|table| table.packs);
+    packs.map(|pack| pack.sha256)
+}
+
 /// Whether no archive needs the file, and a backup has made it.
 fn is_nobodys(room: Room, file: &Listed, named: &BTreeSet<String>) -> bool {
+    if file.is_directory {
+        return false;
+    }
     if file.name.starts_with(UNFINISHED) {
         return true;
     }
@@ -95,21 +110,13 @@ fn is_nobodys(room: Room, file: &Listed, named: &BTreeSet<String>) -> bool {
     room == Room::Packs && pack.is_some_and(|sha256| sha256.len() == 64 && !named.contains(sha256))
 }
 
-/// The archives that stay, and those that go. What is named in another way stays.
+/// The archives that stay, and those that go.
 fn chosen(ids: Vec<String>, keep: NonZeroUsize) -> (Vec<String>, Vec<String>) {
     let mut of_cluster: BTreeMap<String, usize> = BTreeMap::new();
     let (mut kept, mut gone) = (Vec::new(), Vec::new());
     // The newest first.
     for id in ids.into_iter().rev() {
-        let is_digits =
-            |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
-        let cluster = match id.split_once('-') {
-            Some((began, cluster)) if is_digits(began) && is_digits(cluster) => cluster,
-            Some(_) | None => {
-                kept.push(id);
-                continue;
-            }
-        };
+        let cluster = id.split_once('-').map_or("", |(_, cluster)| cluster);
         let count = of_cluster.entry(cluster.to_owned()).or_default();
         *count += 1;
         match *count <= keep.get() {

@@ -63,18 +63,19 @@ fn directory() -> (tempfile::TempDir, Place) {
 /// Makes an archive of one pack with this value.
 fn archive(place: &Place, cluster: u64, began_ms: u64, value: &[u8]) -> Manifest {
     let pack = place.put_pack(&pack_of(&[object(b"k", value)]), 1).unwrap();
-    let made = Manifest {
+    let mut made = Manifest {
         id: archive_id(ClusterId(cluster), began_ms),
+        cluster: ClusterId(cluster),
+        began_ms,
         ..manifest(vec![pack.pack])
     };
-    place.put_manifest(&made, &still).unwrap();
+    place.put_manifest(&mut made, &still).unwrap();
     made
 }
 
-/// Lets a file of a place be as old as that.
+/// Lets a file or directory of a place be as old as that.
 fn age(place: &Path, file: &str, age: Duration) {
-    let file = fs::File::options().write(true).open(place.join(file));
-    let file = file.unwrap();
+    let file = fs::File::open(place.join(file)).unwrap();
     let written = file.metadata().unwrap().modified().unwrap();
     file.set_modified(written - age).unwrap();
 }
@@ -129,6 +130,8 @@ fn a_prune_that_cannot_read_what_stays_removes_nothing() {
     for (bytes, is_future) in [
         (&b"{\"pluvio_archive\":4,\"else\":[]}"[..], true),
         (b"{\"pluvio_archive\":1", false),
+        // Not even its beginning is there; but its name is an archive's.
+        (b"\0\0\0\0", false),
     ] {
         fs::write(&path, bytes).unwrap();
         let refused = place.prune(keep(1), false, &still).unwrap_err();
@@ -147,15 +150,82 @@ fn a_prune_that_cannot_read_what_stays_removes_nothing() {
     assert_eq!(fs::read_dir(nothing.path()).unwrap().count(), 0);
 }
 
+#[test]
+fn what_no_command_has_named_so_is_left_out() {
+    let (directory, place) = directory();
+    let archives = directory.path().join("archives");
+    fs::write(archives.join("settings.json"), "{\"name\":\"x\"}").unwrap();
+    let none = place.manifest(None).unwrap_err();
+    assert!(matches!(none, ArchiveError::NoArchive { .. }), "{none}");
+    let old = archive(&place, 3, 1000, b"old");
+    let new = archive(&place, 3, 2000, b"new");
+    let later = archive_id(ClusterId(3), 3000);
+    for name in ["directory.json", &format!("{later}.json")] {
+        fs::create_dir(archives.join(name)).unwrap();
+    }
+    for name in ["packs/unfinished-x", "packs/x.pack", "claims/backup-x"] {
+        fs::create_dir(directory.path().join(name)).unwrap();
+    }
+    fs::write(archives.join("zz.json"), b"\0\0").unwrap();
+    fs::write(archives.join("README"), "not even named like a manifest").unwrap();
+    let foreign = place.foreign().unwrap();
+    let names: Vec<_> = foreign.iter().filter_map(|path| path.file_name()).collect();
+    assert_eq!(
+        names,
+        [
+            &format!("{later}.json"),
+            "directory.json",
+            "settings.json",
+            "zz.json"
+        ]
+    );
+    assert_eq!(place.ids().unwrap(), [old.id.clone(), new.id.clone()]);
+    assert_eq!(place.manifest(None).unwrap(), new);
+    let unknown = place.manifest(Some("settings")).unwrap_err();
+    assert!(
+        matches!(unknown, ArchiveError::NoArchive { .. }),
+        "{unknown}"
+    );
+    age_packs(directory.path());
+    let pruned = place.prune(keep(1), false, &still).unwrap();
+    assert_eq!(
+        (pruned.kept, pruned.archives, pruned.files),
+        (1, vec![old.id], 1)
+    );
+    assert!(foreign.iter().all(|path| path.exists()), "they stay");
+    assert!(place.pack(&new.tables[0].packs[0]).is_ok());
+}
+
+// shows: ARCHIVE-5
+#[test]
+fn a_manifest_under_another_name_keeps_its_packs() {
+    let (directory, place) = directory();
+    let old = archive(&place, 3, 1000, b"old");
+    archive(&place, 3, 2000, b"new");
+    age_packs(directory.path());
+    let archives = directory.path().join("archives");
+    let renamed = archives.join("before the change.json");
+    fs::rename(archives.join(format!("{}.json", old.id)), &renamed).unwrap();
+    let pruned = place.prune(keep(1), false, &still).unwrap();
+    assert_eq!((pruned.kept, pruned.files), (1, 0));
+    assert!(place.pack(&old.tables[0].packs[0]).is_ok());
+    // Damaged, it cannot say which they are.
+    let whole = fs::read(&renamed).unwrap();
+    fs::write(&renamed, &whole[..whole.len() / 2]).unwrap();
+    let refused = place.prune(keep(1), false, &still).unwrap_err();
+    assert!(matches!(refused, ArchiveError::Damaged { .. }), "{refused}");
+    assert!(place.pack(&old.tables[0].packs[0]).is_ok());
+}
+
 // shows: ARCHIVE-5
 #[test]
 fn a_manifest_is_not_written_while_packs_are_removed_nor_where_one_was() {
     let (directory, place) = directory();
     archive(&place, 3, 500, b"first");
     let found = place.put_pack(&pack_of(&[object(b"k", b"v")]), 1).unwrap();
-    let whole = manifest(vec![found.pack.clone()]);
+    let mut whole = manifest(vec![found.pack.clone()]);
     let pruning = Claim::make(place.ground(), &still, Purpose::Prune, "p").unwrap();
-    let busy = place.put_manifest(&whole, &still).unwrap_err();
+    let busy = place.put_manifest(&mut whole, &still).unwrap_err();
     assert!(matches!(busy, ArchiveError::Busy(_)), "{busy}");
     drop(pruning);
     let ending = Claim::make(place.ground(), &still, Purpose::Backup, "b").unwrap();
@@ -164,18 +234,18 @@ fn a_manifest_is_not_written_while_packs_are_removed_nor_where_one_was() {
     drop(ending);
     // A prune came and went since the pack was found.
     fs::remove_file(place.path_of(&found.pack)).unwrap();
-    let removed = place.put_manifest(&whole, &still).unwrap_err();
+    let removed = place.put_manifest(&mut whole, &still).unwrap_err();
     assert!(matches!(removed, ArchiveError::Removed(_)), "{removed}");
     assert_eq!(place.ids().unwrap().len(), 1);
     // The claim of a killed command counts for a while.
     let claim = directory.path().join("claims/prune-killed");
     fs::write(&claim, "x").unwrap();
-    let busy = place.put_manifest(&manifest(Vec::new()), &still);
+    let busy = place.put_manifest(&mut manifest(Vec::new()), &still);
     assert!(matches!(busy, Err(ArchiveError::Busy(_))));
     age(directory.path(), "claims/prune-killed", STALE);
     let found = place.put_pack(&pack_of(&[object(b"k", b"v")]), 1).unwrap();
     place
-        .put_manifest(&manifest(vec![found.pack]), &still)
+        .put_manifest(&mut manifest(vec![found.pack]), &still)
         .unwrap();
     assert!(!claim.exists());
 }
@@ -318,12 +388,8 @@ fn a_place_keeps_what_it_has_and_mends_damaged_packs() {
     let bytes = pack_of(&[object(b"k", b"v")]);
     let first = place.put_pack(&bytes, 1).unwrap();
     assert!(first.is_new && !place.put_pack(&bytes, 1).unwrap().is_new);
-    let whole = manifest(vec![first.pack.clone()]);
-    place.put_manifest(&whole, &still).unwrap();
-    let again = place
-        .put_manifest(&manifest(Vec::new()), &still)
-        .unwrap_err();
-    assert!(matches!(again, ArchiveError::Exists(_)), "{again}");
+    let mut whole = manifest(vec![first.pack.clone()]);
+    place.put_manifest(&mut whole, &still).unwrap();
     assert_eq!(place.manifest(None).unwrap(), whole);
     fs::write(place.path_of(&first.pack), b"rotten").unwrap();
     let damaged = place.pack(&first.pack).unwrap_err();
@@ -331,16 +397,29 @@ fn a_place_keeps_what_it_has_and_mends_damaged_packs() {
     assert!(place.put_pack(&bytes, 1).unwrap().is_new);
     assert_eq!(place.pack(&first.pack).unwrap(), bytes);
     // A file under another name is another archive's.
-    let archives = directory.path().join("archives");
-    let (from, to) = (
-        archives.join(format!("{}.json", whole.id)),
-        archives.join("z.json"),
-    );
-    fs::copy(from, to).unwrap();
+    let file = |id: &str| directory.path().join(format!("archives/{id}.json"));
+    let later = archive_id(ClusterId(3), 9000);
+    fs::copy(file(&whole.id), file(&later)).unwrap();
     assert!(matches!(
         place.manifest(None).unwrap_err(),
         ArchiveError::Damaged { .. }
     ));
+}
+
+// shows: ARCHIVE-1
+#[test]
+fn archives_of_one_millisecond_get_names_of_their_own() {
+    let (_directory, place) = directory();
+    let first = archive(&place, 3, 1000, b"first");
+    let second = archive(&place, 3, 1000, b"second");
+    let third = archive(&place, 3, 1000, b"third");
+    let ids = [first, second, third].map(|made| {
+        assert_eq!(place.manifest(Some(&made.id)).unwrap(), made);
+        assert_eq!(made.began_ms, 1000);
+        made.id
+    });
+    assert_eq!(place.ids().unwrap(), ids, "none is overwritten");
+    assert_eq!(ids[1], archive_id(ClusterId(3), 1001));
 }
 
 #[test]

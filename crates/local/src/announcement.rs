@@ -78,11 +78,14 @@ pub enum Role {
     Server,
 }
 
+/// The file of a coordinator's metadata in its directory.
+pub(crate) const METADATA_FILE: &str = "metadata.redb";
+
 impl Role {
     /// The files that mark its data directory, and no other one.
     fn marks(self) -> &'static [&'static str] {
         match self {
-            Self::Coordinator => &["metadata.redb"],
+            Self::Coordinator => &[METADATA_FILE],
             Self::Server => &["identity.json", "frames"],
         }
     }

@@ -1,7 +1,8 @@
 //! All child processes of a cluster: start, readiness, deaths, stop.
 
-use crate::announcement::{Announcement, Role};
+use crate::announcement::Announcement;
 use crate::child::Child;
+use crate::data::{metadata_directory, servers_there};
 use crate::options::{Durability, MetadataLogin, SERVERS_MAX};
 use crate::ports::Ports;
 use crate::program::Program;
@@ -20,9 +21,7 @@ use pluvio_server::ServerOptions;
 use pluvio_units::{ServerId, Size};
 use pluvio_wire::TabletState;
 use rustix::process::Signal;
-use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -652,7 +651,7 @@ impl LocalCluster {
         }
         let place = match &self.options.metadata {
             Some(place) => place.clone(),
-            None => Place::Embedded(self.options.data.join("coordinator")),
+            None => Place::Embedded(metadata_directory(&self.options.data)),
         };
         match place {
             Place::Embedded(directory) => {
@@ -766,27 +765,11 @@ async fn overdue(clock: &dyn Clock, progress: &ProgressBar, limit: Option<Durati
     }
 }
 
-/// The servers that a data directory knows: each N in ascending order whose `server-N` holds what a
-/// server keeps.
-fn servers_there(data: &Path) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir(data) else {
-        return Vec::new();
-    };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let numbers = names.filter_map(|name| name.strip_prefix("server-")?.parse::<u32>().ok());
-    // What a coordinator refuses is a server's.
-    let holds = |n: &u32| {
-        let directory = data.join(format!("server-{n}"));
-        Role::Coordinator.check_directory(&directory).is_err()
-    };
-    let known: BTreeSet<u32> = numbers.filter(|n| *n > 0 && holds(n)).collect();
-    known.into_iter().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use pluvio_console::session::with_runtime;
+    use std::fs;
 
     #[test]
     fn a_start_that_takes_too_long_says_what_it_waits_for() {
@@ -798,26 +781,6 @@ mod tests {
             failure.unwrap().to_string(),
             "the cluster was not up after 0 s: starting servers"
         );
-    }
-
-    #[test]
-    fn servers_are_found_in_the_data() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(servers_there(folder.path()).is_empty());
-        for name in [
-            "server-1/frames",
-            "server-3/identity.json",
-            "server-4000000000",
-            "server-02/frames",
-            "server-0/frames",
-            "server-x/frames",
-            "coordinator",
-            "logs",
-        ] {
-            fs::create_dir_all(folder.path().join(name)).unwrap();
-        }
-        assert_eq!(servers_there(folder.path()), [1, 3]);
-        assert!(servers_there(&folder.path().join("nothing")).is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! - `cluster`: all of them: start, readiness, deaths, stop; `child`: one of them.
 //! - `program`: the file they are started from; `options`, `announcement`: what they are told, and
 //!   what they tell.
+//! - `data`: whether a data directory has all that belongs to it.
 //! - `ports`: those that a child has again when it is started again.
 //! - `temporary`: where a cluster lives that is there for a while.
 //! - `stamps`: what a child notes of its requests, when it is asked to.
@@ -15,6 +16,7 @@
 mod announcement;
 pub mod child;
 pub mod cluster;
+mod data;
 mod options;
 mod ports;
 mod program;
@@ -23,6 +25,7 @@ pub mod temporary;
 
 pub use announcement::{Announcement, Role};
 pub use cluster::{Change, Home, LocalCluster, LocalOptions, SECOND_DIRECTORY, Which};
+pub use data::{LostMetadata, lost_metadata};
 pub use options::{Durability, METADATA_PASSWORD, MetadataLogin, REDIS_PASSWORD, SERVERS_MAX};
 pub use program::Program;
 

@@ -172,7 +172,7 @@ fn writes_wait_for_the_needed_backups_and_say_so() {
     let status = cluster.replication.status();
     assert_eq!(
         status.writes_wait.as_deref(),
-        Some("2 backups are needed, 1 are up")
+        Some("2 backups are needed, 1 is up")
     );
     let process = cluster.sim.process("another");
     cluster.join(process.id, &process.env);

@@ -15,7 +15,7 @@
 use crate::error::{Result, SpaceError};
 use crate::files;
 use crate::names::SpanId;
-use pluvio_units::crc32c;
+use pluvio_units::{Size, crc32c};
 use rustix::fd::AsFd;
 use std::path::Path;
 
@@ -211,7 +211,9 @@ pub(crate) fn check_range(base: u64, size: u64, reach: u64) -> Result<()> {
     let whole = |n: u64| n.is_multiple_of(GRANULE_BYTES);
     if size == 0 || !whole(size) || !whole(base) || !whole(reach) {
         return Err(SpaceError::BadRange(format!(
-            "size {size:#x}, base {base:#x} and reach {reach:#x} have to be multiples of 64 KiB, and the size at least that"
+            "size {}, base {base:#x} and reach {} have to be multiples of 64 KiB, and the size at least that",
+            Size(size),
+            Size(reach)
         )));
     }
     let fits = size
@@ -223,7 +225,9 @@ pub(crate) fn check_range(base: u64, size: u64, reach: u64) -> Result<()> {
             .is_some_and(|end| end <= ADDRESS_END);
     if !fits {
         return Err(SpaceError::BadRange(format!(
-            "a span of {size:#x} bytes with reach {reach:#x} does not fit at {base:#x}: the reach holds 64 KiB more than the size, and ends below {ADDRESS_END:#x}"
+            "a span of {} with reach {} does not fit at {base:#x}: the reach holds 64 KiB more than the size, and ends below {ADDRESS_END:#x}",
+            Size(size),
+            Size(reach)
         )));
     }
     Ok(())

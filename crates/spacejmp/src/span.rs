@@ -15,6 +15,7 @@ use crate::map;
 use crate::names::SpanId;
 use crate::registry::{Registry, What};
 use crate::robust::RobustLock;
+use pluvio_units::Size;
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -206,13 +207,23 @@ impl Registry {
         let _inside = self.hold(&file, &found.header, true, name)?;
         journal::finish(file.as_fd(), &path)?;
         let mut header = found.header;
-        header::check_range(header.base, size, header.reach)?;
         if size < header.size {
             return Err(SpaceError::BadRange(format!(
-                "`{name}` has {} bytes, and spans do not shrink to {size}",
-                header.size
+                "`{name}` has {}, and spans do not shrink to {}",
+                Size(header.size),
+                Size(size)
             )));
         }
+        let most = header.reach - HEADER_BYTES;
+        if size > most {
+            return Err(SpaceError::BadRange(format!(
+                "`{name}` can grow to {} and not to {}: its addresses end there; make a new span \
+                 of that size, and move the data into it",
+                Size(most),
+                Size(size)
+            )));
+        }
+        header::check_range(header.base, size, header.reach)?;
         // The journal lies where the new data will.
         files::truncate(&file, &path, header.mapped())?;
         header.size = size;

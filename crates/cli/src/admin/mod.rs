@@ -95,6 +95,7 @@ struct Port {
     /// Whether it is open on the loopback alone.
     is_local: bool,
     console: Option<Arc<Console>>,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Port {
@@ -166,6 +167,7 @@ impl Admin {
             rng: Arc::clone(&env.rng),
             is_local,
             console: console.map(Arc::new),
+            tls: tls.clone(),
         };
         let bounds = Bounds {
             connections: CONNECTIONS_MAX,
@@ -227,14 +229,18 @@ async fn healthy() -> &'static str {
     "ok\n"
 }
 
+/// A certificate that somebody should see to is no reason to end connections that have begun.
 async fn ready(State(port): State<Port>) -> impl IntoResponse {
-    match port.subject.readiness() {
+    let (status, mut text) = match port.subject.readiness() {
         (true, _) => (StatusCode::OK, "ready\n".to_owned()),
         (false, why) => (
             StatusCode::SERVICE_UNAVAILABLE,
             format!("not ready: {why}\n"),
         ),
-    }
+    };
+    let warnings = port.tls.iter().flat_map(|tls| tls.warnings());
+    text.extend(warnings.map(|warning| format!("warning: {warning}\n")));
+    (status, text)
 }
 
 /// The type of pages with numbers.

@@ -11,7 +11,7 @@ mod one_moment;
 
 use archiver::{Archiver, NotArchived, Pace, Written, on_disk};
 use clap::{Args, Subcommand};
-use look::{list, prune, show, verify};
+use look::{list, prune, show, tell_foreign, verify};
 use pluvio_archive::{
     ArchiveError, ArchivedDurability, ArchivedTable, Consistency, Manifest, Place, archive_id,
 };
@@ -80,12 +80,18 @@ enum What {
         /// The place of the archives
         place: String,
         /// How many archives of each cluster stay: the newest ones
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = kept)]
         keep: NonZeroUsize,
         /// Say what would be removed, and remove nothing
         #[arg(long)]
         dry_run: bool,
     },
+}
+
+/// How many archives stay.
+fn kept(text: &str) -> Result<NonZeroUsize, String> {
+    let kept = text.parse().ok().and_then(NonZeroUsize::new);
+    kept.ok_or_else(|| "give 1 or more: the newest archive always stays".to_owned())
 }
 
 /// An archive that cannot be used. The errors say what to do.
@@ -105,6 +111,7 @@ pub fn run(global: &Global, backup: &Backup) -> Result<ExitCode, Failure> {
         Some(What::List { place }) => list(&Place::named(place).map_err(unusable)?, json)?,
         Some(What::Verify { place, archive }) => {
             let place = Place::named(place).map_err(unusable)?;
+            tell_foreign(&place)?;
             let manifest = place.manifest(archive.as_deref()).map_err(unusable)?;
             verify(&place, &manifest)?;
             show(&manifest, "is whole", None, json)?;
@@ -115,6 +122,7 @@ pub fn run(global: &Global, backup: &Backup) -> Result<ExitCode, Failure> {
             dry_run,
         }) => {
             let place = Place::named(place).map_err(unusable)?;
+            tell_foreign(&place)?;
             prune(global, place, *keep, *dry_run)?;
         }
         None => {
@@ -134,7 +142,6 @@ pub fn run(global: &Global, backup: &Backup) -> Result<ExitCode, Failure> {
 
 async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> Result<(), Failure> {
     let began = session.env.clock.now();
-    let began_ms = unix_ms(session);
     let infos = wanted_tables(session, &backup.table).await?;
     let Some(cluster) = infos.first().map(|info| info.cluster) else {
         return Err(Failure::new(
@@ -147,6 +154,7 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
         session,
         place,
         written: Written::default(),
+        began_ms: unix_ms(session),
         pace: Pace {
             began,
             rate: backup.rate,
@@ -164,6 +172,7 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
     let none = |failure: Failure| Failure::new(format!("{failure}; there is no new archive"));
     let (mut tables, held) = read.map_err(none)?;
     note_durabilities(session, &infos, &mut tables).await?;
+    let began_ms = archiver.began_ms;
     let manifest = Manifest {
         id: archive_id(cluster, began_ms),
         cluster,
@@ -178,7 +187,7 @@ async fn make(session: &Session, backup: &Backup, place: Place, json: bool) -> R
         all_tables: backup.table.is_empty(),
         tables,
     };
-    put_manifest(session, &archiver.place, &manifest).await?;
+    let manifest = put_manifest(session, &archiver.place, manifest).await?;
     let took = session.env.clock.now().since(began);
     show(&manifest, "is made", Some((&archiver.written, took)), json)
 }
@@ -261,25 +270,26 @@ async fn each_object(
     Ok(tables)
 }
 
-/// Writes the manifest, once nobody removes packs.
+/// Writes the manifest, once nobody removes packs. Gives it with the name that it has got.
 async fn put_manifest(
     session: &Session,
     place: &Place,
-    manifest: &Manifest,
-) -> Result<(), Failure> {
-    for left in (0..CLAIM_TRIES).rev() {
-        let (place, manifest) = (place.clone(), manifest.clone());
+    manifest: Manifest,
+) -> Result<Manifest, Failure> {
+    let mut left = CLAIM_TRIES;
+    loop {
+        left -= 1;
+        let (place, mut manifest) = (place.clone(), manifest.clone());
         let clock = Arc::clone(&session.env.clock);
-        let work = move || match place.put_manifest(&manifest, &ticks(&*clock)) {
-            Err(ArchiveError::Busy(_)) if left > 0 => Ok(false),
-            made => made.map(|()| true),
+        let work = move || match place.put_manifest(&mut manifest, &ticks(&*clock)) {
+            Err(ArchiveError::Busy(_)) if left > 0 => Ok(None),
+            made => made.map(|()| Some(manifest)),
         };
-        if on_disk(&session.env, work).await? {
-            break;
+        if let Some(made) = on_disk(&session.env, work).await? {
+            return Ok(made);
         }
         session.env.clock.sleep(CLAIM_PAUSE).await;
     }
-    Ok(())
 }
 
 /// The tables to be archived, by name.

@@ -5,16 +5,16 @@ use pluvio_console::failure::Failure;
 use pluvio_console::options::{COORDINATOR_PORT, Global};
 use pluvio_console::output::{print_json, print_line, say};
 use pluvio_local::{
-    Announcement, Change, KILL_PAUSE, LocalCluster, LocalOptions, Program, SERVERS_MAX, Which,
-    temporary,
+    Announcement, Change, KILL_PAUSE, LocalCluster, LocalOptions, LostMetadata, Program,
+    SERVERS_MAX, Which, lost_metadata, temporary,
 };
 
 use pluvio_console::session::with_runtime;
-use pluvio_env::{Address, Env};
+use pluvio_env::{Address, DiskError, Env};
 use pluvio_env_os::{StopSignals, make_directory};
 use pluvio_metadata::Place;
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -61,7 +61,8 @@ fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
                     data.display()
                 )));
             }
-            let data = make_directory(data)?;
+            check_metadata(data, dev.metadata.as_ref())?;
+            let data = make_directory(data).map_err(with_advice)?;
             // A directory of another user is refused in the words of `pluvio server`.
             make_directory(&data.join("logs"))?;
             Ok((data, None))
@@ -70,6 +71,37 @@ fn data_directory(dev: &Dev) -> Result<(PathBuf, Option<TempDir>), Failure> {
             let directory = temporary::directory("pluvio-dev-", "use --data")?;
             Ok((directory.path().to_owned(), Some(directory)))
         }
+    }
+}
+
+/// Begins no new cluster beside servers that have data of another one.
+///
+/// # Errors
+/// Their metadata is missing.
+fn check_metadata(data: &Path, metadata: Option<&Place>) -> Result<(), Failure> {
+    let Some(LostMetadata { file, servers }) = lost_metadata(data, metadata) else {
+        return Ok(());
+    };
+    let names: Vec<String> = servers.iter().map(|n| format!("server-{n}")).collect();
+    Err(Failure::new(format!(
+        "{} is missing, and without it nobody knows what the data of {} in {} is; nothing was \
+         written. Put it back, or give the --metadata that this cluster had, or another --data: \
+         see \"The metadata store\" in docs/operations.md",
+        file.display(),
+        names.join(", "),
+        data.display()
+    )))
+}
+
+/// The failure to make the data directory, with what to do.
+fn with_advice(error: DiskError) -> Failure {
+    let has_advice = !matches!(error, DiskError::NotFound { .. });
+    let failure = Failure::from(error);
+    match has_advice {
+        true => failure,
+        false => Failure::new(format!(
+            "{failure}; it cannot be made there: choose another --data"
+        )),
     }
 }
 

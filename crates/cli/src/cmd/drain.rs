@@ -47,6 +47,12 @@ async fn act(
         true => DrainWish::Cancel,
         false => DrainWish::Drain,
     };
+    if drain.cancel {
+        let status = session.client.drain_status(server).await?;
+        if !status.draining {
+            return show_nothing_to_cancel(&status, json);
+        }
+    }
     let status = session.client.drain_server(server, wish).await?;
     if drain.cancel || drain.no_wait {
         return show(&status, json);
@@ -106,6 +112,17 @@ async fn until_empty(
             }
         })?;
     }
+}
+
+/// There was no drain. Nothing was changed.
+fn show_nothing_to_cancel(status: &DrainStatus, json: bool) -> Result<(), Failure> {
+    if json {
+        return print_json(&serde_json::json!(status));
+    }
+    print_line(&format!(
+        "server {} is not being drained: there was nothing to take back",
+        status.server
+    ))
 }
 
 fn show(status: &DrainStatus, json: bool) -> Result<(), Failure> {

@@ -233,15 +233,18 @@ pub fn incr(global: &Global, incr: &Incr) -> Result<ExitCode, Failure> {
 
 /// The table that something is to be written to.
 async fn table_to_write(client: &Client, name: &str) -> Result<Table, Failure> {
-    client
-        .table(name)
-        .await
-        .map_err(|error| match error.kind() {
-            ErrorKind::NoSuchTable => {
-                Failure::new(format!("{error}; `pluvio table create {name}` makes it"))
-            }
-            _ => error.into(),
-        })
+    let table = client.table(name).await;
+    table.map_err(|error| missing_to_change(error, name))
+}
+
+/// The failure to change a table or its objects. One that is not there can be made.
+pub fn missing_to_change(error: ClientError, name: &str) -> Failure {
+    match error.kind() {
+        ErrorKind::NoSuchTable => {
+            Failure::new(format!("{error}; `pluvio table create {name}` makes it"))
+        }
+        _ => error.into(),
+    }
 }
 
 /// Puts bytes into a JSON object: as text under `name` when they are UTF-8, else in base64 under

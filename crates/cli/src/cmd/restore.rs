@@ -11,7 +11,7 @@
 //!
 //! A restore that was cut off left objects behind; with `--overwrite` it is done again.
 
-use crate::cmd::backup::look::{moment_of, verify};
+use crate::cmd::backup::look::{moment_of, tell_foreign, verify};
 use crate::cmd::backup::unusable;
 use crate::ingest::records::{BadRecord, Record};
 use crate::ingest::write::{Options, Summary, write_all};
@@ -64,6 +64,7 @@ pub struct Restore {
 /// Runs the command.
 pub fn run(global: &Global, restore: &Restore) -> Result<ExitCode, Failure> {
     let place = Place::named(&restore.place).map_err(unusable)?;
+    tell_foreign(&place)?;
     let mut manifest = place
         .manifest(restore.archive.as_deref())
         .map_err(unusable)?;

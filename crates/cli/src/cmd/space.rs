@@ -11,6 +11,7 @@ use pluvio_console::output::{
 use pluvio_spacejmp::{Access, HeapReport, Registry, SpaceDefinition, SpaceError, SpanInfo};
 use pluvio_units::Size;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -134,7 +135,7 @@ fn act(root: &std::path::Path, action: &Action, json: bool) -> Result<(), Failur
             size,
             mode,
         } => {
-            let made = create(&registry, name, spans, *size, *mode).map_err(failure)?;
+            let made = create(&registry, name, spans, size.map(|size| (size, *mode)))?;
             show_space(&registry, &made, json)
         }
         Action::List => list(&registry, json),
@@ -185,28 +186,62 @@ fn act(root: &std::path::Path, action: &Action, json: bool) -> Result<(), Failur
     }
 }
 
-/// Makes the spans that are not there, then the space. Spans that were made stay when a later one
-/// cannot be made.
+/// Makes the spans that are not there, of this size and with these rights, and then the space. All
+/// names are looked at before anything is made.
+///
+/// # Errors
+/// Something cannot be made. Spans that were made are destroyed again.
 fn create(
     registry: &Registry,
     name: &str,
     spans: &[(String, Access)],
-    size: Option<Size>,
-    mode: u32,
-) -> pluvio_spacejmp::Result<SpaceDefinition> {
+    make: Option<(Size, u32)>,
+) -> Result<SpaceDefinition, Failure> {
+    if let Some((Size(0), _)) = make {
+        return Err(Failure::usage(
+            "--size 0: a span has some bytes at least; give a size such as 1MiB",
+        ));
+    }
+    let mut names = BTreeSet::new();
+    if let Some((twice, _)) = spans.iter().find(|(span, _)| !names.insert(span)) {
+        return Err(Failure::usage(format!(
+            "{twice} is named twice; a space has each span once"
+        )));
+    }
+    match registry.find_space(name) {
+        Ok(_) => {
+            let (what, name) = ("space", name.to_owned());
+            return Err(failure(SpaceError::Exists { what, name }));
+        }
+        Err(SpaceError::NotFound { .. }) => {}
+        Err(error) => return Err(failure(error)),
+    }
+    let mut missing = Vec::new();
     for (span, _) in spans {
-        let found = registry.find_span(span);
-        if let (Err(SpaceError::NotFound { .. }), Some(size)) = (&found, size) {
-            registry.span(span).size(size.bytes()).mode(mode).create()?;
-        } else {
-            found?;
+        match (registry.find_span(span), make) {
+            (Err(SpaceError::NotFound { .. }), Some((size, mode))) => {
+                missing.push((span, size, mode));
+            }
+            (found, _) => drop(found.map_err(failure)?),
         }
     }
-    let spans: Vec<(&str, Access)> = spans
-        .iter()
-        .map(|(span, access)| (span.as_str(), *access))
-        .collect();
-    registry.create_space(name, &spans)
+    let mut made = Vec::new();
+    let all = || {
+        for (span, size, mode) in missing {
+            registry.span(span).size(size.bytes()).mode(mode).create()?;
+            made.push(span);
+        }
+        let spans = spans.iter().map(|(span, access)| (span.as_str(), *access));
+        registry.create_space(name, &spans.collect::<Vec<_>>())
+    };
+    let created = all();
+    if created.is_err() {
+        for span in made {
+            // Another space may list it by now: then it stays.
+            let _may_stay = registry.destroy_span(span);
+        }
+    }
+    created.map_err(failure)
 }
 
 fn list(registry: &Registry, json: bool) -> Result<(), Failure> {
@@ -433,6 +468,56 @@ mod tests {
         assert!(member("a=").is_err() && member("a=rw").is_err());
         assert_eq!(mode("640"), Ok(0o640));
         assert!(mode("1777").is_err() && mode("rw").is_err());
+    }
+
+    #[test]
+    fn a_space_that_cannot_be_made_leaves_no_spans_behind() {
+        let place = tempfile::tempdir().expect("a directory");
+        let registry = Registry::open(place.path()).expect("a registry");
+        let create = |name: &str, spans: &[&str], size: Size| {
+            let spans = spans.iter().map(|span| member(span).expect("a span"));
+            let action = Action::Create {
+                name: name.to_owned(),
+                spans: spans.collect(),
+                size: Some(size),
+                mode: 0o600,
+            };
+            act(place.path(), &action, true).map_err(|failure| failure.to_string())
+        };
+        let refused = |name: &str, spans: &[&str], size: Size, word: &str| {
+            let before = registry.spans().expect("a list").len();
+            let why = create(name, spans, size).expect_err(word);
+            assert!(why.contains(word), "{why}");
+            assert_eq!(registry.spans().expect("a list").len(), before, "{word}");
+        };
+        refused("s", &["p", "p"], Size::mib(1), "p is named twice");
+        refused("s", &["p", "p=read"], Size::mib(1), "p is named twice");
+        refused("s", &["p", "no/name"], Size::mib(1), "`no/name`");
+        refused("no/name", &["p"], Size::mib(1), "`no/name`");
+        refused("s", &["p"], Size(0), "--size 0");
+        refused("s", &["p"], Size(u64::MAX), "");
+        create("s", &["p"], Size::mib(1)).expect("made");
+        refused("s", &["q"], Size::mib(1), "the space `s` exists");
+        // The first one is made, and the last step finds two spans at the same addresses.
+        registry.clone_span("p", "copy").expect("copied");
+        refused("t", &["new", "p", "copy"], Size::mib(1), "overlap");
+    }
+
+    #[test]
+    fn a_span_that_cannot_grow_so_far_says_how_far_it_can() {
+        let place = tempfile::tempdir().expect("a directory");
+        let registry = Registry::open(place.path()).expect("a registry");
+        registry.span("p").size(1 << 20).create().expect("made");
+        let grow = Action::Grow {
+            name: "p".to_owned(),
+            size: Size::mib(1 << 30),
+        };
+        let why = act(place.path(), &grow, true).expect_err("too far");
+        let why = why.to_string();
+        let most = registry.find_span("p").expect("there").reach - (64 << 10);
+        for word in [&bytes(most), "1024TiB", "make a new span"] {
+            assert!(why.contains(word), "{why}");
+        }
     }
 
     #[test]

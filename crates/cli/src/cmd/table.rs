@@ -1,6 +1,7 @@
 //! `pluvio table`: create, set, show, drop, list and split tables, and move their tablets.
 
 use crate::cmd::migrate;
+use crate::cmd::objects::missing_to_change;
 use clap::{Args, Subcommand, ValueEnum};
 use pluvio_client::{DurabilityWish, ErrorKind, QuotaWish, TableInfo, TableOptions};
 use pluvio_console::failure::Failure;
@@ -224,7 +225,8 @@ async fn act(session: &Session, what: What, json: bool) -> Result<(), Failure> {
                     "nothing to set: give --quota-bytes or --quota-ops",
                 ));
             }
-            let info = client.set_quota(&name, wish).await?;
+            let set = client.set_quota(&name, wish).await;
+            let info = set.map_err(|error| missing_to_change(error, &name))?;
             if json {
                 return print_json(&as_json(&info));
             }

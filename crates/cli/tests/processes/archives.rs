@@ -129,6 +129,7 @@ fn a_cluster_comes_back_in_another_size() {
     assert!(matches!(bob, Reply::Array(_)), "{bob:?}");
     again(&smaller, &place);
     pruned(&smaller, &place);
+    foreign(&smaller, &place);
     refused(&smaller, &place);
     damaged(&smaller, &place);
 }
@@ -162,6 +163,36 @@ fn pruned(cluster: &Cluster, place: &Path) {
     cluster.run(prune).fails(2, &["--keep"]);
     let refused = cluster.run([prune.as_slice(), &["--keep", "1"]].concat());
     refused.fails(1, &["no archive"]);
+    let refused = cluster.run([prune.as_slice(), &["--keep", "0"]].concat());
+    refused.fails(2, &["give 1 or more"]);
+    let empty = no_archives.path().to_str().unwrap();
+    let makes = format!("`pluvio backup {empty}` makes one");
+    cluster.run(["backup", "list", empty]).fails(1, &[&makes]);
+}
+
+/// What lies in a place and is no archive is left out, with a notice.
+fn foreign(cluster: &Cluster, place: &Path) {
+    let name = place.to_str().unwrap();
+    let archives = place.join("archives");
+    let (file, directory) = (archives.join("zz.json"), archives.join("zzz.json"));
+    fs::write(&file, b"{\"name\":\"x\"}").unwrap();
+    fs::create_dir(&directory).unwrap();
+    for arguments in [
+        &["backup", "list", name][..],
+        &["backup", "verify", name],
+        &["backup", "prune", name, "--keep", "1"],
+        &["restore", name, "--overwrite"],
+    ] {
+        let done = cluster.run(arguments).ok();
+        for path in [&file, &directory] {
+            let notice = format!("{}: no archive has this name", path.display());
+            assert!(done.stderr.contains(&notice), "{}", done.stderr);
+        }
+    }
+    let pruned = cluster.run(["backup", "prune", name, "--keep", "1"]).ok();
+    assert!(pruned.text().ends_with("1 archive stays\n"));
+    fs::remove_file(file).unwrap();
+    fs::remove_dir(directory).unwrap();
 }
 
 /// A manifest that is cut, of something else, or of a later program.

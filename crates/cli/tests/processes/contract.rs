@@ -219,7 +219,11 @@ fn tables(cluster: &Cluster) {
     run(&["table", "drop", "gone"]).ok();
     run(&["table", "drop", "gone"]).fails(1, &["error: ", "gone"]);
     run(&["get", "gone", "k"]).fails(1, &["error: ", "pluvio table list"]);
-    for write in [&["put", "gone", "k", "v"][..], &["incr", "gone", "k"]] {
+    for write in [
+        &["put", "gone", "k", "v"][..],
+        &["incr", "gone", "k"],
+        &["table", "set", "gone", "--quota-ops", "9"],
+    ] {
         run(write).fails(1, &["error: ", "`pluvio table create gone` makes it"]);
     }
     run(&["table", "create", ""]).fails(1, &["error: "]);

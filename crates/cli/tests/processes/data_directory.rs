@@ -36,6 +36,7 @@ fn what_cannot_be_used_is_told_and_left_as_it_is() {
     of_another_cluster(&cluster, &place("foreign"));
     of_another_format(&cluster, &place("newer"));
     of_older_metadata(&cluster, &place("older"));
+    metadata_that_was_lost(&cluster, &place("lost"));
     ports_in_use(&cluster, &place("ports"));
     of_another_role(&cluster, &place("roles"));
     metadata_to_begin_with(&cluster, &place("metadata"));
@@ -59,6 +60,10 @@ fn no_directory(cluster: &Cluster, file: &Path) {
     run(coordinator.arg(file), b"").fails(1, &["error: ", "data directory", name(file)]);
     let mut command = cluster.command();
     run(command.args(["dev", "--data"]).arg(file), b"").fails(1, &["error: ", name(file)]);
+    // Nobody makes a directory there.
+    let mut command = cluster.command();
+    let dev = run(command.args(["dev", "--data", "/proc/nothing"]), b"");
+    dev.fails(1, &["error: ", "/proc/nothing", "choose another --data"]);
 }
 
 /// Something else stands where a server keeps something.
@@ -251,6 +256,27 @@ fn metadata_to_begin_with(cluster: &Cluster, place: &Path) {
         assert!(data.join("metadata.redb").exists());
         assert_eq!(running.stop(), Some(0));
     }
+}
+
+/// `dev` begins no new cluster beside the data of another one.
+fn metadata_that_was_lost(cluster: &Cluster, data: &Path) {
+    copy(&cluster.data().join("server-1"), &data.join("server-1"));
+    let before = files_below(data);
+    let file = data.join("coordinator/metadata.redb");
+    let mut command = cluster.command();
+    let dev = command.args(["dev", "--redis-port", "0", "--data", name(data)]);
+    let words = [
+        "error: ",
+        name(&file),
+        "is missing",
+        "server-1",
+        "Put it back",
+        "--data",
+        "docs/operations.md",
+    ];
+    run(dev, b"").fails(1, &words);
+    assert_eq!(files_below(data), before, "nothing was written");
+    assert!(!data.join("logs").exists() && !data.join("coordinator").exists());
 }
 
 fn ports_in_use(cluster: &Cluster, data: &Path) {

@@ -122,6 +122,44 @@ fn certificates_are_renewed_without_a_restart() {
     told(&cluster, &operator, &["put", "t", "key", "value"]).ok();
 }
 
+#[test]
+fn files_of_tls_that_cannot_be_used_are_told_by_readyz() {
+    let ours = Authority::new("ours");
+    ours.sign("server", Shape::default());
+    let cluster = cluster(&ours, &["--tls-auth-clients", "no"]);
+    let admin = |part: &serde_json::Value| part["admin"].as_str().unwrap().to_owned();
+    let (server, ready) = (admin(&cluster.servers()[0]), cluster.ready());
+    let question = "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let page = said(&ours, &server, question).unwrap();
+    assert!(page.contains("\r\n\r\nready\n") && !page.contains("warning"));
+    for (shape, word) in [
+        (
+            Shape {
+                name: Some("store.internal"),
+                ..Shape::default()
+            },
+            "--tls-name",
+        ),
+        (
+            Shape {
+                is_expired: true,
+                ..Shape::default()
+            },
+            "has expired",
+        ),
+    ] {
+        ours.sign("server", shape);
+        for address in [&server, &admin(&ready["coordinator"])] {
+            wait_for("the warning", || {
+                let page = said(&ours, address, question).unwrap();
+                let is_ready =
+                    page.starts_with("HTTP/1.1 200") && page.contains("ready\nwarning: ");
+                (is_ready && page.contains(word)).then_some(()).ok_or(page)
+            });
+        }
+    }
+}
+
 mod needs_redis_cli {
     use super::*;
 

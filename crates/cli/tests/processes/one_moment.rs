@@ -7,9 +7,10 @@ use crate::support::patience::wait_for;
 use crate::support::resp::{Reply, Resp};
 use crate::transactions::{Bank, sum};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle};
 
 /// Keys of the chain. They are on all servers.
@@ -150,6 +151,7 @@ fn an_archive_is_of_one_moment_while_money_moves() {
     assert!(each["held_us"].is_null());
     bank.close();
     chain.end();
+    at_once(&cluster);
     let last = cluster.run(["backup", name, "--json"]).json();
     assert!(
         last["known_bytes"].as_u64() > Some(0),
@@ -172,6 +174,30 @@ fn an_archive_is_of_one_moment_while_money_moves() {
         archives.len() + 2
     );
     cluster.run(["backup", "verify", name]).ok();
+}
+
+/// Backups that begin at the same time get archives of their own; those that wait begin later.
+fn at_once(cluster: &Cluster) {
+    let place = cluster.directory().join("at once");
+    let name = place.to_str().unwrap();
+    let begun = Barrier::new(3);
+    let archives: Vec<Value> = thread::scope(|scope| {
+        let backup = || {
+            begun.wait();
+            cluster.run(["backup", name, "--json"]).json()
+        };
+        let running = [(); 3].map(|()| scope.spawn(backup));
+        running.map(|backup| backup.join().unwrap()).into()
+    });
+    let ids: BTreeSet<&str> = archives
+        .iter()
+        .map(|archive| archive["archive"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids.len(), 3, "{archives:?}");
+    for id in ids {
+        let verify = ["backup", "verify", name, "--archive", id];
+        cluster.run(verify).ok();
+    }
 }
 
 #[test]

@@ -160,7 +160,11 @@ fn a_server_is_drained_by_hand_and_what_cannot_be_is_said() {
         "{shown}"
     );
     let back = run(&["drain", "--cancel", &ids[0]]).ok().text();
-    assert!(back.contains("taken back"), "{back}");
+    assert!(back.contains("is taken back"), "{back}");
+    let back = run(&["drain", "--cancel", &ids[0]]).ok().text();
+    assert!(back.contains("there was nothing to take back"), "{back}");
+    let back = run(&["drain", "--cancel", &ids[0], "--json"]).json();
+    assert_eq!(back["draining"], false);
     run(&["table", "migrate", "t", "--at", "0", "--to", &ids[0]]).ok();
     assert_eq!(run(&["get", "t", "k"]).ok().text(), "v");
 }

@@ -95,6 +95,8 @@ pub struct Tls {
 struct Current {
     material: Arc<Material>,
     stamps: Stamps,
+    /// Why newer files are not in use.
+    refused: Option<String>,
 }
 
 impl Tls {
@@ -117,7 +119,11 @@ impl Tls {
             clock,
             name,
             own_name: OnceLock::new(),
-            current: Mutex::new(Current { material, stamps }),
+            current: Mutex::new(Current {
+                material,
+                stamps,
+                refused: None,
+            }),
         })
     }
 
@@ -145,12 +151,43 @@ impl Tls {
         if lock(&self.current).stamps == stamps {
             return Ok(false);
         }
-        let material = Arc::new(Material::read(&self.options, self.clock.unix_time())?);
-        if let Some(name) = self.own_name.get() {
-            material.check_name(name, &self.options)?;
+        let read = Material::read(&self.options, self.clock.unix_time());
+        let checked = read.and_then(|material| match self.own_name.get() {
+            Some(name) => material.check_name(name, &self.options).map(|()| material),
+            None => Ok(material),
+        });
+        let mut current = lock(&self.current);
+        match checked {
+            Ok(material) => {
+                *current = Current {
+                    material: Arc::new(material),
+                    stamps,
+                    refused: None,
+                };
+                Ok(true)
+            }
+            Err(error) => {
+                current.refused = Some(error.to_string());
+                Err(error)
+            }
         }
-        *lock(&self.current) = Current { material, stamps };
-        Ok(true)
+    }
+
+    /// What somebody should see to, as sentences: the certificate in use has expired, or newer
+    /// files cannot be used.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let current = lock(&self.current);
+        let mut warnings = Vec::new();
+        if current.material.expires <= self.clock.unix_time().as_secs() {
+            warnings.push("the TLS certificate in use has expired".to_owned());
+        }
+        if let Some(why) = &current.refused {
+            warnings.push(format!(
+                "the files of TLS have changed, and the old ones stay in use: {why}"
+            ));
+        }
+        warnings
     }
 
     /// When the certificate in use expires, in seconds since 1970.

@@ -172,10 +172,13 @@ fn new_files_are_used_by_new_connections_and_bad_ones_change_nothing() {
     };
     // The certificate has come, its key has not yet.
     copy("server.pem");
+    assert_eq!(tls.warnings(), [""; 0]);
     assert!(tls.reload().is_err());
+    assert!(tls.warnings()[0].contains("the old ones stay in use"));
     copy("server.key");
     copy("ca.pem");
     assert!(tls.reload().unwrap());
+    assert_eq!(tls.warnings(), [""; 0]);
     assert!(call(theirs.own("server")));
     std::fs::write(ours.path("ca.pem"), "nonsense").unwrap();
     assert!(tls.reload().is_err());

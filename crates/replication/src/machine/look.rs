@@ -204,12 +204,13 @@ impl Machine {
     fn why_wait(&self, placement: &Placement, now: Moment) -> Option<String> {
         let head = self.awaited_head()?;
         let (needed, up) = (self.view.needed(), self.view.places());
-        let racks = match self.view.settings.strict_racks {
-            true => " in as many other racks",
-            false => "",
+        let racks = match (self.view.settings.strict_racks, needed) {
+            (true, 1) => " in another rack",
+            (true, _) => " in as many other racks",
+            (false, _) => "",
         };
         if up < needed {
-            return Some(format!("{needed} backups{racks} are needed, {up} are up"));
+            return Some(format!("{}, {}", are_needed(needed, racks), are_up(up)));
         }
         let servers = |wanted: fn(&Replica) -> bool| -> Vec<ServerId> {
             let replicas = head.replicas.iter().filter(|r| wanted(r));
@@ -225,7 +226,9 @@ impl Machine {
         });
         if let Some(full) = self.full_disks(head, placement, now) {
             let space = format!(
-                "{needed} backups are needed, {up} are up and {}",
+                "{}, {} and {}",
+                are_needed(needed, ""),
+                are_up(up),
                 disks_are_full(&full)
             );
             let reasons: Vec<String> = core::iter::once(space).chain(silence).collect();
@@ -234,7 +237,10 @@ impl Machine {
         let failed = head.given_up.len() + head.spent.len();
         if head.hopeful() < needed && up < needed + failed {
             return Some(format!(
-                "{needed} backups are needed, {up} are up and {failed} of them have failed a replica of this head: restart those"
+                "{}, {} and {failed} of them failed a replica of this head: restart {}",
+                are_needed(needed, ""),
+                are_up(up),
+                if failed == 1 { "that one" } else { "those" }
             ));
         }
         if head.recorded < head.epoch && head.record_failures > 0 {
@@ -244,6 +250,22 @@ impl Machine {
         let space = (lacks && !stalled.is_empty()).then(|| disks_are_full(&stalled));
         let reasons: Vec<String> = space.into_iter().chain(silence).collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+}
+
+/// For people.
+fn are_needed(backups: usize, racks: &str) -> String {
+    match backups {
+        1 => format!("1 backup{racks} is needed"),
+        _ => format!("{backups} backups{racks} are needed"),
+    }
+}
+
+/// For people.
+fn are_up(backups: usize) -> String {
+    match backups {
+        1 => "1 is up".to_owned(),
+        _ => format!("{backups} are up"),
     }
 }
 

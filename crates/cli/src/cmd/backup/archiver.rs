@@ -1,6 +1,6 @@
 //! Reads tables object by object, and writes them as packs.
 
-use super::unusable;
+use super::{unix_ms, unusable};
 use indicatif::ProgressBar;
 use pluvio_archive::{ArchiveError, ArchivedObject, ArchivedTable, PackBuilder, PackRef, Place};
 use pluvio_client::{ClientError, ErrorKind, TableInfo};
@@ -59,11 +59,20 @@ pub(super) struct Archiver<'s> {
     pub(super) session: &'s Session,
     pub(super) place: Place,
     pub(super) written: Written,
+    /// When reading began, in milliseconds since 1970.
+    pub(super) began_ms: u64,
     pub(super) pace: Pace,
     pub(super) progress: ProgressBar,
 }
 
 impl Archiver<'_> {
+    /// Begins only now: it has waited until here.
+    pub(super) fn begin_again(&mut self) {
+        let clock = &self.session.env.clock;
+        self.began_ms = unix_ms(self.session);
+        (self.pace.began, self.pace.read) = (clock.now(), 0);
+    }
+
     /// Archives a table, each object as it is when it is read.
     pub(super) async fn table(&mut self, info: &TableInfo) -> Result<ArchivedTable, NotArchived> {
         let client = &self.session.client;

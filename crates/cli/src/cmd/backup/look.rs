@@ -6,13 +6,24 @@ use pluvio_archive::{Consistency, Manifest, Place, records};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
 use pluvio_console::output::{
-    bytes, number_of, print_json, print_line, spinner, table as new_table, table_text, time,
+    bytes, number_of, print_json, print_line, say, spinner, table as new_table, table_text, time,
 };
 use pluvio_console::session::with_runtime;
 use serde_json::json;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Says what is left out because no archive has such a name.
+pub fn tell_foreign(place: &Place) -> Result<(), Failure> {
+    for path in place.foreign().map_err(unusable)? {
+        say(format_args!(
+            "{}: no archive has this name; it is left out",
+            path.display()
+        ));
+    }
+    Ok(())
+}
 
 /// Reads all of an archive, and compares it with its checksums and counts.
 pub fn verify(place: &Place, manifest: &Manifest) -> Result<(), Failure> {
@@ -74,16 +85,19 @@ pub(super) fn prune(
     for id in &pruned.archives {
         print_line(&format!("archive {id} {is_done}"))?;
     }
+    let kept = pruned.kept as u64;
     print_line(&format!(
-        "{} {is_done} with {}, {} stay",
+        "{} {is_done} with {}, {} {}",
         number_of(pruned.files, "pack"),
         bytes(pruned.bytes),
-        number_of(pruned.kept as u64, "archive"),
+        number_of(kept, "archive"),
+        if kept == 1 { "stays" } else { "stay" },
     ))
 }
 
 /// Lists the archives of a place. Those that cannot be read are listed with the reason.
 pub(super) fn list(place: &Place, json: bool) -> Result<(), Failure> {
+    tell_foreign(place)?;
     let ids = place.ids().map_err(unusable)?;
     let read = ids
         .into_iter()

@@ -142,6 +142,7 @@ impl Packing<'_, '_> {
         &mut self,
         moment: &mut pluvio_client::OneMoment,
     ) -> Result<Duration, Failure> {
+        let mut has_waited = false;
         loop {
             match moment.next().await.map_err(each_object_helps)? {
                 Part::Table(table) => {
@@ -159,6 +160,9 @@ impl Packing<'_, '_> {
                     objects,
                     next,
                 } => {
+                    if core::mem::take(&mut has_waited) {
+                        self.archiver.begin_again();
+                    }
                     self.take(table, range, (&objects, next)).await?;
                     self.wait(moment).await?;
                 }
@@ -171,7 +175,10 @@ impl Packing<'_, '_> {
                         self.fold(Some(moment)).await?;
                     }
                 }
-                Part::Waits => say(format_args!("another backup is at work: waiting for it")),
+                Part::Waits => {
+                    say(format_args!("another backup is at work: waiting for it"));
+                    has_waited = true;
+                }
                 Part::Done(held) => return Ok(held.in_all),
             }
         }
