@@ -606,4 +606,24 @@ mod tests {
         });
         assert_eq!(catalogue.freed, 0);
     }
+
+    // shows: BACKUP-17
+    #[test]
+    fn frames_are_visited_in_turn_and_each_once_in_a_look() {
+        let key = |segment| ReplicaKey {
+            master: ServerId(1),
+            segment: SegmentId(segment),
+        };
+        let mut map: BTreeMap<_, _> = (1..=5).map(|segment| (key(segment), ())).collect();
+        let mut last = ReplicaKey::first_of(ServerId(0));
+        let mut next = |map: &BTreeMap<_, _>, most| -> Vec<u64> {
+            let keys = next_keys(map, &mut last, most);
+            keys.iter().map(|key| key.segment.0).collect()
+        };
+        assert_eq!(next(&map, 3), [1, 2, 3]);
+        assert_eq!(next(&map, 3), [4, 5, 1]);
+        assert_eq!(next(&map, 9), [2, 3, 4, 5, 1]);
+        map.clear();
+        assert_eq!(next(&map, 9), [0; 0]);
+    }
 }

@@ -164,3 +164,23 @@ fn file_of(frame: &Frame, open: Option<Arc<dyn File>>) -> Option<FileAt> {
         open,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // shows: BACKUP-17
+    #[test]
+    fn a_look_that_takes_long_is_followed_by_a_smaller_one() {
+        let mut looks = Looks::default();
+        assert_eq!(looks.visits, VISITS_MAX);
+        for _ in 0..20 {
+            looks.ended(SLOW_LOOK * 2);
+        }
+        assert_eq!(looks.visits, VISITS_MIN);
+        for _ in 0..20 {
+            looks.ended(SLOW_LOOK);
+        }
+        assert_eq!(looks.visits, VISITS_MAX);
+    }
+}
