@@ -2,8 +2,10 @@
 
 use crate::directory::{Directory, Offer, READ_MAX, SLOW, WRITE_MAX, choose};
 use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
+use crate::misplaced::Looks;
 use crate::plan::created;
 use crate::write::Writer;
+use core::ops::Bound;
 use core::time::Duration;
 use pluvio_env::Moment;
 use pluvio_units::{ClusterId, SegmentId, ServerId};
@@ -194,6 +196,18 @@ impl Catalogue {
         }
         self.open.retain(|_, index| *index != home.index);
         (lost, told.into_iter().collect())
+    }
+
+    /// The frames of a data directory whose files are to be looked at next: of those that are open
+    /// for writing, and of the others (BACKUP-17).
+    pub(crate) fn next_to_visit(&self, home: &Directory, looks: &mut Looks) -> Vec<Arc<Frame>> {
+        let open = next_keys(&self.open, &mut looks.last_open, looks.visits);
+        let mut others = next_keys(&self.frames, &mut looks.last, looks.visits);
+        others.retain(|key| !self.open.contains_key(key));
+        let all = open.iter().chain(&others);
+        let frames = all.flat_map(|key| [self.frames.get(key), self.rewrites.get(key)]);
+        let here = frames.flatten().filter(|f| f.home.index == home.index);
+        here.cloned().collect()
     }
 
     /// Takes a newer server list.
@@ -388,7 +402,8 @@ impl Catalogue {
         self.frames.get(&key).filter(|f| !f.is_found()).cloned()
     }
 
-    fn holds(&self, frame: &Arc<Frame>) -> bool {
+    /// Whether the frame is one of these.
+    pub(crate) fn holds(&self, frame: &Arc<Frame>) -> bool {
         [&self.frames, &self.rewrites]
             .iter()
             .any(|map| map.get(&frame.key).is_some_and(|f| Arc::ptr_eq(f, frame)))
@@ -510,6 +525,19 @@ impl Catalogue {
     }
 }
 
+/// The next keys behind the last one, at most once round. The last one moves on.
+fn next_keys<T>(
+    map: &BTreeMap<ReplicaKey, T>,
+    last: &mut ReplicaKey,
+    most: usize,
+) -> Vec<ReplicaKey> {
+    let behind = map.range((Bound::Excluded(*last), Bound::Unbounded));
+    let round = behind.chain(map.range(..=*last));
+    let keys: Vec<_> = round.map(|(key, _)| *key).take(most).collect();
+    *last = keys.last().copied().unwrap_or(*last);
+    keys
+}
+
 /// A server is not recovered here, or not any more.
 pub(crate) fn not_recovered(master: ServerId) -> Refusal {
     let message = format!("server {master} is not being recovered");
@@ -577,5 +605,25 @@ mod tests {
             ..ServerList::default()
         });
         assert_eq!(catalogue.freed, 0);
+    }
+
+    // shows: BACKUP-17
+    #[test]
+    fn frames_are_visited_in_turn_and_each_once_in_a_look() {
+        let key = |segment| ReplicaKey {
+            master: ServerId(1),
+            segment: SegmentId(segment),
+        };
+        let mut map: BTreeMap<_, _> = (1..=5).map(|segment| (key(segment), ())).collect();
+        let mut last = ReplicaKey::first_of(ServerId(0));
+        let mut next = |map: &BTreeMap<_, _>, most| -> Vec<u64> {
+            let keys = next_keys(map, &mut last, most);
+            keys.iter().map(|key| key.segment.0).collect()
+        };
+        assert_eq!(next(&map, 3), [1, 2, 3]);
+        assert_eq!(next(&map, 3), [4, 5, 1]);
+        assert_eq!(next(&map, 9), [2, 3, 4, 5, 1]);
+        map.clear();
+        assert_eq!(next(&map, 9), [0; 0]);
     }
 }

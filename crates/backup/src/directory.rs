@@ -1,5 +1,6 @@
 //! The data directories that frames lie in: which of them work, and which one takes the next frame.
 
+use crate::misplaced::Looks;
 use crate::options::{DataDirectory, FirstDirectory};
 use crate::stats::Counters;
 use crate::syncer::Syncer;
@@ -57,6 +58,7 @@ pub(crate) struct Directory {
     left: OnceLock<String>,
     was_left: Notify,
     health: Mutex<Health>,
+    looks: Mutex<Looks>,
     /// Bytes and number of the frames in it. Changed behind the catalogue's lock.
     bytes: AtomicI64,
     frames: AtomicI64,
@@ -147,6 +149,7 @@ impl Directory {
             left: OnceLock::new(),
             was_left: Notify::new(),
             health: Mutex::default(),
+            looks: Mutex::default(),
             bytes: AtomicI64::new(0),
             frames: AtomicI64::new(0),
         })
@@ -175,6 +178,11 @@ impl Directory {
 
     fn health(&self) -> MutexGuard<'_, Health> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far looks at its files are.
+    pub(crate) fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why it is of no use any more, in this life of the server.

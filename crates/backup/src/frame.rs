@@ -10,8 +10,8 @@ use core::time::Duration;
 use pluvio_env::{File, Moment};
 use pluvio_format::{CertificatePlace, FRAME_DATA_OFFSET, FrameHeader, LastWrite, SegmentKind};
 use pluvio_units::{ClusterId, LogId, ReplicationEpoch, SegmentId, ServerId};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Ends the name of a frame that is being rewritten.
 const REWRITING: &str = ".new";
@@ -177,6 +177,10 @@ pub(crate) struct Frame {
     state: Mutex<FrameState>,
     /// Since when a write to it is under way, in microseconds and one more; 0: none is.
     busy_since: AtomicU64,
+    /// The file, as long as it is open for writing; for those without the turn.
+    opened: Mutex<Option<Weak<dyn File>>>,
+    /// Its file is not where it should be (BACKUP-17).
+    misplaced: AtomicBool,
     /// Held over every change of the file; holds the file while the frame is open for writing.
     pub(crate) turn: tokio::sync::Mutex<Option<Arc<dyn File>>>,
 }
@@ -188,6 +192,8 @@ impl Frame {
             home: Arc::clone(home),
             state: Mutex::new(state),
             busy_since: AtomicU64::new(0),
+            opened: Mutex::default(),
+            misplaced: AtomicBool::new(false),
             turn: tokio::sync::Mutex::new(None),
         })
     }
@@ -206,6 +212,29 @@ impl Frame {
             0 => Duration::ZERO,
             since => now.since(Moment(Duration::from_micros(since - 1))),
         }
+    }
+
+    /// The file was opened for writing; only by the holder of the turn.
+    pub(crate) fn set_opened(&self, file: &Arc<dyn File>) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        *opened = Some(Arc::downgrade(file));
+    }
+
+    /// The file, if it is open for writing.
+    pub(crate) fn opened(&self) -> Option<Arc<dyn File>> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Its file is not where it should be; only by the holder of the turn (BACKUP-17).
+    pub(crate) fn set_misplaced(&self) {
+        self.misplaced.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its file was not where it should be; by the holder of the turn.
+    pub(crate) fn is_misplaced(&self) -> bool {
+        // Relaxed: the turn orders it.
+        self.misplaced.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, FrameState> {

@@ -93,8 +93,11 @@ impl Backup {
             {
                 pluvio_units::mark("backup-trial-finds-hang");
             }
-            if self.0.options.tries_idle && home.begin_trial(now) {
-                self.0.begin_trial(home);
+            if self.0.options.tries_idle {
+                self.look_at_files(home);
+                if home.begin_trial(now) {
+                    self.0.begin_trial(home);
+                }
             }
             if self.0.directories.len() < 2 {
                 continue;
@@ -148,7 +151,8 @@ impl Backup {
         true
     }
 
-    fn tell_lost(&self, keys: Vec<ReplicaKey>) {
+    /// Tells masters of lost replicas, until each has confirmed.
+    pub(crate) fn tell_lost(&self, keys: Vec<ReplicaKey>) {
         let mut lost = Lost::new();
         for key in keys {
             lost.entry(key.master).or_default().push(key.segment);

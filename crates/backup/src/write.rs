@@ -116,6 +116,9 @@ impl Inner {
         };
         let frame = frame.inspect_err(|refusal| self.count_refusal(refusal))?;
         let mut turn = frame.turn().await.ok_or_else(|| lost(request))?;
+        if frame.is_misplaced() {
+            return Err(lost(request));
+        }
         // BACKUP-4: recovery first fences the master, then takes each frame's turn.
         self.catalogue().check_writer(request.master, by)?;
         let state = frame.state();
@@ -363,6 +366,7 @@ impl Inner {
         } else {
             disk.open(&path, OpenMode::Existing).await?
         };
+        frame.set_opened(&file);
         *turn = Some(Arc::clone(&file));
         Ok(file)
     }
@@ -511,15 +515,15 @@ async fn sync(home: &Directory, file: &Arc<dyn File>, directory: bool) -> Result
     synced.await.map_err(unsyncable)
 }
 
-/// The refusal of a write to a frame that is lost with its data directory (BACKUP-14). The backup
-/// itself is of use still.
+/// The refusal of a write to a frame that is lost with its data directory, or alone (BACKUP-14,
+/// BACKUP-17). The backup itself is of use still.
 fn lost(request: &WriteReplica) -> Refusal {
     let what = format!("the replica of segment {} is lost", request.segment);
     Refusal::fatal(FatalKind::NotFound, what)
 }
 
 /// Where a frame in this state has its file.
-fn path_of(frame: &Frame, state: &FrameState) -> String {
+pub(crate) fn path_of(frame: &Frame, state: &FrameState) -> String {
     match &state.stage {
         Stage::Rewriting => frame.key.rewriting_path(),
         Stage::Creating | Stage::Usable | Stage::Damaged(_) | Stage::Gone => frame.key.path(),

@@ -17,7 +17,7 @@
 use crate::file::OsFile;
 use crate::runtime::{current_core, own_loop};
 use crate::small_writes::SmallWrites;
-use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode};
+use pluvio_env::{BoxFuture, Disk, DiskError, File, FileAt, OpenMode};
 use pluvio_units::CoreId;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::{BTreeMap, BTreeSet};
@@ -316,6 +316,18 @@ impl Disk for OsDisk {
         })
     }
 
+    fn misplaced(&self, files: Vec<FileAt>) -> BoxFuture<'_, Result<Vec<usize>, DiskError>> {
+        self.run("", move |root, _| {
+            let mut misplaced = Vec::new();
+            for (number, file) in files.iter().enumerate() {
+                if !is_at_its_path(root, file)? {
+                    misplaced.push(number);
+                }
+            }
+            Ok(misplaced)
+        })
+    }
+
     fn room(&self) -> BoxFuture<'_, Option<u64>> {
         let room = self.run("", |root, path| {
             let system = rustix::fs::statvfs(&root.path);
@@ -455,6 +467,19 @@ fn open_file(root: &Root, path: &str, mode: OpenMode) -> Result<fs::File, DiskEr
         }
     }
     options.open(full).map_err(|error| disk_error(path, &error))
+}
+
+/// Whether the path leads to the file.
+fn is_at_its_path(root: &Root, file: &FileAt) -> Result<bool, DiskError> {
+    use std::os::unix::fs::MetadataExt;
+    let found = match fs::metadata(resolve(root, &file.path)?) {
+        Ok(found) => (found.dev(), found.ino()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(disk_error(&file.path, &error)),
+    };
+    // Both anew: some file systems change inodes while a machine runs.
+    let open = file.open.as_ref().and_then(|open| open.identity());
+    Ok(open.is_none_or(|open| open == found))
 }
 
 fn list_files(directory: &Path) -> io::Result<Vec<String>> {

@@ -24,7 +24,7 @@ use pluvio_env::{BoxFuture, DiskError, File};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev, pwritev2};
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
@@ -255,6 +255,11 @@ impl File for OsFile {
 
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {
         Box::pin(self.blocking(Inner::sync))
+    }
+
+    fn identity(&self) -> Option<(u64, u64)> {
+        let known = self.inner.file.metadata().ok()?;
+        Some((known.dev(), known.ino()))
     }
 
     fn size(&self) -> BoxFuture<'_, Result<u64, DiskError>> {

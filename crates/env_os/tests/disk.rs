@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // of the helpers too
 
 use bytes::Bytes;
-use pluvio_env::{Disk, DiskError, OpenMode};
+use pluvio_env::{Disk, DiskError, FileAt, OpenMode};
 use pluvio_env_os::{NoDisk, OsOptions, OsRuntime};
 use std::sync::Arc;
 
@@ -171,6 +171,39 @@ fn a_directory_that_must_stay_is_missed_when_another_one_has_its_name() {
             let gone = disk.same_directory(directory).await;
             assert!(matches!(gone, Err(DiskError::Gone { .. })), "{gone:?}");
         }
+    });
+}
+
+#[test]
+fn files_that_were_removed_or_exchanged_are_misplaced() {
+    with_disk(|disk, root| async move {
+        let names = ["stays", "removed", "exchanged", "moved"];
+        let names = names.map(|name| format!("frames/{name}"));
+        let mut open = Vec::new();
+        for path in &names {
+            let file = disk.open(path, OpenMode::New).await.unwrap();
+            let path = path.clone();
+            open.push(FileAt {
+                path,
+                open: Some(file),
+            });
+        }
+        let mut closed = open.clone();
+        for file in &mut closed {
+            file.open = None;
+        }
+        assert_eq!(disk.misplaced(open.clone()).await, Ok(vec![]));
+        let full = |path: &str| root.join(path);
+        for path in [&names[1], &names[2]] {
+            std::fs::remove_file(full(path)).unwrap();
+        }
+        std::fs::write(full(&names[2]), "other").unwrap();
+        disk.rename(&names[3], "frames/new").await.unwrap();
+        assert_eq!(disk.misplaced(open.clone()).await, Ok(vec![1, 2, 3]));
+        // Any file will do where none is open.
+        assert_eq!(disk.misplaced(closed).await, Ok(vec![1, 3]));
+        open[3].path = "frames/new".to_owned();
+        assert_eq!(disk.misplaced(open).await, Ok(vec![1, 2]));
     });
 }
 

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode, watch};
+use pluvio_env::{BoxFuture, Disk, DiskError, File, FileAt, OpenMode, watch};
 use std::sync::Arc;
 
 /// What a device does.
@@ -232,6 +232,17 @@ impl Disk for Device {
         Box::pin(core::future::ready(found))
     }
 
+    /// The same.
+    fn misplaced(&self, mut files: Vec<FileAt>) -> BoxFuture<'_, Result<Vec<usize>, DiskError>> {
+        if self.switch.mode() == DeviceMode::Gone {
+            return Box::pin(core::future::ready(Err(self.gone())));
+        }
+        for file in &mut files {
+            file.path = self.path(&file.path);
+        }
+        self.disk.misplaced(files)
+    }
+
     fn boot(&self) -> u64 {
         self.disk.boot()
     }
@@ -279,6 +290,10 @@ impl File for DeviceFile {
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>> {
         let synced = self.file.sync();
         Box::pin(async move { self.switch.change(&self.path, false, synced).await })
+    }
+
+    fn identity(&self) -> Option<(u64, u64)> {
+        self.file.identity()
     }
 
     fn size(&self) -> BoxFuture<'_, Result<u64, DiskError>> {

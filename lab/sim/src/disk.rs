@@ -16,7 +16,7 @@ use bytes::Bytes;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode};
+use pluvio_env::{BoxFuture, Disk, DiskError, File, FileAt, OpenMode};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -472,6 +472,21 @@ impl Disk for SimDisk {
         })
     }
 
+    /// Takes no time: the system has names in memory.
+    fn misplaced(&self, files: Vec<FileAt>) -> BoxFuture<'_, Result<Vec<usize>, DiskError>> {
+        let state = self.shared.lock();
+        let storage = &state.process(self.owner.process).storage;
+        let is_there = |file: &FileAt| {
+            let found = storage.get(&file.path).map(identity_of);
+            let open = file.open.as_ref().and_then(|open| open.identity());
+            found.is_some_and(|found| open.is_none_or(|open| open == found))
+        };
+        let all = files.iter().enumerate();
+        let misplaced = all.filter(|(_, file)| !is_there(file));
+        let misplaced = misplaced.map(|(number, _)| number).collect();
+        Box::pin(core::future::ready(Ok(misplaced)))
+    }
+
     fn boot(&self) -> u64 {
         self.shared
             .lock()
@@ -479,6 +494,11 @@ impl Disk for SimDisk {
             .storage
             .boot()
     }
+}
+
+/// Only good for comparisons: it differs from run to run.
+fn identity_of(inode: &SharedInode) -> (u64, u64) {
+    (0, Arc::as_ptr(inode).addr() as u64)
 }
 
 struct SimFile {
@@ -558,6 +578,10 @@ impl File for SimFile {
             path: Arc::clone(&self.path),
             upto: 0,
         })))
+    }
+
+    fn identity(&self) -> Option<(u64, u64)> {
+        Some(identity_of(&self.inode))
     }
 
     fn size(&self) -> BoxFuture<'_, Result<u64, DiskError>> {

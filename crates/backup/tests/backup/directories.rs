@@ -16,14 +16,14 @@ use std::time::Duration;
 const SECOND: &str = "second/";
 
 /// A machine with two devices.
-struct Machine {
-    node: Node,
+pub struct Machine {
+    pub node: Node,
     switches: [DeviceSwitch; 2],
     options: BackupOptions,
 }
 
 impl Machine {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         let mut machine = Self {
             node: Node::new(seed),
             switches: Default::default(),
@@ -43,30 +43,30 @@ impl Machine {
         }];
     }
 
-    fn start(&self) -> Backup {
+    pub fn start(&self) -> Backup {
         self.node.start_with(self.options.clone())
     }
 
-    fn restart(&mut self) -> Backup {
+    pub fn restart(&mut self) -> Backup {
         self.node.sim.crash(self.node.process);
         self.node.restart();
         self.plug();
         self.start()
     }
 
-    fn write(&self, backup: &Backup, request: WriteReplica) -> Result<(), Refusal> {
+    pub fn write(&self, backup: &Backup, request: WriteReplica) -> Result<(), Refusal> {
         self.node.write(backup, request)
     }
 
     /// Writes closed side segments.
-    fn fill(&self, backup: &Backup, segments: std::ops::Range<u64>) {
+    pub fn fill(&self, backup: &Backup, segments: std::ops::Range<u64>) {
         for segment in segments {
             let request = Image::new(segment, Side, 3).whole(segment, Side);
             self.write(backup, request).unwrap();
         }
     }
 
-    fn free(&self, backup: &Backup, segment: u64) {
+    pub fn free(&self, backup: &Backup, segment: u64) {
         let request = FreeReplica {
             cluster: CLUSTER,
             master: MASTER,
@@ -78,11 +78,11 @@ impl Machine {
     }
 
     /// The segments whose frames lie in the second data directory.
-    fn in_second(&self) -> Vec<u64> {
+    pub fn in_second(&self) -> Vec<u64> {
         self.segments_below(&format!("{SECOND}frames/"))
     }
 
-    fn in_first(&self) -> Vec<u64> {
+    pub fn in_first(&self) -> Vec<u64> {
         self.segments_below("frames/")
     }
 
@@ -93,12 +93,12 @@ impl Machine {
         names.filter_map(segment).collect()
     }
 
-    fn run_for(&self, seconds: u64) {
+    pub fn run_for(&self, seconds: u64) {
         self.node.sim.run_for(Duration::from_secs(seconds));
     }
 
     /// Starts a master that notes what it is told.
-    fn master(&self) -> (Arc<Mutex<Vec<u64>>>, Listening) {
+    pub fn master(&self) -> (Arc<Mutex<Vec<u64>>>, Listening) {
         let told = Arc::<Mutex<Vec<u64>>>::default();
         let master = self.node.sim.process("master");
         let (network, service) = (master.env.network, Told(Arc::clone(&told)));
@@ -132,14 +132,14 @@ impl Service for Told {
     }
 }
 
-fn offered(machine: &Machine, backup: &Backup) -> Vec<u64> {
+pub fn offered(machine: &Machine, backup: &Backup) -> Vec<u64> {
     let replicas = replicas(&machine.node, backup);
     let mut offered: Vec<u64> = replicas.iter().map(|r| r.segment.0).collect();
     offered.sort_unstable();
     offered
 }
 
-fn left(backup: &Backup) -> Vec<bool> {
+pub fn left(backup: &Backup) -> Vec<bool> {
     let directories = backup.directories();
     directories.iter().map(|d| d.left.is_some()).collect()
 }
@@ -293,7 +293,7 @@ fn a_data_directory_that_hangs_is_left_and_nobody_waits_for_it() {
     assert_eq!(damaged, lost);
 }
 
-fn image_of(segment: u64) -> Image {
+pub fn image_of(segment: u64) -> Image {
     Image::new(segment, Head, 10)
 }
 
@@ -436,7 +436,7 @@ fn a_directory_that_fails_at_start_stops_it_unless_it_may_be_left() {
 
 impl Machine {
     /// One without the second data directory.
-    fn of_one(seed: u64) -> Self {
+    pub fn of_one(seed: u64) -> Self {
         let mut machine = Self::new(seed);
         machine.options.further.clear();
         machine
@@ -496,7 +496,7 @@ fn a_data_directory_that_fails_is_left_though_nobody_uses_it() {
     assert_eq!(trouble(&backup), [None, None]);
 }
 
-fn trouble(backup: &Backup) -> Vec<Option<String>> {
+pub fn trouble(backup: &Backup) -> Vec<Option<String>> {
     let directories = backup.directories().into_iter();
     directories.map(|directory| directory.trouble).collect()
 }

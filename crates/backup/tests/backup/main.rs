@@ -5,6 +5,7 @@
 mod copies;
 mod directories;
 mod hang;
+mod misplaced;
 mod open_frames;
 mod recovery;
 mod replicas;

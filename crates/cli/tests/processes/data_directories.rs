@@ -2,7 +2,8 @@
 
 use crate::support::cluster::Cluster;
 use crate::support::program::run;
-use crate::support::{Output, Running, Setup, wait_for};
+use crate::support::{Output, Reply, Running, Setup, wait_for};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -125,10 +126,60 @@ fn data_directories_that_are_removed_are_missed() {
     two.kill();
 }
 
+/// The names of the frames of a server that counts from 1.
+fn frame_names(cluster: &Cluster, server: u32) -> BTreeSet<String> {
+    let frames = cluster.data().join(format!("server-{server}/frames"));
+    let files = fs::read_dir(frames).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names.collect()
+}
+
+/// Those that are open go on working, so no write fails.
+// shows: BACKUP-17
+#[test]
+fn frames_that_are_removed_are_missed_and_made_again_elsewhere() {
+    let cluster = Setup::servers(3).replicas(1).start();
+    let set = |from: usize| {
+        let mut redis = cluster.connect(0);
+        for n in from..from + 100 {
+            let set = ["SET".to_owned(), format!("k{n}"), format!("v{n}")];
+            assert!(redis.call(&set).is_ok());
+        }
+    };
+    set(0);
+    let removed = frame_names(&cluster, 1);
+    assert!(!removed.is_empty());
+    for name in &removed {
+        let frame = cluster.data().join("server-1/frames").join(name);
+        fs::remove_file(frame).unwrap();
+    }
+    wait_for("the replicas to be made again", || {
+        let there = [2, 3].map(|server| frame_names(&cluster, server));
+        let is_missing = |name: &&String| !there.iter().any(|names| names.contains(*name));
+        let missing: Vec<_> = removed.iter().filter(is_missing).collect();
+        missing
+            .is_empty()
+            .then_some(())
+            .ok_or_else(|| format!("{missing:?} are missing"))
+    });
+    assert!(cluster.traced("files of frames were removed or exchanged"));
+    cluster.wait_replicated();
+    set(100);
+    // The directory is used still.
+    let shown = cluster.run(["status", "--directories"]).ok().text();
+    assert!(!shown.contains("left: "), "{shown}");
+    cluster.kill(1);
+    cluster.wait_settled(2);
+    let mut redis = cluster.connect(0);
+    for n in 0..200 {
+        let found = redis.call(&["GET".to_owned(), format!("k{n}")]);
+        assert_eq!(found, Reply::bulk(format!("v{n}")), "k{n}");
+    }
+}
+
 /// Devices that fail; not every machine lets its users, or its containers, mount one.
 mod needs_small_disk {
     use super::*;
-    use crate::support::Reply;
     use crate::support::disk::SmallDisk;
 
     fn fill(cluster: &Cluster, from: usize) {

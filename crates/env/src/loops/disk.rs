@@ -63,6 +63,15 @@ pub enum OpenMode {
     Create,
 }
 
+/// A file, and the path that should lead to it.
+#[derive(Clone)]
+pub struct FileAt {
+    /// Below the data directory.
+    pub path: String,
+    /// The file, if it is open. Otherwise any file will do.
+    pub open: Option<Arc<dyn File>>,
+}
+
 /// Flat names (`frames/00000001`) below one data directory, which the process holds alone.
 /// Directories come and go with the files in them.
 pub trait Disk: Send + Sync {
@@ -86,6 +95,16 @@ pub trait Disk: Send + Sync {
     fn same_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
         let _always = directory;
         Box::pin(core::future::ready(Ok(())))
+    }
+    /// Which of these files, by number, are not at their paths: nothing is there, or another file
+    /// than the open one. Writes to an open file tell nothing of that. It looks at each file once,
+    /// on a thread that may block.
+    ///
+    /// # Errors
+    /// The file system refuses: then nothing is known of any.
+    fn misplaced(&self, files: Vec<FileAt>) -> BoxFuture<'_, Result<Vec<usize>, DiskError>> {
+        let _none = files;
+        Box::pin(core::future::ready(Ok(Vec::new())))
     }
     /// Bytes that the file system has left for this process; `None` if it does not say.
     fn room(&self) -> BoxFuture<'_, Option<u64>> {
@@ -123,6 +142,11 @@ pub trait File: Send + Sync {
     }
     /// Makes everything written before the call survive a power loss.
     fn sync(&self) -> BoxFuture<'_, Result<(), DiskError>>;
+    /// A device and a number on it, which no other file has while this one is open. `None` if that
+    /// is unknown. The file system is asked before this returns: not for event loops.
+    fn identity(&self) -> Option<(u64, u64)> {
+        None
+    }
     /// The file's length in bytes.
     fn size(&self) -> BoxFuture<'_, Result<u64, DiskError>>;
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub use address::{Address, Endpoint, Transport};
 pub use backoff::Backoff;
 pub use clock::{Clock, Moment, TimedOut, timeout};
-pub use disk::{Disk, DiskError, File, OpenMode};
+pub use disk::{Disk, DiskError, File, FileAt, OpenMode};
 pub use mapped::{DoorOf, MappedMemory, MappedRead, MappedReader, NotMapped};
 pub use network::{
     ByteStream, CallError, Frame, Handled, HeldReply, Listening, Network, NetworkError,
