@@ -84,7 +84,7 @@ mod tests;
 mod transaction;
 mod window;
 
-pub use at_once::{AtOnce, Held, HeldWait};
+pub use at_once::{AtOnce, HeldOutcome, HeldWait};
 pub use batch::Key;
 pub use client::Client;
 pub use control::TableOptions;

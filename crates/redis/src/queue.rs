@@ -25,7 +25,7 @@ use crate::reply::Reply;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
-use pluvio_client::{Client, Held};
+use pluvio_client::{Client, HeldOutcome};
 use pluvio_env::Moment;
 use pluvio_trace::{Span, within};
 use std::collections::VecDeque;
@@ -46,7 +46,7 @@ pub(crate) struct HeldReply {
     /// Its row of the table.
     pub(crate) spec: u16,
     pub(crate) started: Moment,
-    pub(crate) held: Held,
+    pub(crate) held: HeldOutcome,
     pub(crate) answer: Answer,
     pub(crate) is_change: bool,
     /// When it is given up.
@@ -202,7 +202,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
     }
 
     /// The outcome that the first reply waits for, and until when.
-    pub(crate) fn first_held(&self) -> Option<(&Held, Moment)> {
+    pub(crate) fn first_held(&self) -> Option<(&HeldOutcome, Moment)> {
         match &self.places.front()?.state {
             State::Held(reply) => Some((&reply.held, reply.until)),
             State::Done(_) | State::Running => None,

@@ -1,6 +1,6 @@
 //! The requests of transactions of several servers.
 
-use super::Part;
+use super::Participant;
 use super::prepare::PATIENCE;
 use crate::error::ClientError;
 use crate::local::LocalMaster;
@@ -16,9 +16,9 @@ use pluvio_wire::{
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A request to lock the keys of a part.
+/// A request to a participant to lock its keys.
 pub(super) struct Prepare<'a> {
-    pub(super) part: &'a Part<'a>,
+    pub(super) participant: &'a Participant<'a>,
     pub(super) whole: Whole,
     pub(super) operation: OperationId,
     /// How long it waits for keys that others have locked.
@@ -40,18 +40,18 @@ impl DataRequest for Prepare<'_> {
 
     fn check(&self, owner: ServerId) -> Result<(), ClientError> {
         let is_elsewhere = |at: usize| {
-            let (_, hash) = self.part.key(at);
-            let other = self.part.tables[at].owner(hash);
+            let (_, hash) = self.participant.key(at);
+            let other = self.participant.tables[at].owner(hash);
             other.is_some_and(|other| other != owner)
         };
-        match (0..self.part.steps.len()).any(is_elsewhere) {
+        match (0..self.participant.steps.len()).any(is_elsewhere) {
             true => Err(several_owners()),
             false => Ok(()),
         }
     }
 
     fn tables(&self) -> Vec<&Table> {
-        self.part.tables.clone()
+        self.participant.tables.clone()
     }
 
     fn is_in_vain(&self, why: &RpcError, spent: Duration) -> bool {
@@ -82,7 +82,7 @@ impl DataRequest for Prepare<'_> {
     }
 
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
-        master.transact(core, header, Some(&self.whole), &self.part.steps)
+        master.transact(core, header, Some(&self.whole), &self.participant.steps)
     }
 
     async fn call(
@@ -92,7 +92,7 @@ impl DataRequest for Prepare<'_> {
         header: Header,
         limit: Duration,
     ) -> Result<Results, RpcError> {
-        let frame = encode_prepare(&header, &self.whole, &self.part.steps);
+        let frame = encode_prepare(&header, &self.whole, &self.participant.steps);
         Ok(call_frame(network, to, frame, limit).await?.items)
     }
 

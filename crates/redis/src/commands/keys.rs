@@ -5,7 +5,7 @@ use super::{CommandResult, Data, is_there, transaction};
 use crate::database::{DatabaseId, mutation};
 use crate::failure;
 use crate::give_way::give_way;
-use crate::memory::Share;
+use crate::memory::MemoryAccount;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -63,7 +63,7 @@ pub(super) async fn exist(core: &Core, db: DatabaseId, command: &Command) -> Com
 /// exceed its limit by the values of one.
 pub(super) async fn get_all(
     core: &Core,
-    share: &Share,
+    account: &MemoryAccount,
     db: DatabaseId,
     command: &Command,
 ) -> CommandResult {
@@ -73,7 +73,7 @@ pub(super) async fn get_all(
         &core.databases.parts().clock,
         core.databases.client().timeout(),
     );
-    let mut building = share.build();
+    let mut building = account.build();
     let mut replies = Vec::with_capacity(keys.len());
     let mut rest = &keys[..];
     while !rest.is_empty() {

@@ -36,13 +36,13 @@ pub use cluster::Query;
 pub(crate) use handshake::{logs_in, takes_time};
 pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
 pub(crate) use script::{ScriptAtOnce, at_once as run_script_at_once, library};
-pub(crate) use transaction::Prepared;
+pub(crate) use transaction::ClosedBlock;
 
 use crate::block::Block;
 use crate::command_log::Kind;
 use crate::database::DatabaseId;
 use crate::failure::{AFTER_DOUBT, leaves_doubt};
-use crate::memory::Share;
+use crate::memory::MemoryAccount;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
@@ -370,6 +370,15 @@ pub(crate) fn run_own(
     }
 }
 
+/// What a command of the third kind may use of its connection.
+#[derive(Clone, Copy)]
+pub(crate) struct ConnectionContext<'c> {
+    /// The memory that it holds.
+    pub(crate) account: &'c MemoryAccount,
+    /// The transaction that it is about to make.
+    pub(crate) block: &'c Block,
+}
+
 /// The result of a run of commands.
 pub(crate) struct Ran {
     /// A reply for each of them.
@@ -385,14 +394,14 @@ pub(crate) type Commands = SmallVec<[(Data, Command); 1]>;
 /// Runs commands of the third kind, as far as they are not done at once.
 pub(crate) async fn run_data(
     core: &Core,
-    (share, block): (&Share, &Block),
+    connection: ConnectionContext<'_>,
     database: DatabaseId,
     commands: Commands,
 ) -> Ran {
     let started = core.shared.now();
     let replies = match &commands[..] {
         [(what, command)] => {
-            smallvec![run_single(core, (share, block), database, *what, command).await]
+            smallvec![run_single(core, connection, database, *what, command).await]
         }
         _ if commands
             .iter()
@@ -400,13 +409,19 @@ pub(crate) async fn run_data(
         {
             one_key::run_in_order(core, database, &commands).await
         }
-        _ => Box::pin(run_each(core, (share, block), database, &commands)).await,
+        _ => Box::pin(run_each(core, connection, database, &commands)).await,
     };
     let now = core.shared.now();
     for ((_, command), reply) in commands.iter().zip(&replies) {
         let sub = (command.len() > 1).then(|| command.get(1));
         if let Some(spec) = find_called(command.get(0), sub) {
-            core.note_run(share.entry(), spec, command, reply, (started, now));
+            core.note_run(
+                connection.account.entry(),
+                spec,
+                command,
+                reply,
+                (started, now),
+            );
         }
     }
     let mut each = commands.iter().zip(&replies);
@@ -433,7 +448,7 @@ fn is_doubtful(reply: &Reply) -> bool {
 /// one that is in doubt are not executed.
 async fn run_each(
     core: &Core,
-    (share, block): (&Share, &Block),
+    connection: ConnectionContext<'_>,
     database: DatabaseId,
     commands: &Commands,
 ) -> SmallVec<[Reply; 1]> {
@@ -442,7 +457,7 @@ async fn run_each(
     for (what, command) in commands {
         let reply = match in_doubt {
             true => Reply::Error(AFTER_DOUBT),
-            false => run_single(core, (share, block), database, *what, command).await,
+            false => run_single(core, connection, database, *what, command).await,
         };
         in_doubt |= is_in_doubt(*what, &reply);
         replies.push(reply);
@@ -452,7 +467,7 @@ async fn run_each(
 
 async fn run_single(
     core: &Core,
-    (share, block): (&Share, &Block),
+    connection: ConnectionContext<'_>,
     database: DatabaseId,
     what: Data,
     command: &Command,
@@ -470,14 +485,14 @@ async fn run_single(
         None => {}
     }
     // Boxed, so that the futures of commands on one key stay small.
-    Box::pin(run_other(core, (share, block), database, what, command))
+    Box::pin(run_other(core, connection, database, what, command))
         .await
         .into()
 }
 
 async fn run_other(
     core: &Core,
-    (share, block): (&Share, &Block),
+    connection: ConnectionContext<'_>,
     db: DatabaseId,
     what: Data,
     command: &Command,
@@ -495,18 +510,18 @@ async fn run_other(
         | Data::MSetEx
         | Data::MSetNx
         | Data::Rename
-        | Data::RenameNx => transaction::alone(core, (share, block), db, what, command).await,
-        Data::AclDelUser => acl::delete(core, (share, block), command).await,
+        | Data::RenameNx => transaction::alone(core, connection, db, what, command).await,
+        Data::AclDelUser => acl::delete(core, connection, command).await,
         Data::AclDryRun => acl::dry_run(core, command).await,
         Data::AclGetUser => acl::user(core, command).await,
         Data::AclList => acl::list(core).await,
-        Data::AclSetUser => acl::set(core, share, command).await,
+        Data::AclSetUser => acl::set(core, connection.account, command).await,
         Data::AclUsers => acl::users(core).await,
         Data::Cluster(query) => cluster::query(core, query, command).await,
         Data::DbSize => keys::db_size(core, db).await,
         Data::Debug => debug::debug(core, db, command).await,
         Data::Del => keys::delete(core, db, command).await,
-        Data::Exec => transaction::exec(core, (share, block)).await,
+        Data::Exec => transaction::exec(core, connection).await,
         Data::Exists | Data::Touch => keys::exist(core, db, command).await,
         Data::FlushAll => keys::flush_all(core, command).await,
         Data::FlushDb => keys::flush_db(core, db, command).await,
@@ -519,10 +534,10 @@ async fn run_other(
         Data::FunctionStats => function::stats(core).await,
         Data::HotKeysGet => hot_keys::get(core).await,
         Data::Info => info::info(core, command).await,
-        Data::Keys => scan::keys(core, share, db, command).await,
-        Data::Lcs => lcs::lcs(core, share, db, command).await,
-        Data::LogIn => handshake::log_in(core, (share, block), command).await,
-        Data::MGet => keys::get_all(core, share, db, command).await,
+        Data::Keys => scan::keys(core, connection.account, db, command).await,
+        Data::Lcs => lcs::lcs(core, connection.account, db, command).await,
+        Data::LogIn => handshake::log_in(core, connection, command).await,
+        Data::MGet => keys::get_all(core, connection.account, db, command).await,
         Data::MSet => keys::set_all(core, db, command).await,
         Data::MemoryUsage => keys::memory_usage(core, db, command).await,
         Data::ObjectEncoding => keys::encoding(core, db, command).await,
@@ -530,11 +545,11 @@ async fn run_other(
         Data::ObjectIdleTime => keys::idle_time(core, db, command).await,
         Data::ObjectRefCount => keys::references(core, db, command).await,
         Data::RandomKey => scan::random_key(core, db).await,
-        Data::Scan => scan::scan(core, share, db, command).await,
+        Data::Scan => scan::scan(core, connection.account, db, command).await,
         Data::ScriptExists => script::exist(core, command).await,
         Data::ScriptFlush => script::flush(core, command).await,
         Data::ScriptLoad => script::load(core, command).await,
-        Data::Watch => transaction::watch(core, block, db, command).await,
+        Data::Watch => transaction::watch(core, connection.block, db, command).await,
         Data::Append
         | Data::BitCount
         | Data::BitField
@@ -577,7 +592,7 @@ async fn run_other(
 /// Runs a command that reads, for a script: what it tells is of no certain moment.
 async fn run_reading(
     core: &Core,
-    share: &Share,
+    account: &MemoryAccount,
     db: DatabaseId,
     what: Data,
     command: &Command,
@@ -588,9 +603,9 @@ async fn run_reading(
         Data::Info => info::info(core, command).await,
         Data::MemoryUsage => keys::memory_usage(core, db, command).await,
         Data::ObjectEncoding => keys::encoding(core, db, command).await,
-        Data::Keys => scan::keys(core, share, db, command).await,
+        Data::Keys => scan::keys(core, account, db, command).await,
         Data::RandomKey => scan::random_key(core, db).await,
-        Data::Scan => scan::scan(core, share, db, command).await,
+        Data::Scan => scan::scan(core, account, db, command).await,
         _ => Err(Failure::fixed(
             "ERR This Redis command is not allowed from script",
         )),

@@ -41,12 +41,12 @@ mod objects;
 
 pub(super) use objects::{Missing, Object, Objects};
 
-use super::{Data, script};
-use crate::block::{Block, Watched};
+use super::{ConnectionContext, Data, script};
+use crate::block::Watched;
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
 use crate::give_way::give_way;
-use crate::memory::{Building, Share};
+use crate::memory::{Building, MemoryAccount};
 use crate::monitor::Told;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -80,7 +80,7 @@ pub(crate) type ObjectAt = (DatabaseId, Bytes);
 /// See the module.
 pub(crate) struct Overlay<'c> {
     core: &'c Core,
-    share: &'c Share,
+    account: &'c MemoryAccount,
     /// The user, if there is something that it may not do.
     caller: Option<Arc<Caller>>,
     objects: Objects,
@@ -123,21 +123,21 @@ pub(crate) enum Committed {
 impl<'c> Overlay<'c> {
     pub(crate) fn new(
         core: &'c Core,
-        (share, block): (&'c Share, &Block),
+        connection: ConnectionContext<'c>,
         until: Moment,
         reading: Reading,
     ) -> Self {
         Self {
             core,
-            share,
-            caller: block.caller(),
+            account: connection.account,
+            caller: connection.block.caller(),
             objects: Objects::new(core),
             until,
             reading,
             moments: 0,
             told: Told::default(),
             read_bytes: 0,
-            building: share.build(),
+            building: connection.account.build(),
             killed: None,
         }
     }
@@ -183,8 +183,8 @@ impl<'c> Overlay<'c> {
     }
 
     /// The connection's part of the memory.
-    pub(super) fn share(&self) -> &'c Share {
-        self.share
+    pub(super) fn account(&self) -> &'c MemoryAccount {
+        self.account
     }
 
     /// Whether there is room for the values of objects that nobody may want.

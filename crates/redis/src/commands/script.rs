@@ -29,7 +29,7 @@ use super::{CommandResult, Data, run_now};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
 use crate::give_way::give_way;
-use crate::memory::Share;
+use crate::memory::MemoryAccount;
 use crate::monitor::Told;
 use crate::number::integer;
 use crate::parser::Command;
@@ -219,7 +219,7 @@ pub(super) async fn run(
     call: Call,
     command: &Command,
 ) -> Result<Reply, NotTransacted> {
-    let (core, share) = (overlay.core(), overlay.share());
+    let (core, account) = (overlay.core(), overlay.account());
     let clock = &core.databases.parts().clock;
     // All attempts together, and all scripts of a block, take no longer than an operation may.
     let until = overlay.until();
@@ -295,7 +295,7 @@ pub(super) async fn run(
             }
             Attempt::Wants(Want::Outside(db, command)) => {
                 overlay.objects().restore(&before);
-                let reply = Box::pin(outside(core, share, db, command)).await;
+                let reply = Box::pin(outside(core, account, db, command)).await;
                 fetched_bytes = fetched_bytes.saturating_add(reply.size());
                 if fetched_bytes > MEMORY_MAX {
                     return Ok(Reply::Error(too_much_memory()));
@@ -539,13 +539,13 @@ async fn elsewhere(
 }
 
 /// A command that works on no key, for a script: what it tells is of no certain moment.
-async fn outside(core: &Core, share: &Share, db: DatabaseId, command: Command) -> Reply {
+async fn outside(core: &Core, account: &MemoryAccount, db: DatabaseId, command: Command) -> Reply {
     let Ok(spec) = resolve(&command, command.len()) else {
         return Reply::Nil;
     };
     match SPECS[usize::from(spec)].run {
         Run::Now(what) => run_now(core, what, spec, &command).into(),
-        Run::Data(what) => super::run_reading(core, share, db, what, &command)
+        Run::Data(what) => super::run_reading(core, account, db, what, &command)
             .await
             .into(),
         Run::Own(_) | Run::Container => Reply::Error(NOT_ALLOWED),

@@ -17,13 +17,13 @@ use super::one_key::Scratch;
 use super::overlay::{Committed, Overlay, Reading};
 use super::plan::{Gather, plan};
 use super::{
-    CommandResult, Data, Own, cluster, handshake, is_doubtful, run_now, run_single, script,
+    CommandResult, ConnectionContext, Data, Own, cluster, handshake, is_doubtful, run_now,
+    run_single, script,
 };
 use crate::block::{Block, Queued, Taken, Watched};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure::{self, AFTER_DOUBT, leaves_doubt, reply_too_long};
 use crate::give_way::give_way;
-use crate::memory::Share;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
@@ -113,7 +113,7 @@ fn refuse(entries: &mut [Entry], failure: &Failure) {
 }
 
 /// The commands that EXEC closed. Those that concern the connection alone have their replies.
-pub(crate) struct Prepared {
+pub(crate) struct ClosedBlock {
     entries: Vec<Entry>,
     /// Their rows of the table.
     specs: Vec<u16>,
@@ -122,7 +122,7 @@ pub(crate) struct Prepared {
     database: DatabaseId,
 }
 
-impl Prepared {
+impl ClosedBlock {
     /// Of what EXEC closed. Commands in the places of failures of `refused` are not run, nor those
     /// behind replies that are too long (EXEC-1). `own` runs a command on the connection.
     pub(crate) fn of(
@@ -168,14 +168,17 @@ impl Prepared {
 }
 
 /// EXEC.
-pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> CommandResult {
-    let prepared = block.take_prepared().ok_or(failure::EXEC_WITHOUT_MULTI)?;
-    let Prepared {
+pub(super) async fn exec(core: &Core, connection: ConnectionContext<'_>) -> CommandResult {
+    let closed = connection
+        .block
+        .take_closed()
+        .ok_or(failure::EXEC_WITHOUT_MULTI)?;
+    let ClosedBlock {
         mut entries,
         specs,
         watched,
         database,
-    } = prepared;
+    } = closed;
     for entry in &entries {
         if let Entry::Data(db, what, command) = entry
             && !cluster::is_here(core, *what, command)
@@ -184,7 +187,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
         }
     }
     let limit = core.options().reply_bytes_max;
-    let mut building = share.build();
+    let mut building = connection.account.build();
     building.add(entries.iter().map(Entry::bytes).sum());
     // One time for all of it, however many scripts there are.
     let until = end_of_time(core);
@@ -194,8 +197,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
         let part = from..part_end(&entries, from);
         if !part.is_empty() || !watched.is_empty() {
             let by = By {
-                share,
-                block,
+                connection,
                 until,
                 left: limit.saturating_sub(building.bytes()),
             };
@@ -229,7 +231,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
             from += 1;
             if let Entry::Data(db, what, command) = entry {
                 let reply = match building.bytes() < limit {
-                    true => Box::pin(run_single(core, (share, block), *db, *what, command)).await,
+                    true => Box::pin(run_single(core, connection, *db, *what, command)).await,
                     false => Reply::Error(reply_too_long(limit)),
                 };
                 building.add(reply.size());
@@ -242,7 +244,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
             }
         }
     }
-    block.choose(database);
+    connection.block.choose(database);
     let replies = entries.into_iter().zip(specs).map(|(entry, spec)| {
         let reply = match entry {
             Entry::Done(reply) => reply,
@@ -257,8 +259,7 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
 /// For whom a part of a block is run, and how far.
 #[derive(Clone, Copy)]
 struct By<'b> {
-    share: &'b Share,
-    block: &'b Block,
+    connection: ConnectionContext<'b>,
     /// When the time of EXEC is over.
     until: Moment,
     /// Bytes of replies that the parts before it leave (EXEC-1).
@@ -347,9 +348,9 @@ async fn run_on_overlay(
     let mut used = Vec::new();
     loop {
         let reading = tries.reading(may_change);
-        let mut overlay = Overlay::new(core, (by.share, by.block), by.until, reading);
+        let mut overlay = Overlay::new(core, by.connection, by.until, reading);
         overlay.read_used(core::mem::take(&mut used)).await?;
-        let mut building = by.share.build();
+        let mut building = by.connection.account.build();
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
             replies.push(match entry {
@@ -403,7 +404,7 @@ pub(super) async fn at_one_moment(
 /// Runs one command that reads first and then decides.
 pub(super) async fn alone(
     core: &Core,
-    by: (&Share, &Block),
+    connection: ConnectionContext<'_>,
     db: DatabaseId,
     what: Data,
     command: &Command,
@@ -423,7 +424,7 @@ pub(super) async fn alone(
     let mut tries = Tries::new(core, until);
     let mut used = Vec::new();
     loop {
-        let mut overlay = Overlay::new(core, by, until, tries.reading(may_change(what)));
+        let mut overlay = Overlay::new(core, connection, until, tries.reading(may_change(what)));
         overlay.read_used(core::mem::take(&mut used)).await?;
         let reply = overlay.run(db, what, command).await?;
         if let Some(killed) = overlay.killed() {

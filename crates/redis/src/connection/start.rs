@@ -4,7 +4,7 @@
 use super::{Connection, Resolved, Step, Wait, is_of_one_key, is_put_into_blocks, kind_of};
 use crate::block::Queued;
 use crate::commands::{
-    Commands, Data, Now, OneKey, Own, Prepared, Ran, ScriptAtOnce, is_there, logs_in, one_key,
+    ClosedBlock, Commands, Data, Now, OneKey, Own, Ran, ScriptAtOnce, is_there, logs_in, one_key,
     run_now, run_own, run_script_at_once,
 };
 use crate::counters::add;
@@ -15,7 +15,7 @@ use crate::queue::{Answer, HeldReply};
 use crate::reply::{Failure, Reply};
 use crate::table::{Keys, Run, SPECS};
 use core::task::Context;
-use pluvio_client::{AtOnce, Held, Operation};
+use pluvio_client::{AtOnce, HeldOutcome, Operation};
 use pluvio_mutation::Current;
 use pluvio_trace::{Span, SpanKind, Value};
 use smallvec::SmallVec;
@@ -240,7 +240,7 @@ where
         }
         let (core, block, session) = (self.core, self.block, &mut self.session);
         let own = |what, command: &Command| run_own(core, session, block, what, command).into();
-        block.prepare(Prepared::of(core, (taken, refused), database, own));
+        block.set_closed(ClosedBlock::of(core, (taken, refused), database, own));
         true
     }
 
@@ -305,7 +305,12 @@ where
     }
 
     /// Holds the answer to a command that was executed until its outcome is durable.
-    fn hold(&mut self, resolved: &Resolved, held: Held, (answer, is_change): (Answer, bool)) {
+    fn hold(
+        &mut self,
+        resolved: &Resolved,
+        held: HeldOutcome,
+        (answer, is_change): (Answer, bool),
+    ) {
         let core = self.core;
         let answered = self.session.is_answered();
         let limit = core.databases.client().timeout();

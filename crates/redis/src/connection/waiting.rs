@@ -107,10 +107,10 @@ where
                 Poll::Pending => {
                     if !is_told {
                         is_told = true;
-                        self.share.set_owed(false);
+                        self.account.set_owed(false);
                         entry.output_bytes.store(output.bytes_held(), Relaxed);
                         entry.waiting_bytes.store(queue.bytes_waiting(), Relaxed);
-                        self.share.tell();
+                        self.account.tell();
                     }
                     Poll::Pending
                 }
@@ -130,7 +130,7 @@ where
     /// Waits for bytes (when `hungry`), for durability, for commands under way, or for the end.
     pub(super) async fn wait(&mut self, hungry: bool) -> Result<Woke, StreamError> {
         self.release_run();
-        self.share.set_owed(!hungry || !self.queue.is_empty());
+        self.account.set_owed(!hungry || !self.queue.is_empty());
         self.tell();
         let Self {
             core,

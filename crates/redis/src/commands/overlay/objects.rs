@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 const IS_READ: &str = "the keys of a command are read before it";
 
 /// A value, and when it expires.
-type Held = (Bytes, Option<Deadline>);
+type StoredValue = (Bytes, Option<Deadline>);
 
 #[derive(Clone)]
 pub(crate) struct Object {
@@ -34,7 +34,7 @@ pub(crate) struct Object {
     table: TableId,
     /// Its version as the next operation sees it.
     version: ObjectVersion,
-    held: Option<Held>,
+    held: Option<StoredValue>,
     is_changed: bool,
     /// It was read because a script may want it, and no command has touched it yet.
     is_guess: bool,
@@ -53,7 +53,7 @@ impl Object {
     }
 
     /// An object of a table, in this version.
-    pub(super) fn found(version: ObjectVersion, table: TableId, held: Option<Held>) -> Self {
+    pub(super) fn found(version: ObjectVersion, table: TableId, held: Option<StoredValue>) -> Self {
         Self {
             read: version,
             table,
@@ -82,8 +82,8 @@ impl Object {
     }
 
     /// Changes it. Gives the bytes of all changed values, of which there were `all` before.
-    fn change_to(&mut self, held: Option<Held>, all: usize) -> usize {
-        let bytes = |held: &Option<Held>| held.as_ref().map_or(0, |(value, _)| value.len());
+    fn change_to(&mut self, held: Option<StoredValue>, all: usize) -> usize {
+        let bytes = |held: &Option<StoredValue>| held.as_ref().map_or(0, |(value, _)| value.len());
         let before = if self.is_changed {
             bytes(&self.held)
         } else {
@@ -398,7 +398,7 @@ impl Objects {
     }
 
     /// The object as the next command sees it.
-    fn held(&self, db: DatabaseId, key: &Bytes) -> Option<Held> {
+    fn held(&self, db: DatabaseId, key: &Bytes) -> Option<StoredValue> {
         let now = self.now.judged;
         let object = self.places.get(db, key).expect(IS_READ);
         let (value, deadline) = object.held.clone()?;
@@ -406,7 +406,7 @@ impl Objects {
         (!is_gone).then_some((value, deadline))
     }
 
-    fn set(&mut self, db: DatabaseId, key: &Bytes, held: Option<Held>) {
+    fn set(&mut self, db: DatabaseId, key: &Bytes, held: Option<StoredValue>) {
         let object = self.places.get_mut(db, key).expect(IS_READ);
         self.changed_bytes = object.change_to(held, self.changed_bytes);
     }

@@ -17,7 +17,7 @@ use crate::parser::Command;
 use crate::reply::Reply;
 use crate::shared::Core;
 use crate::users::caller::Caller;
-use pluvio_client::{AtOnce, Held};
+use pluvio_client::{AtOnce, HeldOutcome};
 use pluvio_mutation::Current;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) enum ScriptAtOnce {
     /// It has run, and its reply may be sent.
     Done(Reply),
     /// It has run. Its reply may be sent once its change is durable.
-    Held(Held, Reply),
+    Held(HeldOutcome, Reply),
     /// Nothing was done.
     Later,
 }
