@@ -1,8 +1,4 @@
-//! The code of the commands. Their rows are in `specs.rs`; each names one of three kinds:
-//!
-//! - [`Now`] answers at once;
-//! - [`Own`] concerns its own connection;
-//! - [`Data`] works on the database.
+//! The code of the commands. Their rows are in `specs.rs`, and their kinds in `kinds.rs`.
 
 mod acl;
 mod bit_op;
@@ -20,6 +16,7 @@ mod help;
 mod hot_keys;
 mod info;
 mod keys;
+mod kinds;
 mod lcs;
 mod memory;
 mod observe;
@@ -34,7 +31,9 @@ mod transaction;
 
 pub use cluster::Query;
 pub(crate) use handshake::{logs_in, takes_time};
+pub use kinds::{Data, EachKey, Now, Other, Own, ReadsFirst, Single, Survey};
 pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
+pub use script::Call;
 pub(crate) use script::{ScriptAtOnce, at_once as run_script_at_once, library};
 pub(crate) use transaction::ClosedBlock;
 
@@ -51,195 +50,6 @@ use crate::table::{SPECS, find_called};
 use pluvio_client::{Outcome, Projection};
 use pluvio_units::ObjectVersion;
 use smallvec::{SmallVec, smallvec};
-
-/// A command that is answered at once from what the process knows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // they are named after their commands
-pub enum Now {
-    Ping,
-    Echo,
-    Time,
-    Role,
-    Help,
-    HotKeysReset,
-    HotKeysStart,
-    HotKeysStop,
-    Command,
-    CommandCount,
-    CommandDocs,
-    CommandGetKeys,
-    CommandGetKeysAndFlags,
-    CommandInfo,
-    CommandList,
-    ConfigGet,
-    ConfigSet,
-    ConfigRewrite,
-    /// SCRIPT KILL and FUNCTION KILL.
-    ScriptKill,
-    ConfigResetStat,
-    AclCat,
-    /// ACL LOAD and ACL SAVE.
-    AclFile,
-    AclGenPass,
-    AclLog,
-    BgRewriteAof,
-    BgSave,
-    ClientPause,
-    ClientTrackingInfo,
-    ClientUnpause,
-    CommandLogGet,
-    CommandLogLen,
-    CommandLogReset,
-    LastSave,
-    LatencyDoctor,
-    LatencyGraph,
-    LatencyHistogram,
-    Lolwut,
-    MemoryDoctor,
-    MemoryMallocStats,
-    MemoryStats,
-    Shutdown,
-    SlowLogGet,
-    SlowLogLen,
-    SlowLogReset,
-    SwapDb,
-    /// `+OK`.
-    Fine,
-    /// `:0`.
-    Zero,
-    /// `*0`.
-    EmptyList,
-    /// READONLY and the like.
-    ClusterFlag,
-    ClusterHelp,
-    ClusterKeySlot,
-}
-
-/// A command that looks at or changes its connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // they are named after their commands
-pub enum Own {
-    AclWhoAmI,
-    Auth,
-    Hello,
-    Quit,
-    Discard,
-    Monitor,
-    Multi,
-    Reset,
-    Select,
-    Unwatch,
-    Wait,
-    WaitAof,
-    ClientGetName,
-    ClientGetRedirection,
-    ClientId,
-    ClientInfo,
-    ClientKill,
-    ClientList,
-    ClientNoEvict,
-    ClientNoTouch,
-    ClientReply,
-    ClientSetInfo,
-    ClientSetName,
-    ClientUnblock,
-}
-
-/// A command that works on the database.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // they are named after their commands
-pub enum Data {
-    AclDelUser,
-    AclDryRun,
-    AclGetUser,
-    AclList,
-    AclSetUser,
-    AclUsers,
-    Append,
-    BitCount,
-    BitField,
-    BitFieldRo,
-    BitOp,
-    BitPos,
-    Cluster(Query),
-    Copy,
-    DbSize,
-    Debug,
-    Decr,
-    DecrBy,
-    Del,
-    DelIfEq,
-    Eval,
-    EvalRo,
-    EvalSha,
-    EvalShaRo,
-    Dump,
-    Exec,
-    Exists,
-    Expire,
-    ExpireAt,
-    ExpireTime,
-    FCall,
-    FCallRo,
-    FlushAll,
-    FlushDb,
-    FunctionDelete,
-    FunctionDump,
-    FunctionFlush,
-    FunctionList,
-    FunctionLoad,
-    FunctionRestore,
-    FunctionStats,
-    Get,
-    GetBit,
-    GetDel,
-    GetEx,
-    GetRange,
-    GetSet,
-    HotKeysGet,
-    Incr,
-    IncrBy,
-    IncrByFloat,
-    Info,
-    Keys,
-    Lcs,
-    /// AUTH or HELLO with a password that takes time.
-    LogIn,
-    MGet,
-    MSet,
-    MSetEx,
-    MSetNx,
-    MemoryUsage,
-    Move,
-    ObjectEncoding,
-    ObjectFreq,
-    ObjectIdleTime,
-    ObjectRefCount,
-    PExpire,
-    PExpireAt,
-    PExpireTime,
-    PSetEx,
-    PTtl,
-    Persist,
-    RandomKey,
-    Rename,
-    RenameNx,
-    Restore,
-    Scan,
-    ScriptExists,
-    ScriptFlush,
-    ScriptLoad,
-    Set,
-    SetBit,
-    SetEx,
-    SetNx,
-    SetRange,
-    StrLen,
-    Touch,
-    Ttl,
-    Type,
-    Watch,
-}
 
 /// Whether a condition of a change did not hold.
 fn is_rejected(outcome: &Outcome) -> bool {
@@ -490,6 +300,7 @@ async fn run_single(
         .into()
 }
 
+/// Runs a command that is not a single read or change of one key.
 async fn run_other(
     core: &Core,
     connection: ConnectionContext<'_>,
@@ -498,116 +309,65 @@ async fn run_other(
     command: &Command,
 ) -> CommandResult {
     match what {
-        Data::BitOp
-        | Data::Copy
-        | Data::Eval
-        | Data::EvalRo
-        | Data::EvalSha
-        | Data::EvalShaRo
-        | Data::FCall
-        | Data::FCallRo
-        | Data::Move
-        | Data::MSetEx
-        | Data::MSetNx
-        | Data::Rename
-        | Data::RenameNx => transaction::alone(core, connection, db, what, command).await,
-        Data::AclDelUser => acl::delete(core, connection, command).await,
-        Data::AclDryRun => acl::dry_run(core, command).await,
-        Data::AclGetUser => acl::user(core, command).await,
-        Data::AclList => acl::list(core).await,
-        Data::AclSetUser => acl::set(core, connection.account, command).await,
-        Data::AclUsers => acl::users(core).await,
-        Data::Cluster(query) => cluster::query(core, query, command).await,
-        Data::DbSize => keys::db_size(core, db).await,
-        Data::Debug => debug::debug(core, db, command).await,
-        Data::Del => keys::delete(core, db, command).await,
+        Data::Single(_) => unreachable!("{what:?} is a command on one key"),
+        Data::EachKey(each) => match each {
+            EachKey::Del => keys::delete(core, db, command).await,
+            EachKey::Exists | EachKey::Touch => keys::exist(core, db, command).await,
+            EachKey::MGet => keys::get_all(core, connection.account, db, command).await,
+            EachKey::MSet => keys::set_all(core, db, command).await,
+        },
+        Data::ReadsFirst(_) | Data::Script(_) => {
+            transaction::alone(core, connection, db, what, command).await
+        }
+        Data::Survey(survey) => run_survey(core, connection.account, db, survey, command).await,
         Data::Exec => transaction::exec(core, connection).await,
-        Data::Exists | Data::Touch => keys::exist(core, db, command).await,
-        Data::FlushAll => keys::flush_all(core, command).await,
-        Data::FlushDb => keys::flush_db(core, db, command).await,
-        Data::FunctionDelete => function::delete(core, command).await,
-        Data::FunctionDump => function::dump(core).await,
-        Data::FunctionFlush => function::flush(core, command).await,
-        Data::FunctionList => function::list(core, command).await,
-        Data::FunctionLoad => function::load(core, command).await,
-        Data::FunctionRestore => function::restore(core, command).await,
-        Data::FunctionStats => function::stats(core).await,
-        Data::HotKeysGet => hot_keys::get(core).await,
-        Data::Info => info::info(core, command).await,
-        Data::Keys => scan::keys(core, connection.account, db, command).await,
-        Data::Lcs => lcs::lcs(core, connection.account, db, command).await,
         Data::LogIn => handshake::log_in(core, connection, command).await,
-        Data::MGet => keys::get_all(core, connection.account, db, command).await,
-        Data::MSet => keys::set_all(core, db, command).await,
-        Data::MemoryUsage => keys::memory_usage(core, db, command).await,
-        Data::ObjectEncoding => keys::encoding(core, db, command).await,
-        Data::ObjectFreq => keys::frequency(core, db, command).await,
-        Data::ObjectIdleTime => keys::idle_time(core, db, command).await,
-        Data::ObjectRefCount => keys::references(core, db, command).await,
-        Data::RandomKey => scan::random_key(core, db).await,
-        Data::Scan => scan::scan(core, connection.account, db, command).await,
-        Data::ScriptExists => script::exist(core, command).await,
-        Data::ScriptFlush => script::flush(core, command).await,
-        Data::ScriptLoad => script::load(core, command).await,
         Data::Watch => transaction::watch(core, connection.block, db, command).await,
-        Data::Append
-        | Data::BitCount
-        | Data::BitField
-        | Data::BitFieldRo
-        | Data::BitPos
-        | Data::Decr
-        | Data::DecrBy
-        | Data::DelIfEq
-        | Data::Dump
-        | Data::Expire
-        | Data::ExpireAt
-        | Data::ExpireTime
-        | Data::Get
-        | Data::GetBit
-        | Data::GetDel
-        | Data::GetEx
-        | Data::GetRange
-        | Data::GetSet
-        | Data::Incr
-        | Data::IncrBy
-        | Data::IncrByFloat
-        | Data::PExpire
-        | Data::PExpireAt
-        | Data::PExpireTime
-        | Data::PSetEx
-        | Data::PTtl
-        | Data::Persist
-        | Data::Restore
-        | Data::Set
-        | Data::SetBit
-        | Data::SetEx
-        | Data::SetNx
-        | Data::SetRange
-        | Data::StrLen
-        | Data::Ttl
-        | Data::Type => unreachable!("{what:?} is a command on one key"),
+        Data::Other(other) => match other {
+            Other::AclDelUser => acl::delete(core, connection, command).await,
+            Other::AclDryRun => acl::dry_run(core, command).await,
+            Other::AclGetUser => acl::user(core, command).await,
+            Other::AclList => acl::list(core).await,
+            Other::AclSetUser => acl::set(core, connection.account, command).await,
+            Other::AclUsers => acl::users(core).await,
+            Other::Cluster(query) => cluster::query(core, query, command).await,
+            Other::Debug => debug::debug(core, db, command).await,
+            Other::FlushAll => keys::flush_all(core, command).await,
+            Other::FlushDb => keys::flush_db(core, db, command).await,
+            Other::FunctionDelete => function::delete(core, command).await,
+            Other::FunctionDump => function::dump(core).await,
+            Other::FunctionFlush => function::flush(core, command).await,
+            Other::FunctionList => function::list(core, command).await,
+            Other::FunctionLoad => function::load(core, command).await,
+            Other::FunctionRestore => function::restore(core, command).await,
+            Other::FunctionStats => function::stats(core).await,
+            Other::HotKeysGet => hot_keys::get(core).await,
+            Other::Lcs => lcs::lcs(core, connection.account, db, command).await,
+            Other::ObjectFreq => keys::frequency(core, db, command).await,
+            Other::ObjectIdleTime => keys::idle_time(core, db, command).await,
+            Other::ObjectRefCount => keys::references(core, db, command).await,
+            Other::ScriptExists => script::exist(core, command).await,
+            Other::ScriptFlush => script::flush(core, command).await,
+            Other::ScriptLoad => script::load(core, command).await,
+        },
     }
 }
 
-/// Runs a command that reads, for a script: what it tells is of no certain moment.
-async fn run_reading(
+/// Runs a command that tells something of no certain moment, also for a script.
+async fn run_survey(
     core: &Core,
     account: &MemoryAccount,
     db: DatabaseId,
-    what: Data,
+    survey: Survey,
     command: &Command,
 ) -> CommandResult {
-    match what {
-        Data::DbSize => keys::db_size(core, db).await,
-        Data::HotKeysGet => hot_keys::get(core).await,
-        Data::Info => info::info(core, command).await,
-        Data::MemoryUsage => keys::memory_usage(core, db, command).await,
-        Data::ObjectEncoding => keys::encoding(core, db, command).await,
-        Data::Keys => scan::keys(core, account, db, command).await,
-        Data::RandomKey => scan::random_key(core, db).await,
-        Data::Scan => scan::scan(core, account, db, command).await,
-        _ => Err(Failure::fixed(
-            "ERR This Redis command is not allowed from script",
-        )),
+    match survey {
+        Survey::DbSize => keys::db_size(core, db).await,
+        Survey::Info => info::info(core, command).await,
+        Survey::Keys => scan::keys(core, account, db, command).await,
+        Survey::MemoryUsage => keys::memory_usage(core, db, command).await,
+        Survey::ObjectEncoding => keys::encoding(core, db, command).await,
+        Survey::RandomKey => scan::random_key(core, db).await,
+        Survey::Scan => scan::scan(core, account, db, command).await,
     }
 }

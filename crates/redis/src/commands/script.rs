@@ -110,42 +110,66 @@ pub(crate) fn library(
 
 /// A command that runs a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Call {
-    by: By,
+pub struct Call {
+    by: Lookup,
     is_read_only: bool,
 }
 
+/// What a command names its script by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum By {
+enum Lookup {
     Source,
     Hash,
     Function,
 }
 
 impl Call {
+    pub(crate) const EVAL: Self = Self::changing(Lookup::Source);
+    pub(crate) const EVAL_RO: Self = Self::EVAL.read_only();
+    pub(crate) const EVALSHA: Self = Self::changing(Lookup::Hash);
+    pub(crate) const EVALSHA_RO: Self = Self::EVALSHA.read_only();
+    pub(crate) const FCALL: Self = Self::changing(Lookup::Function);
+    pub(crate) const FCALL_RO: Self = Self::FCALL.read_only();
+
+    const fn changing(by: Lookup) -> Self {
+        Self {
+            by,
+            is_read_only: false,
+        }
+    }
+
+    const fn read_only(self) -> Self {
+        Self {
+            is_read_only: true,
+            ..self
+        }
+    }
+
+    /// The call that a command is, if it is one.
     pub(crate) fn of(what: Data) -> Option<Self> {
-        let (by, is_read_only) = match what {
-            Data::Eval => (By::Source, false),
-            Data::EvalRo => (By::Source, true),
-            Data::EvalSha => (By::Hash, false),
-            Data::EvalShaRo => (By::Hash, true),
-            Data::FCall => (By::Function, false),
-            Data::FCallRo => (By::Function, true),
-            _ => return None,
-        };
-        Some(Self { by, is_read_only })
+        match what {
+            Data::Script(call) => Some(call),
+            Data::Single(_)
+            | Data::EachKey(_)
+            | Data::ReadsFirst(_)
+            | Data::Survey(_)
+            | Data::Exec
+            | Data::LogIn
+            | Data::Watch
+            | Data::Other(_) => None,
+        }
     }
 
     /// Whether it may change nothing.
-    pub(super) fn is_read_only(self) -> bool {
+    pub(crate) fn is_read_only(self) -> bool {
         self.is_read_only
     }
 
     /// What is told when it was stopped.
     pub(super) fn killed(self) -> Failure {
         match self.by {
-            By::Source | By::Hash => failure::SCRIPT_KILLED,
-            By::Function => failure::FUNCTION_KILLED,
+            Lookup::Source | Lookup::Hash => failure::SCRIPT_KILLED,
+            Lookup::Function => failure::FUNCTION_KILLED,
         }
     }
 }
@@ -323,16 +347,16 @@ async fn prepare(
     let client = core.databases.client();
     // Of several mistakes, Redis tells this one first.
     let (count, body) = match call.by {
-        By::Source => {
+        Lookup::Source => {
             let (count, source) = (count?, command.share(1));
             if !scripts.knows(&source) {
                 check(&source)?;
             }
             (count, scripts.keep(client, source, keeping).await)
         }
-        By::Hash if command.get(1).len() != HASH_DIGITS => return Err(failure::NO_SCRIPT),
-        By::Hash => (count?, scripts.by_hash(client, command.get(1)).await?),
-        By::Function => {
+        Lookup::Hash if command.get(1).len() != HASH_DIGITS => return Err(failure::NO_SCRIPT),
+        Lookup::Hash => (count?, scripts.by_hash(client, command.get(1)).await?),
+        Lookup::Function => {
             let body = scripts.function(client, command.get(1)).await?;
             if integer(command.get(2)).is_none() {
                 return Err(failure::BAD_KEYS);
@@ -352,7 +376,7 @@ fn job_of(
     body: Arc<Body>,
 ) -> Result<Job, Failure> {
     let flags = body.flags;
-    if call.is_read_only && call.by == By::Function && !flags.no_writes {
+    if call.is_read_only && call.by == Lookup::Function && !flags.no_writes {
         return Err(Failure::fixed(
             "ERR Can not execute a script with write flag using *_ro command.",
         ));
@@ -545,10 +569,10 @@ async fn outside(core: &Core, account: &MemoryAccount, db: DatabaseId, command: 
     };
     match SPECS[usize::from(spec)].run {
         Run::Now(what) => run_now(core, what, spec, &command).into(),
-        Run::Data(what) => super::run_reading(core, account, db, what, &command)
+        Run::Data(Data::Survey(survey)) => super::run_survey(core, account, db, survey, &command)
             .await
             .into(),
-        Run::Own(_) | Run::Container => Reply::Error(NOT_ALLOWED),
+        Run::Data(_) | Run::Own(_) | Run::Container => Reply::Error(NOT_ALLOWED),
     }
 }
 
