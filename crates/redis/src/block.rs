@@ -20,7 +20,7 @@ use crate::reply::{Failure, Protocol};
 use crate::users::caller::Caller;
 use crate::users::rules::User;
 use bytes::Bytes;
-use pluvio_client::TRANSACTION_STEPS_MAX;
+use pluvio_client::{TRANSACTION_STEPS_MAX, TransactionStep};
 use pluvio_units::{ObjectVersion, TableId};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +40,12 @@ pub(crate) struct Watched {
 impl Watched {
     fn place(&self) -> (DatabaseId, &[u8]) {
         (self.database, &self.key)
+    }
+
+    /// The step that compares its version.
+    pub(crate) fn step(&self) -> (DatabaseId, TransactionStep<'_>) {
+        let step = TransactionStep::version_is(self.table, &self.key, self.version);
+        (self.database, step)
     }
 }
 

@@ -45,7 +45,7 @@ use crate::memory::MemoryAccount;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
-use crate::shared::Core;
+use crate::shared::{Core, Timed};
 use crate::table::{SPECS, find_called};
 use pluvio_client::{Outcome, Projection};
 use pluvio_units::ObjectVersion;
@@ -221,17 +221,12 @@ pub(crate) async fn run_data(
         }
         _ => Box::pin(run_each(core, connection, database, &commands)).await,
     };
-    let now = core.shared.now();
+    let ended = core.shared.now();
     for ((_, command), reply) in commands.iter().zip(&replies) {
         let sub = (command.len() > 1).then(|| command.get(1));
         if let Some(spec) = find_called(command.get(0), sub) {
-            core.note_run(
-                connection.account.entry(),
-                spec,
-                command,
-                reply,
-                (started, now),
-            );
+            let entry = connection.account.entry();
+            core.note_run(entry, spec, command, reply, Timed { started, ended });
         }
     }
     let mut each = commands.iter().zip(&replies);

@@ -6,7 +6,7 @@ use crate::counters::add;
 use crate::database::DatabaseId;
 use crate::give_way::give_way;
 use crate::monitor::Feed;
-use crate::shared::Core;
+use crate::shared::{Core, Timed};
 use bytes::BytesMut;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -174,9 +174,12 @@ where
                     return Poll::Ready(Ok(Woke::Landed));
                 }
                 if rings(core, alarm, until, context) {
-                    if let Some((spec, started)) = queue.give_up(core.databases.client().timeout())
-                    {
-                        core.note(entry, spec, None, true, (started, core.shared.now()));
+                    if let Some(begun) = queue.give_up(core.databases.client().timeout()) {
+                        let timed = Timed {
+                            started: begun.started,
+                            ended: core.shared.now(),
+                        };
+                        core.note(entry, begun.spec, None, true, timed);
                     }
                     return Poll::Ready(Ok(Woke::Landed));
                 }
