@@ -85,7 +85,7 @@ mod transaction;
 mod window;
 
 pub use at_once::{AtOnce, HeldOutcome, HeldWait};
-pub use batch::Key;
+pub use batch::{BatchStopped, Key};
 pub use client::Client;
 pub use control::TableOptions;
 pub use cut::{OneMoment, Part, Standstill};

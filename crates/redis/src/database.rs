@@ -386,9 +386,9 @@ impl Databases {
             };
             match ended {
                 Ok(outcomes) => done.extend(outcomes),
-                Err((outcomes, error)) => {
-                    done.extend(outcomes);
-                    if let Err(failure) = tries.again(&table, &error).await {
+                Err(stopped) => {
+                    done.extend(stopped.done);
+                    if let Err(failure) = tries.again(&table, &stopped.error).await {
                         return (done, Some(failure));
                     }
                 }

@@ -4,7 +4,7 @@ use super::Participant;
 use super::prepare::PATIENCE;
 use crate::error::ClientError;
 use crate::local::LocalMaster;
-use crate::request::{DataRequest, several_owners, the_one};
+use crate::request::{DataRequest, plain_request, several_owners, the_one};
 use crate::table::Table;
 use core::time::Duration;
 use pluvio_env::{Address, CallError, Network};
@@ -99,41 +99,6 @@ impl DataRequest for Prepare<'_> {
     fn done(reply: Results) -> Result<Outcome, Refusal> {
         the_one(reply)
     }
-}
-
-/// Requests that any server may be asked as often as need be.
-macro_rules! plain_request {
-    ($request:ident => $reply:ty, $local:ident, $name:literal) => {
-        impl DataRequest for $request {
-            type Reply = $reply;
-            type Done = $reply;
-            const CHANGES_DATA: bool = false;
-            const NAME: &'static str = $name;
-
-            fn local(
-                &self,
-                master: &dyn LocalMaster,
-                core: CoreId,
-                header: &Header,
-            ) -> Answer<$reply> {
-                master.$local(core, header, self)
-            }
-
-            async fn call(
-                &self,
-                network: &dyn Network,
-                to: &Address,
-                header: Header,
-                limit: Duration,
-            ) -> Result<$reply, RpcError> {
-                call(network, to, header, self, limit).await
-            }
-
-            fn done(reply: $reply) -> Result<$reply, Refusal> {
-                Ok(reply)
-            }
-        }
-    };
 }
 
 plain_request!(Decide => Decided, decide, "decide");
