@@ -222,10 +222,10 @@ enum Sent {
     Failed(ClientError),
 }
 
-/// What is known of the items of a round, and what it leaves to do.
+/// A round: its items, the maps by which they are sorted, and the rest for the next round.
 struct Round<'i> {
     items: Items<'i>,
-    /// By which the items were sorted.
+    /// The maps by which the items were sorted.
     maps: BTreeMap<TableKey, Arc<TableMap>>,
     /// Items that come again in the next round.
     pending: Vec<usize>,

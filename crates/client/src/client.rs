@@ -336,8 +336,8 @@ impl Client {
         }
     }
 
-    /// Asks the owner of a tablet once: in this process, or over the network. `None` when the key is
-    /// to be located anew.
+    /// Asks the owner of a tablet once: in this process, or over the network. `None` when the key
+    /// is to be located anew.
     ///
     /// # Errors
     /// The time is up.

@@ -188,8 +188,8 @@ impl Client {
             .await;
     }
 
-    /// The participants of a transaction, in the order of their servers; `None` while the owner of a
-    /// key is not known.
+    /// The participants of a transaction, in the order of their servers; `None` while the owner of
+    /// a key is not known.
     fn divide<'s>(
         &self,
         steps: &'s [TransactionStep<'_>],

@@ -398,7 +398,8 @@ impl Databases {
     }
 
     /// Does all steps at one moment, or none ([`Client::transact`]). A step that names a table, and
-    /// not 0, does not hold when its database has another one by then (DB-4). With `frees`, objects that were kept are so no longer ([`Databases::read_first`]).
+    /// not 0, does not hold when its database has another one by then (DB-4). With `frees`, objects
+    /// that were kept are so no longer ([`Databases::read_first`]).
     ///
     /// # Errors
     /// Nothing was done, unless the failure says that this is not known.

@@ -2,7 +2,8 @@
 //!
 //! They lie in the table `redis:scripts`: a script under its hash, a library under its name. So a
 //! script that was loaded through one server is called through any. A server remembers what it has
-//! seen, up to [`CACHE_BYTES_MAX`] bytes of memory. Its knowledge of libraries is at most a second old.
+//! seen, up to [`CACHE_BYTES_MAX`] bytes of memory. Its knowledge of libraries is at most a second
+//! old.
 //!
 //! - FUNCTION-1: libraries change at one moment, all that a command changes or none, and no two
 //!   functions have one name. Each change compares and changes one object, the edition. So of

@@ -395,7 +395,7 @@ fn is_yes(vote: &ParticipantVote) -> bool {
     matches!(vote, ParticipantVote::Yes(_))
 }
 
-/// What a transaction comes to for which all have voted.
+/// The result of a transaction for which all have voted.
 fn committed(transaction: &DistributedTransaction<'_>, votes: Vec<ParticipantVote>) -> Transacted {
     let voted = transaction.participants.iter().zip(votes);
     let yes = voted.filter_map(|(participant, vote)| match vote {

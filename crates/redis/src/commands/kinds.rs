@@ -1,7 +1,7 @@
 //! The kinds of commands, and which command is of which: each row of `specs.rs` names one.
 //!
 //! The kind decides how a command is run, alone, inside EXEC and by scripts. No other list of
-//! commands does: code that is for a kind takes the enum of that kind, and names each command of it.
+//! commands does: code for a kind takes the enum of that kind, and names each command of it.
 //!
 //! - [`Now`] answers at once;
 //! - [`Own`] concerns its own connection;

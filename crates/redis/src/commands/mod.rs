@@ -180,7 +180,7 @@ pub(crate) fn run_own(
     }
 }
 
-/// What a command of the third kind may use of its connection.
+/// The parts of a connection that a command of the third kind may use.
 #[derive(Clone, Copy)]
 pub(crate) struct ConnectionContext<'c> {
     /// The memory that it holds.

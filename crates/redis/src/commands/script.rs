@@ -349,7 +349,7 @@ impl RunningScript<'_, '_> {
         attempt(&self.job, objects, &self.fetched, limits)
     }
 
-    /// What the last attempt has changed counts for nothing.
+    /// Takes back the changes of the last attempt.
     fn undo(&mut self) {
         self.overlay.objects().restore(&self.before);
     }

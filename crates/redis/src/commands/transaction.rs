@@ -209,7 +209,7 @@ pub(super) async fn exec(core: &Core, connection: ConnectionContext<'_>) -> Comm
     Ok(Reply::Array(replies.collect()))
 }
 
-/// What came of a part of a block, or of all of it.
+/// The end of a part of a block, or of all of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PartEnd {
     /// Its commands have their replies.
@@ -334,7 +334,7 @@ fn part_end(entries: &[Entry], from: usize) -> usize {
     from + rest.iter().position(runs_alone).unwrap_or(rest.len())
 }
 
-/// What the reply of a command follows from, while the transaction is under way.
+/// The source of a command's reply, while the transaction is under way.
 enum Awaited {
     /// It has its reply.
     Nothing,

@@ -24,11 +24,11 @@ const GROUP_MAX: u64 = 16;
 /// See TIMES-1.
 const GROUPED_MICROS_MIN: i64 = 1000;
 
-/// What is counted of a command that was done at once.
+/// A command that was done at once, as it is counted.
 pub(super) struct Done {
-    /// Those of its reply.
+    /// Bytes of its reply.
     pub(super) bytes: usize,
-    /// Whether that is an error.
+    /// Whether its reply is an error.
     pub(super) failed: bool,
     /// Of a read, whether it found its key.
     pub(super) found: Option<bool>,

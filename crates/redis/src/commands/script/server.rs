@@ -40,10 +40,10 @@ pub(super) struct Server {
     told: Option<Told>,
 }
 
-/// What a script has left when it ended.
+/// The state that a script leaves when it ends.
 pub(super) struct Left {
     pub(super) objects: Objects,
-    /// What it wanted, where it was interrupted for that.
+    /// Its wish, where it was interrupted for one.
     pub(super) want: Option<Want>,
     /// Its commands, for MONITOR.
     pub(super) told: Told,
