@@ -1,7 +1,7 @@
 //! Operations on one object that a front end in the owner's process executes without waiting.
 //!
 //! 1. The front end tries the operation at once.
-//! 2. Its outcome is there, or is [`Held`]: executed, and not durable yet. Or it takes the long way,
+//! 2. Its outcome is there, or is [`HeldOutcome`]: executed, and not durable yet. Or it takes the long way,
 //!    as any operation of this client.
 //! 3. A held outcome is opened once it is durable. One task waits for the first of its held
 //!    outcomes ([`Client::wait_for_held`]). Nothing is allocated and no timer is set for an
@@ -25,7 +25,7 @@ pub enum AtOnce {
     /// It is done.
     Done(Outcome),
     /// It is executed. A reply may be sent once it is durable.
-    Held(Held),
+    Held(HeldOutcome),
     /// It was not executed: it has to wait, or its key is not here.
     Later,
 }
@@ -33,12 +33,12 @@ pub enum AtOnce {
 /// An outcome that is not durable yet.
 #[derive(Debug)]
 #[must_use = "the operation is executed, and nobody has its outcome"]
-pub struct Held {
+pub struct HeldOutcome {
     waits: Waits,
     outcome: Outcome,
 }
 
-impl Held {
+impl HeldOutcome {
     /// The outcome of an operation that a [`LocalMaster`] has executed. It may be told when `waits`
     /// are durable.
     pub fn new(waits: Waits, outcome: Outcome) -> Self {
@@ -70,7 +70,7 @@ impl HeldWait {
     /// Has `waker` woken when something that `held` rests on is durable. False: all of it is
     /// durable by now.
     #[must_use]
-    pub fn wake(&mut self, held: &Held, waker: &Waker) -> bool {
+    pub fn wake(&mut self, held: &HeldOutcome, waker: &Waker) -> bool {
         self.wake_at(held.waits.iter(), waker)
     }
 
@@ -184,7 +184,7 @@ impl Client {
     ///
     /// # Errors
     /// Gives it back when it is not.
-    pub fn open(&self, held: Held) -> Result<Outcome, Held> {
+    pub fn open(&self, held: HeldOutcome) -> Result<Outcome, HeldOutcome> {
         let master = self.master();
         match master.is_some_and(|master| master.is_durable(&held.waits)) {
             true => Ok(held.outcome),

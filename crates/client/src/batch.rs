@@ -10,9 +10,14 @@
 //! changes data is an operation of its own and keeps its identity over all rounds (CLIENT-1). So
 //! items may come again in any groups, wherever their tablets are by then. Batches of more than
 //! 4096 such items are done one part after the other.
+//!
+//! Batches whose items are done in their order are in `batch/in_order.rs`.
+
+mod in_order;
+
+pub use in_order::BatchStopped;
 
 use crate::client::{Again, Client};
-use crate::early::Early;
 use crate::error::ClientError;
 use crate::objects::{DeleteReply, Object, WriteReply, deleted, object, written};
 use crate::request::{DataRequest, Gets, Mutations, RestsOn};
@@ -26,8 +31,8 @@ use futures_util::stream::{self, StreamExt};
 use pluvio_env::Address;
 use pluvio_units::{ClusterId, KeyHash, OperationId, SequenceNumber, ServerId};
 use pluvio_wire::{
-    Change, FatalKind, Get, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, Mutation, Outcome, Payload,
-    Refusal, RejectRules, Results, RetryReason, RpcError, check_get, check_mutation,
+    Change, Get, Header, MULTI_BYTES_MAX, MULTI_ITEMS_MAX, Mutation, Outcome, Payload, RejectRules,
+    Results, RetryReason, RpcError, check_get, check_mutation,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -164,18 +169,15 @@ impl Chunk {
         }
     }
 
+    fn push(&mut self, index: usize, bytes: usize) {
+        self.bytes += bytes;
+        self.indexes.push(index);
+    }
+
     /// Whether an item of this size fits the limits of a request; the first one always does.
     fn has_room(&self, bytes: usize) -> bool {
         self.indexes.is_empty()
             || (self.indexes.len() < MULTI_ITEMS_MAX && self.bytes + bytes <= MULTI_BYTES_MAX)
-    }
-
-    /// Whether more is known about the tablets of an item than when it was sorted.
-    fn has_moved(&self, items: Items<'_>, maps: &Maps) -> bool {
-        self.indexes.iter().any(|&index| {
-            let table = items.table(index);
-            table.map().generation != maps[&table.unique_key()].generation
-        })
     }
 }
 
@@ -220,24 +222,41 @@ enum Sent {
     Failed(ClientError),
 }
 
-/// What a round leaves to do.
-#[derive(Default)]
-struct Rest {
+/// A round: its items, the maps by which they are sorted, and the rest for the next round.
+struct Round<'i> {
+    items: Items<'i>,
+    /// The maps by which the items were sorted.
+    maps: BTreeMap<TableKey, Arc<TableMap>>,
+    /// Items that come again in the next round.
     pending: Vec<usize>,
+    /// How long to wait before that.
     after: Duration,
     /// Tables whose maps were wrong, and the generations of those maps.
     stale: BTreeMap<TableKey, (Table, u64)>,
 }
 
-impl Rest {
+impl<'i> Round<'i> {
+    fn new(items: Items<'i>) -> Self {
+        Self {
+            items,
+            maps: BTreeMap::new(),
+            pending: Vec::new(),
+            after: Duration::ZERO,
+            stale: BTreeMap::new(),
+        }
+    }
+
+    /// The tablet of an item; `None` when that has no owner.
+    fn locate(&mut self, index: usize) -> Option<&Tablet> {
+        let table = self.items.table(index);
+        let map = self.maps.entry(table.unique_key());
+        map.or_insert_with(|| table.map())
+            .locate(self.items.hash(index))
+    }
+
     /// The tablet of an item has no owner.
-    fn not_served(
-        &mut self,
-        table: &Table,
-        map: &TableMap,
-        index: usize,
-        attempts: &mut Attempts<'_>,
-    ) {
+    fn not_served(&mut self, index: usize, attempts: &mut Attempts<'_>) {
+        let table = self.items.table(index);
         attempts.failed(
             format!("a tablet of table {:?} is not served", table.name()),
             Some(RetryReason::TabletNotReady),
@@ -246,22 +265,31 @@ impl Rest {
             after: Duration::ZERO,
             refresh: true,
         };
-        self.put_off(table, map, index, again);
+        self.put_off(index, again);
     }
 
-    fn put_off(&mut self, table: &Table, map: &TableMap, index: usize, again: Again) {
+    fn put_off(&mut self, index: usize, again: Again) {
         self.pending.push(index);
         self.after = self.after.max(again.after);
         if again.refresh {
+            let table = self.items.table(index);
+            let seen = self.maps[&table.unique_key()].generation;
             self.stale
                 .entry(table.unique_key())
-                .or_insert_with(|| (table.clone(), map.generation));
+                .or_insert_with(|| (table.clone(), seen));
         }
+    }
+
+    /// Whether more is known about the tablets of a chunk than when it was sorted.
+    fn has_moved(&self, chunk: &Chunk) -> bool {
+        chunk.indexes.iter().any(|&index| {
+            let table = self.items.table(index);
+            table.map().generation != self.maps[&table.unique_key()].generation
+        })
     }
 }
 
 type Done = Vec<Option<Result<Outcome, ClientError>>>;
-type Maps = BTreeMap<TableKey, Arc<TableMap>>;
 
 impl Client {
     /// Reads several objects, also of several tables. One result an item, in their order.
@@ -327,252 +355,6 @@ impl Client {
         self.batch(Items::Mutations(&mutations)).await
     }
 
-    /// Applies mutations one after the other: none takes effect before all that stand before it
-    /// have. Runs of them that one server owns are sent together, and that server stops at the
-    /// first that it cannot do. Outcomes that changed nothing, as a rule that rejects, end nothing.
-    ///
-    /// # Errors
-    /// Why the first of the rest could not be done, beside the outcomes of those before it; see
-    /// [`Client`]. At most 4096 mutations are taken at a time.
-    pub async fn mutate_in_order(
-        &self,
-        mutations: &[(&Table, Mutation<'_>)],
-    ) -> Result<Vec<Outcome>, (Vec<Outcome>, ClientError)> {
-        self.all_in_order(mutations, false).await
-    }
-
-    /// [`Client::mutate_in_order`] that goes on as soon as a server has executed its run, without
-    /// waiting for replicas. All outcomes are durable when this ends. The order is that of
-    /// execution: when a server dies meanwhile, mutations behind one that is lost may be there. It
-    /// and all behind it are told as such that may have been executed, and are not tried again.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn mutate_in_order_early(
-        &self,
-        mutations: &[(&Table, Mutation<'_>)],
-    ) -> Result<Vec<Outcome>, (Vec<Outcome>, ClientError)> {
-        self.all_in_order(mutations, true).await
-    }
-
-    async fn all_in_order(
-        &self,
-        mutations: &[(&Table, Mutation<'_>)],
-        early: bool,
-    ) -> Result<Vec<Outcome>, (Vec<Outcome>, ClientError)> {
-        let mutations: Vec<_> = mutations
-            .iter()
-            .map(|(t, m)| (*t, of_table(t, m)))
-            .collect();
-        let mut done = Vec::with_capacity(mutations.len());
-        match self
-            .in_order(Items::Mutations(&mutations), early, &mut done)
-            .await
-        {
-            Ok(()) => Ok(done),
-            Err(error) => Err((done, error)),
-        }
-    }
-
-    /// Reads one after the other: none is older than those that stand before it. Otherwise as
-    /// [`Client::mutate_in_order`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn get_in_order(
-        &self,
-        gets: &[(&Table, Get<'_>)],
-    ) -> Result<Vec<Outcome>, (Vec<Outcome>, ClientError)> {
-        let gets: Vec<_> = gets
-            .iter()
-            .map(|(table, get)| {
-                (
-                    *table,
-                    Get {
-                        table: table.id(),
-                        ..*get
-                    },
-                )
-            })
-            .collect();
-        let mut done = Vec::with_capacity(gets.len());
-        match self.in_order(Items::Gets(&gets), false, &mut done).await {
-            Ok(()) => Ok(done),
-            Err(error) => Err((done, error)),
-        }
-    }
-
-    async fn in_order(
-        &self,
-        items: Items<'_>,
-        may_be_early: bool,
-        done: &mut Vec<Outcome>,
-    ) -> Result<(), ClientError> {
-        let work = self.in_order_untraced(items, may_be_early, done);
-        self.traced("batch in order", work).await
-    }
-
-    async fn in_order_untraced(
-        &self,
-        items: Items<'_>,
-        may_be_early: bool,
-        done: &mut Vec<Outcome>,
-    ) -> Result<(), ClientError> {
-        let mut attempts = self.attempts();
-        let mut early = Vec::new();
-        let ended = self
-            .run_in_order(
-                items,
-                done,
-                may_be_early.then_some(&mut early),
-                &mut attempts,
-            )
-            .await;
-        match self.settle(early, &mut attempts).await {
-            Ok(()) => ended,
-            Err((first, error)) => {
-                done.truncate(first);
-                Err(error)
-            }
-        }
-    }
-
-    /// The outcomes of items that are in `early` may be told only once [`Client::settle`] says so.
-    async fn run_in_order(
-        &self,
-        items: Items<'_>,
-        done: &mut Vec<Outcome>,
-        mut early: Option<&mut Vec<Early>>,
-        attempts: &mut Attempts<'_>,
-    ) -> Result<(), ClientError> {
-        if items.len() > BATCH_UNDER_WAY_MAX {
-            return Err(ClientError::from_final(Refusal::malformed(format!(
-                "{} items in order are over the limit of {BATCH_UNDER_WAY_MAX}",
-                items.len()
-            ))));
-        }
-        for index in 0..items.len() {
-            items.check(index)?;
-        }
-        let mut numbers = Numbers {
-            items: 0..items.len(),
-            ticket: None,
-        };
-        let mut may_be_early = early.is_some();
-        while done.len() < items.len() {
-            let mut rest = Rest::default();
-            let mut maps = Maps::new();
-            let first = done.len();
-            let Some(chunk) = self.run_of(items, first, &mut maps, &mut rest, attempts) else {
-                self.pause(rest, attempts).await?;
-                continue;
-            };
-            if items.changes_data() && self.local(chunk.owner).is_none() {
-                let count = u32::try_from(items.len()).expect("it is bounded");
-                self.identify(&mut numbers.ticket, count, attempts).await?;
-            }
-            let rests_on = RestsOn::new();
-            // An answer for all of them may as well come when it is durable.
-            let is_only = chunk.indexes.len() == items.len();
-            let order = Order::InOrder((may_be_early && !is_only).then_some(&rests_on));
-            let sent = self
-                .send(items, &chunk, &maps, &numbers, order, attempts)
-                .await;
-            if let Some(early) = &mut early
-                && let Some(positions) = rests_on.into_inner()
-            {
-                early.push(Early {
-                    first,
-                    cluster: chunk.cluster,
-                    owner: chunk.owner,
-                    address: chunk.address.clone(),
-                    positions,
-                });
-            }
-            let again = match sent {
-                // An earlier program, which gives no early answers, refuses to be asked for one.
-                Sent::Failed(error)
-                    if may_be_early && error.fatal_kind() == Some(FatalKind::Unsupported) =>
-                {
-                    may_be_early = false;
-                    continue;
-                }
-                Sent::Failed(error) => return Err(error),
-                Sent::Again(again) => Some(again),
-                Sent::Items(results) => {
-                    let mut again = None;
-                    for result in results {
-                        match result {
-                            Ok(outcome) => done.push(outcome),
-                            Err(refusal) => {
-                                let refused = RpcError::Refused(refusal);
-                                let changes = items.changes_data();
-                                let next = self.after_failure(refused, changes, attempts)?;
-                                again = Some(next);
-                                // Items that a server did behind it all the same are asked for
-                                // again.
-                                break;
-                            }
-                        }
-                    }
-                    again
-                }
-            };
-            if done.len() > first {
-                attempts.progressed();
-                numbers.finished(done.len());
-            }
-            if let Some(again) = again {
-                let table = items.table(done.len());
-                rest.put_off(table, &maps[&table.unique_key()], done.len(), again);
-                self.pause(rest, attempts).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits as the items that were put off ask for, and looks for their tablets.
-    async fn pause(&self, rest: Rest, attempts: &mut Attempts<'_>) -> Result<(), ClientError> {
-        attempts.pause(rest.after).await?;
-        for (table, seen) in rest.stale.into_values() {
-            self.refresh(&table, seen, attempts).await?;
-        }
-        Ok(())
-    }
-
-    /// The items from `first` on that one server owns, as many as a request takes.
-    fn run_of(
-        &self,
-        items: Items<'_>,
-        first: usize,
-        maps: &mut Maps,
-        rest: &mut Rest,
-        attempts: &mut Attempts<'_>,
-    ) -> Option<Chunk> {
-        let mut run: Option<Chunk> = None;
-        for index in first..items.len() {
-            let table = items.table(index);
-            let map = maps
-                .entry(table.unique_key())
-                .or_insert_with(|| table.map());
-            let Some(tablet) = map.locate(items.hash(index)) else {
-                if run.is_none() {
-                    rest.not_served(table, map, index, attempts);
-                }
-                break;
-            };
-            let chunk = run.get_or_insert_with(|| Chunk::new(table.cluster(), tablet));
-            let bytes = items.bytes(index);
-            let fits = chunk.has_room(bytes);
-            if (chunk.cluster, chunk.owner) != (table.cluster(), tablet.owner) || !fits {
-                break;
-            }
-            chunk.bytes += bytes;
-            chunk.indexes.push(index);
-        }
-        run
-    }
-
     async fn batch(&self, items: Items<'_>) -> Vec<Result<Outcome, ClientError>> {
         self.traced("batch", self.batch_untraced(items)).await
     }
@@ -634,10 +416,9 @@ impl Client {
         };
         while !pending.is_empty() {
             let before = pending.len();
-            let rest = self
-                .round(items, pending, &mut numbers, results, attempts)
-                .await;
-            pending = rest.pending;
+            let round = self.round(items, pending, &mut numbers, results, attempts);
+            let round = round.await;
+            pending = round.pending;
             if pending.len() < before {
                 attempts.progressed();
                 let oldest = pending.iter().copied().min().unwrap_or(numbers.items.end);
@@ -646,10 +427,10 @@ impl Client {
             if pending.is_empty() {
                 break;
             }
-            if let Err(error) = attempts.pause(rest.after).await {
+            if let Err(error) = attempts.pause(round.after).await {
                 fail(results, &mut pending, &error, |_| true);
             }
-            for (table, seen) in rest.stale.into_values() {
+            for (table, seen) in round.stale.into_values() {
                 if let Err(error) = self.refresh(&table, seen, attempts).await {
                     // Out of time hits all; anything else only the objects of this table.
                     fail(results, &mut pending, &error, |index| {
@@ -662,31 +443,30 @@ impl Client {
     }
 
     /// Sends every pending item once.
-    async fn round<'a>(
+    async fn round<'a, 'i>(
         &'a self,
-        items: Items<'_>,
+        items: Items<'i>,
         pending: Vec<usize>,
         numbers: &mut Numbers<'a>,
         results: &mut Done,
         attempts: &mut Attempts<'_>,
-    ) -> Rest {
-        let mut rest = Rest::default();
-        let mut maps = Maps::new();
-        let chunks = self.sort(items, pending, &mut maps, &mut rest, attempts);
+    ) -> Round<'i> {
+        let mut round = Round::new(items);
+        let chunks = self.sort(&mut round, pending, attempts);
         if items.changes_data() && chunks.iter().any(|c| self.local(c.owner).is_none()) {
             let count = u32::try_from(numbers.items.len()).expect("a part of a batch is small");
             if let Err(error) = self.identify(&mut numbers.ticket, count, attempts).await {
                 for index in chunks.iter().flat_map(|chunk| &chunk.indexes) {
                     results[*index] = Some(Err(error.clone()));
                 }
-                return rest;
+                return round;
             }
         }
-        let (maps, shared, numbers) = (&maps, &*attempts, &*numbers);
+        let (sorted, shared, numbers) = (&round, &*attempts, &*numbers);
         let mut done = stream::iter(chunks)
             .map(|chunk| async move {
                 let mut own = shared.clone();
-                let sent = self.send(items, &chunk, maps, numbers, Order::Any, &mut own);
+                let sent = self.send(sorted, &chunk, numbers, Order::Any, &mut own);
                 (sent.await, chunk, own)
             })
             .buffer_unordered(CALLS_MAX);
@@ -697,72 +477,73 @@ impl Client {
         drop(done);
         for (sent, chunk, own) in ended {
             attempts.absorb(own);
-            let table = |index: usize| items.table(index);
-            match sent {
-                Sent::Items(answered) => {
-                    for (&index, item) in chunk.indexes.iter().zip(answered) {
-                        let refusal = match item {
-                            Ok(item) => {
-                                results[index] = Some(Ok(item));
-                                continue;
-                            }
-                            Err(refusal) => RpcError::Refused(refusal),
-                        };
-                        match self.after_failure(refusal, items.changes_data(), attempts) {
-                            Ok(again) => {
-                                let table = table(index);
-                                rest.put_off(table, &maps[&table.unique_key()], index, again);
-                            }
-                            Err(error) => results[index] = Some(Err(error)),
+            self.take_sent(&mut round, sent, chunk, results, attempts);
+        }
+        round
+    }
+
+    /// Takes what became of a chunk: its items have their results, or are put off.
+    fn take_sent(
+        &self,
+        round: &mut Round<'_>,
+        sent: Sent,
+        chunk: Chunk,
+        results: &mut Done,
+        attempts: &mut Attempts<'_>,
+    ) {
+        match sent {
+            Sent::Items(answered) => {
+                for (index, item) in chunk.indexes.into_iter().zip(answered) {
+                    let refusal = match item {
+                        Ok(item) => {
+                            results[index] = Some(Ok(item));
+                            continue;
                         }
-                    }
-                }
-                Sent::Again(again) => {
-                    for index in chunk.indexes {
-                        let table = table(index);
-                        rest.put_off(table, &maps[&table.unique_key()], index, again);
-                    }
-                }
-                Sent::Failed(error) => {
-                    for index in chunk.indexes {
-                        results[index] = Some(Err(error.clone()));
+                        Err(refusal) => RpcError::Refused(refusal),
+                    };
+                    match self.after_failure(refusal, round.items.changes_data(), attempts) {
+                        Ok(again) => round.put_off(index, again),
+                        Err(error) => results[index] = Some(Err(error)),
                     }
                 }
             }
+            Sent::Again(again) => {
+                for index in chunk.indexes {
+                    round.put_off(index, again);
+                }
+            }
+            Sent::Failed(error) => {
+                for index in chunk.indexes {
+                    results[index] = Some(Err(error.clone()));
+                }
+            }
         }
-        rest
     }
 
     /// Groups items by server, in requests within the limits.
     fn sort(
         &self,
-        items: Items<'_>,
+        round: &mut Round<'_>,
         pending: Vec<usize>,
-        maps: &mut Maps,
-        rest: &mut Rest,
         attempts: &mut Attempts<'_>,
     ) -> Vec<Chunk> {
+        let items = round.items;
         let mut full = Vec::new();
         let mut open: BTreeMap<(ClusterId, ServerId), Chunk> = BTreeMap::new();
         for index in pending {
-            let table = items.table(index);
-            let map = &*maps
-                .entry(table.unique_key())
-                .or_insert_with(|| table.map());
-            let Some(tablet) = map.locate(items.hash(index)) else {
-                rest.not_served(table, map, index, attempts);
+            let Some(tablet) = round.locate(index) else {
+                round.not_served(index, attempts);
                 continue;
             };
             let bytes = items.bytes(index);
-            let cluster = table.cluster();
+            let cluster = items.table(index).cluster();
             let chunk = open
                 .entry((cluster, tablet.owner))
                 .or_insert_with(|| Chunk::new(cluster, tablet));
             if !chunk.has_room(bytes) {
                 full.push(std::mem::replace(chunk, Chunk::new(cluster, tablet)));
             }
-            chunk.bytes += bytes;
-            chunk.indexes.push(index);
+            chunk.push(index, bytes);
         }
         full.extend(open.into_values());
         full
@@ -771,9 +552,8 @@ impl Client {
     /// Sends one request, unless the time is up.
     async fn send(
         &self,
-        items: Items<'_>,
+        round: &Round<'_>,
         chunk: &Chunk,
-        maps: &Maps,
         numbers: &Numbers<'_>,
         order: Order<'_>,
         attempts: &mut Attempts<'_>,
@@ -782,11 +562,11 @@ impl Client {
             return Sent::Failed(attempts.timed_out());
         }
         let indexes = || chunk.indexes.iter().copied();
-        match items {
+        match round.items {
             Items::Gets(all) => {
                 let gets: Vec<Get<'_>> = indexes().map(|index| all[index].1).collect();
                 let request = Gets(&gets);
-                self.send_request(items, chunk, maps, numbers, &request, attempts)
+                self.send_request(round, chunk, numbers, &request, attempts)
                     .await
             }
             Items::Mutations(all) => {
@@ -815,7 +595,7 @@ impl Client {
                         Order::Any => None,
                     },
                 };
-                let sent = self.send_request(items, chunk, maps, numbers, &request, attempts);
+                let sent = self.send_request(round, chunk, numbers, &request, attempts);
                 sent.await
             }
         }
@@ -823,9 +603,8 @@ impl Client {
 
     async fn send_request<R: DataRequest<Reply = Results>>(
         &self,
-        items: Items<'_>,
+        round: &Round<'_>,
         chunk: &Chunk,
-        maps: &Maps,
         numbers: &Numbers<'_>,
         request: &R,
         attempts: &mut Attempts<'_>,
@@ -839,7 +618,7 @@ impl Client {
                 Err(error) => return Sent::Failed(error),
             }
         } else {
-            let moved = || chunk.has_moved(items, maps);
+            let moved = || round.has_moved(chunk);
             let _place = match self.place(chunk.owner, attempts, moved).await {
                 Ok(Some(place)) => place,
                 Ok(None) => return Sent::Again(Again::AT_ONCE),

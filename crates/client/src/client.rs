@@ -7,7 +7,7 @@ use crate::options::{ClientOptions, Parts};
 use crate::request::DataRequest;
 use crate::retry::Attempts;
 use crate::sequence::{Sequence, Ticket};
-use crate::table::Table;
+use crate::table::{Table, Tablet};
 use crate::window::{WindowPlace, Windows};
 use core::time::Duration;
 use pluvio_env::{CallError, timeout};
@@ -291,40 +291,20 @@ impl Client {
         let mut ticket: Option<Ticket<'_>> = None;
         loop {
             let map = table.map();
-            let finished =
-                |finished: Result<_, ClientError>| finished.inspect_err(|_| request.unanswered());
             let result = if let Some(answer) = first.take() {
-                finished(self.finish_local::<R>(answer, &mut attempts).await)?
+                let finished = self.finish_local::<R>(answer, &mut attempts).await;
+                finished.inspect_err(|_| request.unanswered())?
             } else if let Some(tablet) = map.locate(hash) {
-                // Who may have done it is asked again.
+                // A server that may have done it is asked again.
                 if !attempts.is_ambiguous() {
                     request.check(tablet.owner)?;
                 }
-                if let Some(master) = self.local(tablet.owner) {
-                    let limit = attempts.remaining();
-                    let mut header = Self::local_header(table.cluster(), tablet.owner, limit);
-                    header.operation = request.operation();
-                    // With a ticket another server may have been asked before: it has an identity.
-                    if let Some(ticket) = &ticket {
-                        header.operation = ticket.id(attempts.until_deadline());
-                    }
-                    let answer = request.local(master, self.core, &header);
-                    finished(self.finish_local::<R>(answer, &mut attempts).await)?
-                } else {
-                    let moved = || table.map().generation != map.generation;
-                    let place =
-                        self.enter(tablet.owner, R::CHANGES_DATA, &mut ticket, &attempts, moved);
-                    let Some(_place) = place.await? else {
-                        continue;
-                    };
-                    let mut header = Header::within(table.cluster(), tablet.owner);
-                    header.operation = request.operation();
-                    if let Some(ticket) = &ticket {
-                        header.operation = ticket.id(attempts.until_deadline());
-                    }
-                    let limit = attempts.next_limit();
-                    let network = &*self.shared.parts.network;
-                    request.call(network, &tablet.address, header, limit).await
+                let has_moved = || table.map().generation != map.generation;
+                let at = (table.cluster(), tablet);
+                let asked = self.ask_owner(at, request, &mut ticket, &mut attempts, has_moved);
+                match asked.await? {
+                    Some(result) => result,
+                    None => continue,
                 }
             } else {
                 attempts.failed(
@@ -339,16 +319,8 @@ impl Client {
             let again = match result {
                 Ok(done) => return Ok(done),
                 Err(error) => {
-                    if is_unanswered(&error) {
-                        request.unanswered();
-                    }
                     let spent = begun.saturating_sub(attempts.until_deadline());
-                    let is_in_vain = request.is_in_vain(&error, spent);
-                    let again = self.after_failure(error, R::CHANGES_DATA, &mut attempts)?;
-                    if is_in_vain {
-                        return Err(attempts.timed_out());
-                    }
-                    again
+                    self.after_attempt(request, error, spent, &mut attempts)?
                 }
             };
             attempts.pause(again.after).await?;
@@ -361,6 +333,66 @@ impl Client {
                     }
                 }
             }
+        }
+    }
+
+    /// Asks the owner of a tablet once: in this process, or over the network. `None` when the key
+    /// is to be located anew.
+    ///
+    /// # Errors
+    /// The time is up.
+    async fn ask_owner<'a, R: DataRequest>(
+        &'a self,
+        (cluster, tablet): (ClusterId, &Tablet),
+        request: &R,
+        ticket: &mut Option<Ticket<'a>>,
+        attempts: &mut Attempts<'_>,
+        has_moved: impl Fn() -> bool,
+    ) -> Result<Option<Result<R::Reply, RpcError>>, ClientError> {
+        // With a ticket another server may have been asked before: it has an identity.
+        let identity = |ticket: &Option<Ticket<'_>>, attempts: &Attempts<'_>| match ticket {
+            Some(ticket) => ticket.id(attempts.until_deadline()),
+            None => request.operation(),
+        };
+        if let Some(master) = self.local(tablet.owner) {
+            let limit = attempts.remaining();
+            let mut header = Self::local_header(cluster, tablet.owner, limit);
+            header.operation = identity(ticket, attempts);
+            let answer = request.local(master, self.core, &header);
+            let finished = self.finish_local::<R>(answer, attempts).await;
+            return finished.inspect_err(|_| request.unanswered()).map(Some);
+        }
+        let place = self.enter(tablet.owner, R::CHANGES_DATA, ticket, attempts, has_moved);
+        let Some(_place) = place.await? else {
+            return Ok(None);
+        };
+        let mut header = Header::within(cluster, tablet.owner);
+        header.operation = identity(ticket, attempts);
+        let limit = attempts.next_limit();
+        let network = &*self.shared.parts.network;
+        let called = request.call(network, &tablet.address, header, limit);
+        Ok(Some(called.await))
+    }
+
+    /// Decides what to do about an attempt that failed, when so long was spent.
+    ///
+    /// # Errors
+    /// No retry helps, or may be made, or the request gives up.
+    fn after_attempt<R: DataRequest>(
+        &self,
+        request: &R,
+        error: RpcError,
+        spent: Duration,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<Again, ClientError> {
+        if is_unanswered(&error) {
+            request.unanswered();
+        }
+        let is_in_vain = request.is_in_vain(&error, spent);
+        let again = self.after_failure(error, R::CHANGES_DATA, attempts)?;
+        match is_in_vain {
+            true => Err(attempts.timed_out()),
+            false => Ok(again),
         }
     }
 

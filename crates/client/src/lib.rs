@@ -84,8 +84,8 @@ mod tests;
 mod transaction;
 mod window;
 
-pub use at_once::{AtOnce, Held, HeldWait};
-pub use batch::Key;
+pub use at_once::{AtOnce, HeldOutcome, HeldWait};
+pub use batch::{BatchStopped, Key};
 pub use client::Client;
 pub use control::TableOptions;
 pub use cut::{OneMoment, Part, Standstill};

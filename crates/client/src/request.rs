@@ -292,63 +292,45 @@ impl DataRequest for OneMutation<'_> {
     }
 }
 
-impl DataRequest for Enumerate {
-    type Reply = EnumerateReply;
-    type Done = EnumerateReply;
-    const CHANGES_DATA: bool = false;
+/// Implements [`DataRequest`] for messages that any server may be asked as often as need be.
+macro_rules! plain_request {
+    ($request:ident => $reply:ty, $local:ident, $name:literal) => {
+        impl DataRequest for $request {
+            type Reply = $reply;
+            type Done = $reply;
+            const CHANGES_DATA: bool = false;
+            const NAME: &'static str = $name;
 
-    fn local(
-        &self,
-        master: &dyn LocalMaster,
-        core: CoreId,
-        header: &Header,
-    ) -> Answer<EnumerateReply> {
-        master.enumerate(core, header, self)
-    }
+            fn local(
+                &self,
+                master: &dyn LocalMaster,
+                core: CoreId,
+                header: &Header,
+            ) -> Answer<$reply> {
+                master.$local(core, header, self)
+            }
 
-    async fn call(
-        &self,
-        network: &dyn Network,
-        to: &Address,
-        header: Header,
-        limit: Duration,
-    ) -> Result<EnumerateReply, RpcError> {
-        call(network, to, header, self, limit).await
-    }
+            async fn call(
+                &self,
+                network: &dyn Network,
+                to: &Address,
+                header: Header,
+                limit: Duration,
+            ) -> Result<$reply, RpcError> {
+                call(network, to, header, self, limit).await
+            }
 
-    fn done(reply: EnumerateReply) -> Result<EnumerateReply, Refusal> {
-        Ok(reply)
-    }
+            fn done(reply: $reply) -> Result<$reply, Refusal> {
+                Ok(reply)
+            }
+        }
+    };
 }
 
-impl DataRequest for CountObjects {
-    type Reply = CountObjectsReply;
-    type Done = CountObjectsReply;
-    const CHANGES_DATA: bool = false;
+pub(crate) use plain_request;
 
-    fn local(
-        &self,
-        master: &dyn LocalMaster,
-        core: CoreId,
-        header: &Header,
-    ) -> Answer<CountObjectsReply> {
-        master.count(core, header, self)
-    }
-
-    async fn call(
-        &self,
-        network: &dyn Network,
-        to: &Address,
-        header: Header,
-        limit: Duration,
-    ) -> Result<CountObjectsReply, RpcError> {
-        call(network, to, header, self, limit).await
-    }
-
-    fn done(reply: CountObjectsReply) -> Result<CountObjectsReply, Refusal> {
-        Ok(reply)
-    }
-}
+plain_request!(Enumerate => EnumerateReply, enumerate, "read");
+plain_request!(CountObjects => CountObjectsReply, count, "read");
 
 pub(crate) fn several_owners() -> ClientError {
     ClientError::Refused {

@@ -43,15 +43,16 @@ use pluvio_env::Backoff;
 use pluvio_units::{
     ClientId, DECISION, KeyPlace, SequenceNumber, ServerId, Share, TableId, VOTES_KEPT,
 };
-use pluvio_wire::{RetryReason, TransactionStep};
+use pluvio_wire::{Outcome, RetryReason, TransactionStep};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The pauses before a transaction that met others is tried again.
 const BACKOFF: Backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(20));
 
-/// The steps of a transaction that one server has.
-struct Part<'s> {
+/// A server that has keys of the transaction, and its steps.
+struct Participant<'s> {
+    /// The number of its vote.
     sequence: SequenceNumber,
     /// The numbers of the steps among all.
     numbers: Vec<usize>,
@@ -59,13 +60,15 @@ struct Part<'s> {
     tables: Vec<&'s Table>,
 }
 
-impl Part<'_> {
+impl Participant<'_> {
+    /// The key of one of its steps.
     fn key(&self, at: usize) -> KeyPlace {
         let operation = &self.steps[at].operation;
         let hash = operation.hash().expect("it was computed before");
         (operation.table(), hash)
     }
 
+    /// Its keys, each once.
     fn share(&self) -> Share {
         let mut seen = BTreeSet::new();
         let all = (0..self.steps.len()).map(|at| self.key(at));
@@ -77,16 +80,17 @@ impl Part<'_> {
     }
 }
 
-/// A transaction under way.
-struct Under<'s> {
+/// A transaction of several servers, under way.
+struct DistributedTransaction<'s> {
     client: ClientId,
-    parts: Vec<Part<'s>>,
+    participants: Vec<Participant<'s>>,
+    /// The keys of each participant.
     shares: Vec<Share>,
     /// Whether a request to lock keys was not answered. It may arrive late.
     is_one_lost: AtomicBool,
 }
 
-impl Under<'_> {
+impl DistributedTransaction<'_> {
     /// Whether nobody will ask about it once it is over: nothing of it is on its way.
     fn forgets(&self) -> bool {
         !self.is_one_lost.load(Ordering::Relaxed)
@@ -97,9 +101,24 @@ impl Under<'_> {
     }
 
     fn tables(&self) -> BTreeMap<TableId, Table> {
-        let tables = self.parts.iter().flat_map(|part| &part.tables);
+        let tables = self
+            .participants
+            .iter()
+            .flat_map(|participant| &participant.tables);
         tables.map(|table| (table.id(), (*table).clone())).collect()
     }
+}
+
+/// The outcomes of all steps, in the order of the steps, from those of each participant.
+fn by_step<'p>(
+    each: impl IntoIterator<Item = (&'p Participant<'p>, Vec<Outcome>)>,
+) -> Vec<Outcome> {
+    let mut all: Vec<(usize, Outcome)> = Vec::new();
+    for (participant, outcomes) in each {
+        all.extend(participant.numbers.iter().copied().zip(outcomes));
+    }
+    all.sort_unstable_by_key(|(number, _)| *number);
+    all.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
 /// A key that a transaction has locked for long, as its server found it.
@@ -123,7 +142,7 @@ impl Client {
         let mut attempts = self.attempts().at_most(VOTES_KEPT);
         let mut conflicts = 0;
         loop {
-            let Some(under) = self.divide(steps, tables) else {
+            let Some(transaction) = self.divide(steps, tables) else {
                 attempts.failed(
                     "a tablet of the transaction is not served".to_owned(),
                     Some(RetryReason::TabletNotReady),
@@ -132,8 +151,8 @@ impl Client {
                 self.learn_tablets(tables).await?;
                 continue;
             };
-            let mut unsettled = Unsettled::new(self, &under);
-            let votes = self.prepare_all(&under, conflicts, &attempts).await;
+            let mut unsettled = Unsettled::new(self, &transaction);
+            let votes = self.prepare_all(&transaction, conflicts, &attempts).await;
             let settled = self.settle_by(&mut unsettled, votes, &attempts).await;
             unsettled.is_over();
             match settled? {
@@ -169,36 +188,36 @@ impl Client {
             .await;
     }
 
-    /// The parts of a transaction by their owners, in the order of those; `None` while one is not
-    /// known.
+    /// The participants of a transaction, in the order of their servers; `None` while the owner of
+    /// a key is not known.
     fn divide<'s>(
         &self,
         steps: &'s [TransactionStep<'_>],
         tables: &'s [&'s Table],
-    ) -> Option<Under<'s>> {
-        let mut parts: BTreeMap<ServerId, Part<'s>> = BTreeMap::new();
+    ) -> Option<DistributedTransaction<'s>> {
+        let mut participants: BTreeMap<ServerId, Participant<'s>> = BTreeMap::new();
         for (number, (step, table)) in steps.iter().zip(tables).enumerate() {
             let owner = table.owner(step.operation.hash()?)?;
-            let part = parts.entry(owner).or_insert_with(|| Part {
+            let participant = participants.entry(owner).or_insert_with(|| Participant {
                 sequence: SequenceNumber(0),
                 numbers: Vec::new(),
                 steps: Vec::new(),
                 tables: Vec::new(),
             });
-            part.numbers.push(number);
-            part.steps.push(*step);
-            part.tables.push(table);
+            participant.numbers.push(number);
+            participant.steps.push(*step);
+            participant.tables.push(table);
         }
-        let mut parts: Vec<_> = parts.into_values().collect();
-        for (at, part) in parts.iter_mut().enumerate() {
-            part.sequence = SequenceNumber(DECISION.0 + 1 + at as u64);
+        let mut participants: Vec<_> = participants.into_values().collect();
+        for (at, participant) in participants.iter_mut().enumerate() {
+            participant.sequence = SequenceNumber(DECISION.0 + 1 + at as u64);
         }
-        let shares = parts.iter().map(Part::share).collect();
+        let shares = participants.iter().map(Participant::share).collect();
         // Zero means "no identity".
         let client = ClientId(self.shared.parts.rng.next_u64().max(1));
-        Some(Under {
+        Some(DistributedTransaction {
             client,
-            parts,
+            participants,
             shares,
             is_one_lost: AtomicBool::new(false),
         })

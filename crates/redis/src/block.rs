@@ -10,7 +10,7 @@
 //!
 //! Shared by a connection and its run under way, on one core: the lock is never waited for.
 
-use crate::commands::Prepared;
+use crate::commands::ClosedBlock;
 use crate::database::DatabaseId;
 use crate::failure::{
     DISCARD_WITHOUT_MULTI, EXEC_ABORT, EXEC_WITHOUT_MULTI, NESTED_MULTI, TOO_MANY_WATCHED,
@@ -20,7 +20,7 @@ use crate::reply::{Failure, Protocol};
 use crate::users::caller::Caller;
 use crate::users::rules::User;
 use bytes::Bytes;
-use pluvio_client::TRANSACTION_STEPS_MAX;
+use pluvio_client::{TRANSACTION_STEPS_MAX, TransactionStep};
 use pluvio_units::{ObjectVersion, TableId};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +40,12 @@ pub(crate) struct Watched {
 impl Watched {
     fn place(&self) -> (DatabaseId, &[u8]) {
         (self.database, &self.key)
+    }
+
+    /// The step that compares its version.
+    pub(crate) fn step(&self) -> (DatabaseId, TransactionStep<'_>) {
+        let step = TransactionStep::version_is(self.table, &self.key, self.version);
+        (self.database, step)
     }
 }
 
@@ -75,7 +81,7 @@ struct Inner {
     watched: Vec<Watched>,
     watched_bytes: usize,
     /// The work of EXEC, until its run begins.
-    prepared: Option<Prepared>,
+    closed: Option<ClosedBlock>,
     /// The database that the last EXEC has chosen, until the connection has it.
     chosen: Option<DatabaseId>,
     /// A login that was done, until the connection has it.
@@ -187,14 +193,14 @@ impl Block {
         Ok(Taken { queued, watched })
     }
 
-    /// What the run of EXEC is to do.
-    pub(crate) fn prepare(&self, prepared: Prepared) {
-        self.inner().prepared = Some(prepared);
+    /// Keeps the work of EXEC until its run begins.
+    pub(crate) fn set_closed(&self, closed: ClosedBlock) {
+        self.inner().closed = Some(closed);
     }
 
-    /// What the connection has prepared.
-    pub(crate) fn take_prepared(&self) -> Option<Prepared> {
-        self.inner().prepared.take()
+    /// The work of EXEC, once.
+    pub(crate) fn take_closed(&self) -> Option<ClosedBlock> {
+        self.inner().closed.take()
     }
 
     /// EXEC was done, and this is the database from now on.

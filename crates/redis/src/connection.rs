@@ -36,12 +36,12 @@ mod start;
 mod waiting;
 
 use crate::block::Block;
-use crate::commands::{Commands, Data, Own, Ran, Scratch, one_key, run_data};
+use crate::commands::{Commands, ConnectionContext, Data, Own, Ran, Scratch, one_key, run_data};
 use crate::counters::add;
 use crate::database::{DatabaseId, KnownHash, PREFETCH_MAX};
 use crate::failure::{evicted, too_long};
 use crate::give_way::give_way;
-use crate::memory::Share;
+use crate::memory::MemoryAccount;
 use crate::output::Output;
 use crate::parser::{Command, Parsed, Parser, ProtocolError, TooLarge};
 use crate::queue::Queue;
@@ -83,15 +83,19 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
     let _leave = Leave(core, entry.id);
     add(&core.counters.connections, 1);
     let options = core.options();
-    let share = options.memory.enter(Arc::clone(&entry));
+    let account = options.memory.enter(Arc::clone(&entry));
     let block = Block::default();
     let run = |is_hasty: bool, database: DatabaseId, commands: Commands| {
         let core = if is_hasty { core.hasty() } else { core };
-        run_data(core, (&share, &block), database, commands)
+        let context = ConnectionContext {
+            account: &account,
+            block: &block,
+        };
+        run_data(core, context, database, commands)
     };
     let mut connection = Connection {
         core,
-        share: &share,
+        account: &account,
         block: &block,
         stream,
         session: Session::new(Arc::clone(&entry), &options.users),
@@ -121,7 +125,7 @@ pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
     connection.tell_caller();
     // An error means that the peer is gone: nobody is left to tell.
     let ended = connection.run().await;
-    if ended.is_ok() && share.is_evicted() {
+    if ended.is_ok() && account.is_evicted() {
         connection.say_last_words().await;
     }
 }
@@ -191,7 +195,7 @@ enum Pause {
 
 struct Connection<'a, M, F> {
     core: &'a Core,
-    share: &'a Share,
+    account: &'a MemoryAccount,
     block: &'a Block,
     stream: Box<dyn ByteStream>,
     session: Session,
@@ -301,7 +305,7 @@ where
             .waiting_bytes
             .store(self.queue.bytes_waiting(), Relaxed);
         self.tell_block();
-        self.share.tell();
+        self.account.tell();
     }
 
     /// Tells the peer why the connection is closed, unless it is in the middle of a reply, or does
@@ -311,7 +315,7 @@ where
             return;
         }
         let mut words = Vec::new();
-        let failure = evicted(self.share.memory().bound());
+        let failure = evicted(self.account.memory().bound());
         Reply::Error(failure).write(self.session.protocol(), &mut words);
         let mut write = self.stream.write_all(&words);
         let _ = poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await;
@@ -324,7 +328,7 @@ where
         self.stamp = None;
         loop {
             let mut limit = self.core.options().output_bytes_max;
-            if self.share.memory().is_scarce() {
+            if self.account.memory().is_scarce() {
                 limit = limit.min(SCARCE_OUTPUT_BYTES);
             }
             while self.output.len() < limit

@@ -243,8 +243,8 @@ impl Databases {
         Ok(table)
     }
 
-    fn tries(&self, database: DatabaseId) -> Tries<'_> {
-        Tries {
+    fn tries(&self, database: DatabaseId) -> TableTries<'_> {
+        TableTries {
             databases: self,
             database,
             tries: 0,
@@ -386,9 +386,9 @@ impl Databases {
             };
             match ended {
                 Ok(outcomes) => done.extend(outcomes),
-                Err((outcomes, error)) => {
-                    done.extend(outcomes);
-                    if let Err(failure) = tries.again(&table, &error).await {
+                Err(stopped) => {
+                    done.extend(stopped.done);
+                    if let Err(failure) = tries.again(&table, &stopped.error).await {
                         return (done, Some(failure));
                     }
                 }
@@ -398,8 +398,8 @@ impl Databases {
     }
 
     /// Does all steps at one moment, or none ([`Client::transact`]). A step that names a table, and
-    /// not 0, does not hold when its database has another one by then (DB-4). Gives the tables,
-    /// too. With `frees`, objects that were kept are so no longer ([`Databases::read_first`]).
+    /// not 0, does not hold when its database has another one by then (DB-4). With `frees`, objects
+    /// that were kept are so no longer ([`Databases::read_first`]).
     ///
     /// # Errors
     /// Nothing was done, unless the failure says that this is not known.
@@ -407,12 +407,11 @@ impl Databases {
         &self,
         steps: &[(DatabaseId, TransactionStep<'_>)],
         frees: bool,
-    ) -> Result<(Transacted, Tables), NotTransacted> {
-        let (done, _, tables) = self.together(steps, How::AtOneMoment { frees }).await?;
-        Ok((done, tables))
+    ) -> Result<Together, NotTransacted> {
+        self.together(steps, How::AtOneMoment { frees }).await
     }
 
-    /// Reads for a decision ([`Client::read_first`]). Gives at how many moments, and the tables.
+    /// Reads for a decision ([`Client::read_first`]).
     ///
     /// # Errors
     /// They were not read.
@@ -420,7 +419,7 @@ impl Databases {
         &self,
         steps: &[(DatabaseId, TransactionStep<'_>)],
         keep: bool,
-    ) -> Result<(Transacted, usize, Tables), NotTransacted> {
+    ) -> Result<Together, NotTransacted> {
         self.together(steps, How::ReadFirst { keep }).await
     }
 
@@ -428,7 +427,7 @@ impl Databases {
         &self,
         steps: &[(DatabaseId, TransactionStep<'_>)],
         how: How,
-    ) -> Result<(Transacted, usize, Tables), NotTransacted> {
+    ) -> Result<Together, NotTransacted> {
         let databases: BTreeSet<DatabaseId> = steps.iter().map(|(db, _)| *db).collect();
         let mut tries: Vec<_> = databases.iter().map(|db| self.tries(*db)).collect();
         loop {
@@ -445,12 +444,20 @@ impl Databases {
                     version: ObjectVersion(0),
                     output: Output::Nothing,
                 };
-                return Ok((Transacted::Refused { step, outcome }, 1, ids(&tables)));
+                return Ok(Together {
+                    transacted: Transacted::Refused { step, outcome },
+                    moments: 1,
+                    tables: ids(&tables),
+                });
             }
             if tables.is_empty()
                 && let Some(transacted) = without_objects(steps)
             {
-                return Ok((transacted, 1, Tables::default()));
+                return Ok(Together {
+                    transacted,
+                    moments: 1,
+                    tables: Tables::default(),
+                });
             }
             for tries in &tries {
                 if let Entry::Vacant(entry) = tables.entry(tries.database) {
@@ -462,7 +469,13 @@ impl Databases {
                 .map(|(db, step)| (&*tables[db], *step))
                 .collect();
             let error = match self.on_tables(&items, how).await {
-                Ok((done, moments)) => return Ok((done, moments, ids(&tables))),
+                Ok((transacted, moments)) => {
+                    return Ok(Together {
+                        transacted,
+                        moments,
+                        tables: ids(&tables),
+                    });
+                }
                 Err(error) => error,
             };
             match error.fatal_kind() {
@@ -482,6 +495,7 @@ impl Databases {
         }
     }
 
+    /// Gives at how many moments it was done, too.
     async fn on_tables(
         &self,
         items: &[(&Table, TransactionStep<'_>)],
@@ -733,6 +747,16 @@ enum How {
     ReadFirst { keep: bool },
 }
 
+/// What steps came to that were done together.
+#[derive(Debug)]
+pub(crate) struct Together {
+    pub(crate) transacted: Transacted,
+    /// At how many moments: reads for a decision have one a server.
+    pub(crate) moments: usize,
+    /// The tables of the databases then.
+    pub(crate) tables: Tables,
+}
+
 /// Why a transaction was not done.
 #[derive(Debug)]
 pub(crate) enum NotTransacted {
@@ -793,13 +817,13 @@ fn without_objects(steps: &[(DatabaseId, TransactionStep<'_>)]) -> Option<Transa
 }
 
 /// One operation's tries to find its table.
-struct Tries<'a> {
+struct TableTries<'a> {
     databases: &'a Databases,
     database: DatabaseId,
     tries: u32,
 }
 
-impl Tries<'_> {
+impl TableTries<'_> {
     /// The table, if it exists.
     async fn existing(&self) -> Result<Found, Failure> {
         match self.databases.known(self.database) {
@@ -849,7 +873,7 @@ impl Tries<'_> {
         Ok(())
     }
 
-    /// [`Tries::again`] for a write or delete of several keys of which at least one failed.
+    /// [`TableTries::again`] for a write or delete of several keys of which at least one failed.
     async fn again_in_part<T>(
         &mut self,
         table: &Table,

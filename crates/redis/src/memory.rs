@@ -161,7 +161,7 @@ impl ClientMemory {
     }
 
     /// Takes part in the sum with what a connection holds.
-    pub(crate) fn enter(self: &Arc<Self>, entry: Arc<ClientEntry>) -> Share {
+    pub(crate) fn enter(self: &Arc<Self>, entry: Arc<ClientEntry>) -> MemoryAccount {
         let holder = Arc::new(Holder {
             entry,
             building: AtomicUsize::new(0),
@@ -174,7 +174,7 @@ impl ClientMemory {
         holders.last += 1;
         let id = holders.last;
         holders.open.insert(id, Arc::clone(&holder));
-        Share {
+        MemoryAccount {
             memory: Arc::clone(self),
             holder,
             id,
@@ -246,13 +246,13 @@ impl ClientMemory {
 }
 
 /// A connection's part of the sum, which is taken off on drop (CLIMEM-2).
-pub(crate) struct Share {
+pub(crate) struct MemoryAccount {
     memory: Arc<ClientMemory>,
     holder: Arc<Holder>,
     id: u64,
 }
 
-impl Share {
+impl MemoryAccount {
     /// Counts what the connection holds, as its entry and the replies under way say (CLIMEM-1).
     pub(crate) fn tell(&self) {
         let (holder, memory) = (&self.holder, &self.memory);
@@ -307,14 +307,14 @@ impl Share {
     /// For a reply that is about to be built.
     pub(crate) fn build(&self) -> Building<'_> {
         Building {
-            share: self,
+            account: self,
             bytes: 0,
             place: None,
         }
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryAccount {
     fn drop(&mut self) {
         let mut holders = self.memory.lock();
         holders.open.remove(&self.id);
@@ -328,7 +328,7 @@ impl Drop for Share {
 /// The bytes of a reply that is being built. They are taken off on drop; its connection counts them
 /// from there on.
 pub(crate) struct Building<'a> {
-    share: &'a Share,
+    account: &'a MemoryAccount,
     bytes: usize,
     /// In line.
     place: Option<u64>,
@@ -355,8 +355,8 @@ impl Building<'_> {
     /// Counts more of the reply, or of what is read for it.
     pub(crate) fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
-        self.share.holder.building.fetch_add(bytes, Relaxed);
-        self.share.tell();
+        self.account.holder.building.fetch_add(bytes, Relaxed);
+        self.account.tell();
     }
 
     /// Waits until there is room for about `more` further bytes of the reply, at most for `limit`
@@ -370,7 +370,7 @@ impl Building<'_> {
         clock: &dyn Clock,
         limit: Duration,
     ) -> Result<(), Failure> {
-        let Share { memory, holder, .. } = self.share;
+        let MemoryAccount { memory, holder, .. } = self.account;
         if !memory.is_scarce() || self.bytes + more < LARGE_BYTES_MIN {
             return Ok(());
         }
@@ -401,10 +401,10 @@ impl Building<'_> {
 
 impl Drop for Building<'_> {
     fn drop(&mut self) {
-        let building = &self.share.holder.building;
+        let building = &self.account.holder.building;
         building.fetch_sub(self.bytes, Relaxed);
         if let Some(place) = self.place {
-            self.share.memory.lock().line.remove(&place);
+            self.account.memory.lock().line.remove(&place);
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::reply::Reply;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
-use pluvio_client::{Client, Held};
+use pluvio_client::{Client, HeldOutcome};
 use pluvio_env::Moment;
 use pluvio_trace::{Span, within};
 use std::collections::VecDeque;
@@ -43,10 +43,8 @@ const REPLY_BYTES_FIRST: usize = REPLIES_BYTES / 32;
 
 /// An executed command that is not durable yet.
 pub(crate) struct HeldReply {
-    /// Its row of the table.
-    pub(crate) spec: u16,
-    pub(crate) started: Moment,
-    pub(crate) held: Held,
+    pub(crate) begun: Begun,
+    pub(crate) held: HeldOutcome,
     pub(crate) answer: Answer,
     pub(crate) is_change: bool,
     /// When it is given up.
@@ -71,12 +69,20 @@ impl HeldReply {
     }
 }
 
+/// A command that has begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    /// Its row of the table.
+    pub(crate) spec: u16,
+    pub(crate) started: Moment,
+}
+
 /// A reply on its way out.
 pub(crate) struct Leaving {
     pub(crate) reply: Reply,
     pub(crate) answered: bool,
-    /// Of a command that was held: its row of the table, and when it started.
-    pub(crate) held: Option<(u16, Moment)>,
+    /// Of a command that was held.
+    pub(crate) held: Option<Begun>,
     /// Whether it is a read, and found its key.
     pub(crate) found: Option<bool>,
 }
@@ -202,7 +208,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
     }
 
     /// The outcome that the first reply waits for, and until when.
-    pub(crate) fn first_held(&self) -> Option<(&Held, Moment)> {
+    pub(crate) fn first_held(&self) -> Option<(&HeldOutcome, Moment)> {
         match &self.places.front()?.state {
             State::Held(reply) => Some((&reply.held, reply.until)),
             State::Done(_) | State::Running => None,
@@ -228,12 +234,11 @@ impl<F: Future<Output = Ran>> Queue<F> {
         self.is_full = false;
     }
 
-    /// Gives up the first reply, whose time is over (QUEUE-4). Its row of the table, and when its
-    /// command was started.
-    pub(crate) fn give_up(&mut self, limit: Duration) -> Option<(u16, Moment)> {
+    /// Gives up the first reply, whose time is over (QUEUE-4).
+    pub(crate) fn give_up(&mut self, limit: Duration) -> Option<Begun> {
         let place = self.places.front_mut()?;
         if let State::Held(reply) = &place.state {
-            let given_up = (reply.spec, reply.started);
+            let given_up = reply.begun;
             self.in_doubt |= reply.is_change;
             let failure = Reply::Error(not_durable(limit, reply.is_change));
             self.bytes_waiting -= reply.bytes();
@@ -303,7 +308,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
                                 Answer::Reply(reply) => reply,
                             },
                             answered,
-                            held: Some((reply.spec, reply.started)),
+                            held: Some(reply.begun),
                         }
                     }
                     Err(held) => {

@@ -2,7 +2,8 @@
 //!
 //! They lie in the table `redis:scripts`: a script under its hash, a library under its name. So a
 //! script that was loaded through one server is called through any. A server remembers what it has
-//! seen, up to [`KEPT_MAX`] bytes of memory. Its knowledge of libraries is at most a second old.
+//! seen, up to [`CACHE_BYTES_MAX`] bytes of memory. Its knowledge of libraries is at most a second
+//! old.
 //!
 //! - FUNCTION-1: libraries change at one moment, all that a command changes or none, and no two
 //!   functions have one name. Each change compares and changes one object, the edition. So of
@@ -43,7 +44,7 @@ pub(crate) const LIBRARIES_MAX: usize = 2000;
 /// How often a change of libraries is tried. Each time that it meets another one, that was made.
 const EDITS_MAX: usize = 100;
 /// Most bytes of memory for scripts that a server remembers.
-const KEPT_MAX: usize = 16 << 20;
+const CACHE_BYTES_MAX: usize = 16 << 20;
 /// Bytes that a script takes beside its source: its body, its name, and its entries in the maps.
 /// Nodes of those are half full at the worst.
 const SCRIPT_BYTES: usize = 512;
@@ -83,8 +84,9 @@ struct Libraries {
     all: Known,
 }
 
+/// Scripts that were seen before.
 #[derive(Default)]
-struct Kept {
+struct ScriptCache {
     scripts: BTreeMap<Arc<str>, Arc<Body>>,
     by_source: BTreeMap<Bytes, Arc<str>>,
     /// Those that the cluster does not keep yet.
@@ -92,7 +94,7 @@ struct Kept {
     bytes: usize,
 }
 
-impl Kept {
+impl ScriptCache {
     fn known(&self, source: &[u8]) -> Option<Arc<Body>> {
         let name = self.by_source.get(source)?;
         self.scripts.get(name).cloned()
@@ -102,7 +104,7 @@ impl Kept {
 /// See the module.
 pub(crate) struct Scripts {
     clock: Arc<dyn Clock>,
-    kept: Mutex<Kept>,
+    cache: Mutex<ScriptCache>,
     libraries: Mutex<Libraries>,
     table: Mutex<Option<Table>>,
     turns: Box<[tokio::sync::Mutex<()>]>,
@@ -166,7 +168,7 @@ impl Scripts {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
-            kept: Mutex::default(),
+            cache: Mutex::default(),
             libraries: Mutex::default(),
             table: Mutex::default(),
             turns: (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect(),
@@ -236,17 +238,17 @@ impl Scripts {
 
     /// Whether a script was seen before.
     pub(crate) fn knows(&self, source: &Bytes) -> bool {
-        lock(&self.kept).by_source.contains_key(source)
+        lock(&self.cache).by_source.contains_key(source)
     }
 
     /// A script that was seen before, by its source.
     pub(crate) fn of_source(&self, source: &[u8]) -> Option<Arc<Body>> {
-        lock(&self.kept).known(source)
+        lock(&self.cache).known(source)
     }
 
     fn remember(&self, source: &Bytes) -> (Arc<Body>, bool) {
-        let mut kept = lock(&self.kept);
-        if let Some(known) = kept.known(source) {
+        let mut cache = lock(&self.cache);
+        if let Some(known) = cache.known(source) {
             return (known, false);
         }
         // It does not hold on to the command that brought it.
@@ -262,19 +264,20 @@ impl Scripts {
             is_library: false,
         });
         let bytes = source.len() + SCRIPT_BYTES;
-        if kept.bytes + bytes > KEPT_MAX {
-            *kept = Kept::default();
+        if cache.bytes + bytes > CACHE_BYTES_MAX {
+            *cache = ScriptCache::default();
         }
-        kept.bytes += bytes;
-        kept.by_source.insert(source, Arc::clone(&body.name));
-        kept.scripts
+        cache.bytes += bytes;
+        cache.by_source.insert(source, Arc::clone(&body.name));
+        cache
+            .scripts
             .insert(Arc::clone(&body.name), Arc::clone(&body));
         (body, true)
     }
 
     /// A script that was seen before, by the hash as it is written.
     pub(crate) fn remembered(&self, hash: &str) -> Option<Arc<Body>> {
-        lock(&self.kept).scripts.get(hash).cloned()
+        lock(&self.cache).scripts.get(hash).cloned()
     }
 
     /// Keeps a script, here and in the cluster. When the cluster cannot keep it within a time, this
@@ -299,7 +302,7 @@ impl Scripts {
     /// The cluster cannot keep it now. This server does.
     pub(crate) async fn load(&self, client: &Client, source: Bytes) -> Result<Arc<Body>, Failure> {
         let (body, is_new) = self.remember(&source);
-        let is_missing = is_new || lock(&self.kept).only_here.contains(&body.name);
+        let is_missing = is_new || lock(&self.cache).only_here.contains(&body.name);
         if is_missing {
             self.store_script(client, &body).await?;
         }
@@ -307,10 +310,10 @@ impl Scripts {
     }
 
     async fn store_script(&self, client: &Client, body: &Body) -> Result<(), Failure> {
-        lock(&self.kept).only_here.insert(Arc::clone(&body.name));
+        lock(&self.cache).only_here.insert(Arc::clone(&body.name));
         self.store(client, body.name.as_bytes(), &body.source)
             .await?;
-        lock(&self.kept).only_here.remove(&body.name);
+        lock(&self.cache).only_here.remove(&body.name);
         Ok(())
     }
 
@@ -342,7 +345,7 @@ impl Scripts {
 
     /// Forgets all scripts.
     pub(crate) async fn flush(&self, client: &Client) -> Result<(), Failure> {
-        *lock(&self.kept) = Kept::default();
+        *lock(&self.cache) = ScriptCache::default();
         let Some(table) = self.existing(client).await? else {
             return Ok(());
         };
@@ -674,19 +677,19 @@ mod tests {
     #[test]
     fn small_scripts_count_with_the_memory_that_they_take() {
         let scripts = Scripts::new(FakeCluster::new(1).parts().clock);
-        let most = KEPT_MAX / SCRIPT_BYTES;
+        let most = CACHE_BYTES_MAX / SCRIPT_BYTES;
         let mut peak = 0;
         for n in 0..=most {
             let source = Bytes::from(format!("return {n}"));
             assert!(scripts.remember(&source).1);
-            let kept = lock(&scripts.kept);
-            let counted = kept
+            let cache = lock(&scripts.cache);
+            let counted = cache
                 .by_source
                 .keys()
                 .map(|source| source.len() + SCRIPT_BYTES);
-            peak = peak.max(kept.scripts.len());
+            peak = peak.max(cache.scripts.len());
             if n.is_multiple_of(1000) {
-                assert_eq!(kept.bytes, counted.sum::<usize>());
+                assert_eq!(cache.bytes, counted.sum::<usize>());
             }
         }
         assert!(peak > most / 2 && peak < most, "{peak} of {most}");

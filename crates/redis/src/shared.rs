@@ -437,6 +437,13 @@ const STEP_BYTES: usize = 1 << 20;
 /// Keys that it reads at most before.
 const STEP_KEYS: usize = 64;
 
+/// When a command was begun, and when it had its reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    pub(crate) started: Moment,
+    pub(crate) ended: Moment,
+}
+
 /// What the connections of one core share.
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
@@ -527,10 +534,10 @@ impl Core {
         spec: u16,
         command: &Command,
         reply: &Reply,
-        (started, now): (Moment, Moment),
+        timed: Timed,
     ) {
         let is_error = matches!(reply, Reply::Error(_));
-        self.note(entry, spec, Some(command), is_error, (started, now));
+        self.note(entry, spec, Some(command), is_error, timed);
         self.note_reply(entry, spec, command, reply.size());
     }
 
@@ -555,12 +562,12 @@ impl Core {
         spec: u16,
         command: Option<&Command>,
         is_error: bool,
-        (started, now): (Moment, Moment),
+        timed: Timed,
     ) {
         let parameters = &self.options().parameters;
-        let took = now.since(started);
+        let took = timed.ended.since(timed.started);
         let keeps = parameters.number(Number::KeepsTimes) != 0;
-        self.counters.ran(spec, took, now, is_error, keeps);
+        self.counters.ran(spec, took, timed.ended, is_error, keeps);
         let parts = || match command {
             Some(command) => kept_parts(&SPECS[usize::from(spec)], command),
             None => parts_of_held(spec),

@@ -125,6 +125,9 @@ pub struct Spec {
     pub since: &'static str,
     /// What it does.
     pub summary: &'static str,
+    /// How clients of a cluster are to send it where it concerns several nodes, in the words of
+    /// Redis, separated by blanks.
+    pub tips: &'static str,
 }
 
 impl Spec {
@@ -304,6 +307,9 @@ fn unknown(command: &Command) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::{Scratch, one_key};
+    use pluvio_client::Operation;
+    use pluvio_units::UnixMs;
 
     #[test]
     fn every_name_is_found_in_any_case_and_only_once() {
@@ -340,6 +346,61 @@ mod tests {
             };
             assert!(spec.accepts(usize::try_from(enough).unwrap()));
         }
+    }
+
+    /// The parts of a command in this row, with an argument that is a number, a key and a value.
+    fn example(spec: &Spec) -> Command {
+        let (name, sub) = spec.name.split_once('|').unwrap_or((spec.name, ""));
+        let parts = usize::try_from(spec.arity.unsigned_abs()).unwrap();
+        let all = [name, sub].into_iter().filter(|part| !part.is_empty());
+        let all: Vec<_> = all.chain(core::iter::repeat("1")).take(parts).collect();
+        Command::from_parts(&all)
+    }
+
+    #[test]
+    fn each_command_is_of_one_kind_that_agrees_with_its_flags_and_keys() {
+        for spec in SPECS {
+            let name = spec.name;
+            let (reads, writes) = (spec.has_flag("readonly"), spec.has_flag("write"));
+            let has_keys = spec.keys != Keys::NONE;
+            let is_flagged = reads || writes;
+            assert!(!(reads && writes), "{name}");
+            let fits = match spec.run {
+                Run::Container => !has_keys && !is_flagged && spec.subcommands().count() > 0,
+                Run::Now(_) | Run::Own(_) => !has_keys,
+                Run::Data(what) => match what {
+                    Data::Single(_) => spec.keys == Keys::ONE && is_flagged,
+                    Data::EachKey(_) => matches!(spec.keys, Keys::ALL | Keys::PAIRS) && is_flagged,
+                    Data::ReadsFirst(_) => has_keys && writes,
+                    Data::Script(call) => {
+                        spec.keys == Keys::COUNTED && reads == call.is_read_only() && !writes
+                    }
+                    Data::Survey(_) => !writes && !spec.has_flag("noscript"),
+                    Data::Exec | Data::LogIn | Data::Watch => spec.has_flag("noscript"),
+                    Data::Other(_) => !(has_keys && writes),
+                },
+            };
+            assert!(fits, "{name} is {:?}", spec.run);
+        }
+    }
+
+    #[test]
+    fn commands_on_one_key_change_it_only_if_they_are_flagged_so() {
+        let mut scratch = Scratch::default();
+        let mut seen = 0;
+        for spec in SPECS {
+            let Run::Data(what) = spec.run else { continue };
+            let command = example(spec);
+            let one = one_key(what, &command, &mut scratch, &UnixMs::default);
+            let is_single = matches!(what, Data::Single(_) | Data::EachKey(_));
+            assert!(is_single || one.is_none(), "{}", spec.name);
+            if let Some(Ok(one)) = one {
+                seen += 1;
+                let changes = matches!(one.request, Operation::Mutate(_));
+                assert!(!changes || spec.has_flag("write"), "{}", spec.name);
+            }
+        }
+        assert!(seen > 30, "{seen} examples made sense");
     }
 
     #[test]

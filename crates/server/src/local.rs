@@ -3,7 +3,7 @@
 use crate::traced::execute_traced;
 use core::task::Waker;
 use core::time::Duration;
-use pluvio_client::{AtOnce, Held, LocalMaster};
+use pluvio_client::{AtOnce, HeldOutcome, LocalMaster};
 use pluvio_log::Awaited;
 use pluvio_master::{Current, Master, TableTraffic};
 use pluvio_redis::{HotKeys, HotSession, HotTable};
@@ -57,7 +57,7 @@ fn at_once(master: &Master, outcome: Result<Awaited<Outcome>, Refusal>) -> AtOnc
             Ok(durable) => AtOnce::Done(durable.into_value()),
             Err(appended) => {
                 let (waits, outcome) = appended.into_parts();
-                AtOnce::Held(Held::new(waits, outcome))
+                AtOnce::Held(HeldOutcome::new(waits, outcome))
             }
         },
         Err(_) => AtOnce::Later,

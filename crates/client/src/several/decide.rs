@@ -1,7 +1,7 @@
 //! The decision about a transaction, and what becomes of it then.
 
-use super::prepare::{PartVote, Wait};
-use super::{Doubt, Under};
+use super::prepare::{ParticipantVote, RefusedStep, Wait};
+use super::{DistributedTransaction, Doubt, by_step};
 use crate::client::Client;
 use crate::error::{ClientError, ErrorKind};
 use crate::request::DataRequest;
@@ -10,7 +10,7 @@ use crate::table::Table;
 use crate::transaction::Transacted;
 use core::time::Duration;
 use pluvio_units::{ClientId, DECISION, KeyPlace, Share, TableId, VOTES_KEPT};
-use pluvio_wire::{Decide, Decided, Outcome, Vote};
+use pluvio_wire::{Decide, Decided, Vote};
 use std::collections::BTreeMap;
 
 /// How long an aborted transaction is concluded at servers that have no room. Then they go on
@@ -55,17 +55,17 @@ pub(super) enum Settled {
 /// concluded all the same: otherwise keys stayed locked until their servers looked after them.
 pub(super) struct Unsettled<'u> {
     client: &'u Client,
-    under: &'u Under<'u>,
+    transaction: &'u DistributedTransaction<'u>,
     /// The decision that is wished then, until it is over.
     wish: Option<bool>,
 }
 
 impl<'u> Unsettled<'u> {
-    pub(super) fn new(client: &'u Client, under: &'u Under<'u>) -> Self {
+    pub(super) fn new(client: &'u Client, transaction: &'u DistributedTransaction<'u>) -> Self {
         let wish = Some(false);
         Self {
             client,
-            under,
+            transaction,
             wish,
         }
     }
@@ -82,9 +82,13 @@ impl Drop for Unsettled<'_> {
         let (Some(wish), Some(tasks)) = (self.wish, tasks) else {
             return;
         };
-        let (client, under) = (self.client.clone(), self.under);
-        let (id, home, shares) = (under.client, under.home(), under.shares.clone());
-        let tables = under.tables();
+        let (client, transaction) = (self.client.clone(), self.transaction);
+        let (id, home, shares) = (
+            transaction.client,
+            transaction.home(),
+            transaction.shares.clone(),
+        );
+        let tables = transaction.tables();
         let conclude = async move {
             let conclusion = Conclusion {
                 client: id,
@@ -111,26 +115,26 @@ impl Client {
     pub(super) async fn settle_by(
         &self,
         unsettled: &mut Unsettled<'_>,
-        mut votes: Vec<PartVote>,
+        mut votes: Vec<ParticipantVote>,
         attempts: &Attempts<'_>,
     ) -> Result<Settled, ClientError> {
-        let under = unsettled.under;
+        let transaction = unsettled.transaction;
         if votes.iter().all(is_yes) {
             unsettled.wish = Some(true);
-            self.conclude_behind(under).await?;
-            return Ok(Settled::Done(committed(under, votes)));
+            self.conclude_behind(transaction).await?;
+            return Ok(Settled::Done(committed(transaction, votes)));
         }
         let refusal = refusal_among(&mut votes);
-        let waits = match self.abort(under).await {
+        let waits = match self.abort(transaction).await {
             // Those who looked after it found that all had voted yes. The votes are kept.
             Ok(Some(true)) => {
                 for (at, vote) in votes.iter_mut().enumerate() {
                     if !is_yes(vote) {
-                        *vote = self.prepare(under, at, VOTES_KEPT, attempts).await;
+                        *vote = self.prepare(transaction, at, VOTES_KEPT, attempts).await;
                     }
                 }
                 return match votes.iter().all(is_yes) {
-                    true => Ok(Settled::Done(committed(under, votes))),
+                    true => Ok(Settled::Done(committed(transaction, votes))),
                     false => Err(ClientError::MaybeExecuted(
                         "the outcome of a committed transaction is not known".to_owned(),
                     )),
@@ -138,7 +142,7 @@ impl Client {
             }
             Ok(Some(false) | None) => None,
             // A vote that is no is enough to know. So is one that was not given, and never will be.
-            Err(error) if refusal.is_some() || votes.iter().any(PartVote::is_never_yes) => {
+            Err(error) if refusal.is_some() || votes.iter().any(ParticipantVote::is_never_yes) => {
                 Some(error)
             }
             Err(error) => {
@@ -146,7 +150,7 @@ impl Client {
                 return Err(ClientError::MaybeExecuted(why));
             }
         };
-        if let Some((step, outcome)) = refusal {
+        if let Some(RefusedStep { step, outcome }) = refusal {
             return Ok(Settled::Done(Transacted::Refused { step, outcome }));
         }
         let mut settled = match waits {
@@ -162,9 +166,12 @@ impl Client {
         };
         for vote in votes {
             match vote.of_aborted() {
-                PartVote::Yes(_) | PartVote::No(_) | PartVote::NotAsked | PartVote::Met => {}
-                PartVote::Waits(wait) => settled = Settled::Waits(wait),
-                PartVote::Failed(error) | PartVote::Unknown(error) => {
+                ParticipantVote::Yes(_)
+                | ParticipantVote::No(_)
+                | ParticipantVote::NotAsked
+                | ParticipantVote::Met => {}
+                ParticipantVote::Waits(wait) => settled = Settled::Waits(wait),
+                ParticipantVote::Failed(error) | ParticipantVote::Unknown(error) => {
                     return Ok(Settled::Failed(error.into_not_executed()));
                 }
             }
@@ -173,14 +180,17 @@ impl Client {
     }
 
     /// Aborts a transaction, unless others have decided already; gives what is decided.
-    async fn abort(&self, under: &Under<'_>) -> Result<Option<bool>, ClientError> {
-        let tables = under.tables();
+    async fn abort(
+        &self,
+        transaction: &DistributedTransaction<'_>,
+    ) -> Result<Option<bool>, ClientError> {
+        let tables = transaction.tables();
         let conclusion = Conclusion {
-            client: under.client,
-            home: under.home(),
-            shares: &under.shares,
+            client: transaction.client,
+            home: transaction.home(),
+            shares: &transaction.shares,
             tables: &tables,
-            forgets: under.forgets(),
+            forgets: transaction.forgets(),
         };
         let briefly = self.with_full_timeout(ROOM_TO_ABORT);
         briefly.conclude(conclusion, Some(false)).await
@@ -192,11 +202,14 @@ impl Client {
     ///
     /// # Errors
     /// That could not be done in time.
-    async fn conclude_behind(&self, under: &Under<'_>) -> Result<(), ClientError> {
+    async fn conclude_behind(
+        &self,
+        transaction: &DistributedTransaction<'_>,
+    ) -> Result<(), ClientError> {
         let client = self.clone();
-        let (id, home) = (under.client, under.home());
-        let (shares, forgets) = (under.shares.clone(), under.forgets());
-        let tables = under.tables();
+        let (id, home) = (transaction.client, transaction.home());
+        let (shares, forgets) = (transaction.shares.clone(), transaction.forgets());
+        let tables = transaction.tables();
         let has_several_tables = tables.len() > 1;
         if has_several_tables {
             self.record_commit(id, home, &tables).await?;
@@ -383,27 +396,25 @@ impl Client {
     }
 }
 
-fn is_yes(vote: &PartVote) -> bool {
-    matches!(vote, PartVote::Yes(_))
+fn is_yes(vote: &ParticipantVote) -> bool {
+    matches!(vote, ParticipantVote::Yes(_))
 }
 
-/// The outcomes of all steps, in the order of the steps.
-fn committed(under: &Under<'_>, votes: Vec<PartVote>) -> Transacted {
-    let mut all: Vec<(usize, Outcome)> = Vec::new();
-    for (part, vote) in under.parts.iter().zip(votes) {
-        if let PartVote::Yes(outcomes) = vote {
-            all.extend(part.numbers.iter().copied().zip(outcomes));
-        }
-    }
-    all.sort_by_key(|(number, _)| *number);
-    Transacted::Committed(all.into_iter().map(|(_, outcome)| outcome).collect())
+/// The result of a transaction for which all have voted.
+fn committed(transaction: &DistributedTransaction<'_>, votes: Vec<ParticipantVote>) -> Transacted {
+    let voted = transaction.participants.iter().zip(votes);
+    let yes = voted.filter_map(|(participant, vote)| match vote {
+        ParticipantVote::Yes(outcomes) => Some((participant, outcomes)),
+        _ => None,
+    });
+    Transacted::Committed(by_step(yes))
 }
 
 /// The first step that must hold and does not, as far as owners said.
-fn refusal_among(votes: &mut [PartVote]) -> Option<(usize, Outcome)> {
+fn refusal_among(votes: &mut [ParticipantVote]) -> Option<RefusedStep> {
     let refused = votes.iter_mut().filter_map(|vote| match vote {
-        PartVote::No(refusal) => refusal.take(),
+        ParticipantVote::No(refusal) => refusal.take(),
         _ => None,
     });
-    refused.min_by_key(|(number, _)| *number)
+    refused.min_by_key(|refused| refused.step)
 }

@@ -1,7 +1,7 @@
 //! Locking the keys of a transaction, and what their owners say to it.
 
 use super::requests::Prepare;
-use super::{Part, Under};
+use super::{DistributedTransaction, Participant};
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::retry::Attempts;
@@ -22,12 +22,11 @@ const _: () = assert!(PATIENCE_IN_ORDER.as_millis() < LOCKED_LONG.as_millis());
 const CONFLICTS_AT_ONCE: u32 = 2;
 
 /// The answer of an owner to a request to lock keys.
-pub(super) enum PartVote {
+pub(super) enum ParticipantVote {
     /// They are locked: the outcomes of its steps.
     Yes(Vec<Outcome>),
-    /// A step that must hold does not: which one of all, and its outcome. `None`: somebody has said
-    /// "no" in the owner's place.
-    No(Option<(usize, Outcome)>),
+    /// A step that must hold does not. `None`: somebody has said "no" in the owner's place.
+    No(Option<RefusedStep>),
     /// It was not asked.
     NotAsked,
     /// Others have locked them, or changes are held for a cut.
@@ -40,6 +39,13 @@ pub(super) enum PartVote {
     Unknown(ClientError),
 }
 
+/// A step that must hold and does not.
+pub(super) struct RefusedStep {
+    /// Which one of all.
+    pub(super) step: usize,
+    pub(super) outcome: Outcome,
+}
+
 /// Why a transaction is to be tried again later.
 pub(super) struct Wait {
     pub(super) reason: Option<RetryReason>,
@@ -48,7 +54,7 @@ pub(super) struct Wait {
     pub(super) has_moved: bool,
 }
 
-impl PartVote {
+impl ParticipantVote {
     /// Whether the owner has not voted yes, and never will.
     pub(super) fn is_never_yes(&self) -> bool {
         match self {
@@ -66,7 +72,11 @@ impl PartVote {
         }
     }
 
-    fn of(part: &Part<'_>, voted: Result<Outcome, ClientError>, is_lost: bool) -> Self {
+    fn of(
+        participant: &Participant<'_>,
+        voted: Result<Outcome, ClientError>,
+        is_lost: bool,
+    ) -> Self {
         match voted {
             Ok(Outcome::Together {
                 committed: true,
@@ -76,8 +86,11 @@ impl PartVote {
                 committed: false,
                 steps,
             }) => Self::No(steps.last().and_then(|outcome| {
-                let number = part.numbers.get(steps.len() - 1)?;
-                Some((*number, outcome.clone()))
+                let step = participant.numbers.get(steps.len() - 1)?;
+                Some(RefusedStep {
+                    step: *step,
+                    outcome: outcome.clone(),
+                })
             })),
             Ok(other) => Self::Unknown(ClientError::Protocol(format!(
                 "a vote is the outcome of one operation: {other:?}"
@@ -123,58 +136,61 @@ impl Client {
     /// the way again and again (SEVERAL-3).
     pub(super) async fn prepare_all(
         &self,
-        under: &Under<'_>,
+        transaction: &DistributedTransaction<'_>,
         conflicts: u32,
         attempts: &Attempts<'_>,
-    ) -> Vec<PartVote> {
-        let parts = 0..under.parts.len();
+    ) -> Vec<ParticipantVote> {
+        let participants = 0..transaction.participants.len();
         if conflicts < CONFLICTS_AT_ONCE {
-            return join_all(parts.map(|at| self.prepare(under, at, PATIENCE, attempts))).await;
+            return join_all(
+                participants.map(|at| self.prepare(transaction, at, PATIENCE, attempts)),
+            )
+            .await;
         }
         let clock = &self.shared.parts.clock;
         let mut locked_since = None;
-        let mut votes = Vec::with_capacity(parts.len());
-        for at in parts {
+        let mut votes = Vec::with_capacity(participants.len());
+        for at in participants {
             let patience = match locked_since {
                 Some(since) => PATIENCE_IN_ORDER
                     .saturating_sub(clock.now().since(since))
                     .max(PATIENCE),
                 None => PATIENCE_IN_ORDER,
             };
-            let vote = self.prepare(under, at, patience, attempts).await;
-            let is_yes = matches!(vote, PartVote::Yes(_));
+            let vote = self.prepare(transaction, at, patience, attempts).await;
+            let is_yes = matches!(vote, ParticipantVote::Yes(_));
             votes.push(vote);
             if !is_yes {
                 break;
             }
             locked_since.get_or_insert_with(|| clock.now());
         }
-        votes.resize_with(under.parts.len(), || PartVote::NotAsked);
+        votes.resize_with(transaction.participants.len(), || ParticipantVote::NotAsked);
         votes
     }
 
     /// Asks one owner to lock its keys. Where others have locked them, it is asked so long.
     pub(super) async fn prepare(
         &self,
-        under: &Under<'_>,
+        transaction: &DistributedTransaction<'_>,
         at: usize,
         patience: Duration,
         attempts: &Attempts<'_>,
-    ) -> PartVote {
-        let part = &under.parts[at];
-        let (_, hash) = part.key(0);
+    ) -> ParticipantVote {
+        let participant = &transaction.participants[at];
+        let (_, hash) = participant.key(0);
         let request = Prepare {
-            part,
+            participant,
             whole: Whole {
-                home: under.home(),
+                home: transaction.home(),
                 shares: match at {
-                    0 => under.shares.clone(),
+                    0 => transaction.shares.clone(),
                     _ => Vec::new(),
                 },
             },
             operation: OperationId {
-                client: under.client,
-                sequence: part.sequence,
+                client: transaction.client,
+                sequence: participant.sequence,
                 acknowledged_below: DECISION,
                 retry_ms: VOTES_KEPT.as_millis() as u32,
             },
@@ -182,12 +198,12 @@ impl Client {
             is_lost: AtomicBool::new(false),
         };
         let attempts = attempts.clone().for_locks();
-        let voted = self.on_hash_within(part.tables[0], hash, &request, attempts);
+        let voted = self.on_hash_within(participant.tables[0], hash, &request, attempts);
         let voted = voted.await;
         let is_lost = request.is_lost.into_inner();
         if is_lost {
-            under.is_one_lost.store(true, Ordering::Relaxed);
+            transaction.is_one_lost.store(true, Ordering::Relaxed);
         }
-        PartVote::of(part, voted, is_lost)
+        ParticipantVote::of(participant, voted, is_lost)
     }
 }

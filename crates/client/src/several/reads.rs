@@ -1,5 +1,6 @@
 //! Reads before a decision: nothing is locked, and the commit compares.
 
+use super::by_step;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::request::OneOwner;
@@ -101,14 +102,18 @@ impl Client {
     ) -> Result<ReadFirst, ClientError> {
         let mut attempts = self.attempts();
         loop {
-            let parts = self.divide(steps, tables).map(|under| under.parts);
+            let participants = self
+                .divide(steps, tables)
+                .map(|transaction| transaction.participants);
             let mut results = Vec::new();
-            match &parts {
+            match &participants {
                 None => {}
                 // In their order, so that those who keep objects do not wait in a circle.
-                Some(parts) if keep => {
-                    for part in parts {
-                        let read = self.read_of_one(&part.steps, &part.tables, keep).await;
+                Some(participants) if keep => {
+                    for participant in participants {
+                        let read = self
+                            .read_of_one(&participant.steps, &participant.tables, keep)
+                            .await;
                         let is_failed = read.is_err();
                         results.push(read);
                         if is_failed {
@@ -116,22 +121,19 @@ impl Client {
                         }
                     }
                 }
-                Some(parts) => {
-                    let each = parts
-                        .iter()
-                        .map(|part| self.read_of_one(&part.steps, &part.tables, keep));
+                Some(participants) => {
+                    let each = participants.iter().map(|participant| {
+                        self.read_of_one(&participant.steps, &participant.tables, keep)
+                    });
                     results = join_all(each).await;
                 }
             }
             let read: Result<Vec<_>, _> = results.into_iter().collect();
-            match (parts, read) {
-                (Some(parts), Ok(outcomes)) => {
-                    let numbers = parts.iter().flat_map(|part| part.numbers.iter().copied());
-                    let mut all: Vec<_> = numbers.zip(outcomes.into_iter().flatten()).collect();
-                    all.sort_unstable_by_key(|(number, _)| *number);
+            match (participants, read) {
+                (Some(participants), Ok(outcomes)) => {
                     return Ok(ReadFirst {
-                        outcomes: all.into_iter().map(|(_, outcome)| outcome).collect(),
-                        moments: parts.len(),
+                        outcomes: by_step(participants.iter().zip(outcomes)),
+                        moments: participants.len(),
                     });
                 }
                 (Some(_), Err(error)) if !has_several(&error) => return Err(error),

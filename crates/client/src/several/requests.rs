@@ -1,10 +1,10 @@
 //! The requests of transactions of several servers.
 
-use super::Part;
+use super::Participant;
 use super::prepare::PATIENCE;
 use crate::error::ClientError;
 use crate::local::LocalMaster;
-use crate::request::{DataRequest, several_owners, the_one};
+use crate::request::{DataRequest, plain_request, several_owners, the_one};
 use crate::table::Table;
 use core::time::Duration;
 use pluvio_env::{Address, CallError, Network};
@@ -16,9 +16,9 @@ use pluvio_wire::{
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A request to lock the keys of a part.
+/// A request to a participant to lock its keys.
 pub(super) struct Prepare<'a> {
-    pub(super) part: &'a Part<'a>,
+    pub(super) participant: &'a Participant<'a>,
     pub(super) whole: Whole,
     pub(super) operation: OperationId,
     /// How long it waits for keys that others have locked.
@@ -40,18 +40,18 @@ impl DataRequest for Prepare<'_> {
 
     fn check(&self, owner: ServerId) -> Result<(), ClientError> {
         let is_elsewhere = |at: usize| {
-            let (_, hash) = self.part.key(at);
-            let other = self.part.tables[at].owner(hash);
+            let (_, hash) = self.participant.key(at);
+            let other = self.participant.tables[at].owner(hash);
             other.is_some_and(|other| other != owner)
         };
-        match (0..self.part.steps.len()).any(is_elsewhere) {
+        match (0..self.participant.steps.len()).any(is_elsewhere) {
             true => Err(several_owners()),
             false => Ok(()),
         }
     }
 
     fn tables(&self) -> Vec<&Table> {
-        self.part.tables.clone()
+        self.participant.tables.clone()
     }
 
     fn is_in_vain(&self, why: &RpcError, spent: Duration) -> bool {
@@ -82,7 +82,7 @@ impl DataRequest for Prepare<'_> {
     }
 
     fn local(&self, master: &dyn LocalMaster, core: CoreId, header: &Header) -> Answer<Results> {
-        master.transact(core, header, Some(&self.whole), &self.part.steps)
+        master.transact(core, header, Some(&self.whole), &self.participant.steps)
     }
 
     async fn call(
@@ -92,48 +92,13 @@ impl DataRequest for Prepare<'_> {
         header: Header,
         limit: Duration,
     ) -> Result<Results, RpcError> {
-        let frame = encode_prepare(&header, &self.whole, &self.part.steps);
+        let frame = encode_prepare(&header, &self.whole, &self.participant.steps);
         Ok(call_frame(network, to, frame, limit).await?.items)
     }
 
     fn done(reply: Results) -> Result<Outcome, Refusal> {
         the_one(reply)
     }
-}
-
-/// Requests that any server may be asked as often as need be.
-macro_rules! plain_request {
-    ($request:ident => $reply:ty, $local:ident, $name:literal) => {
-        impl DataRequest for $request {
-            type Reply = $reply;
-            type Done = $reply;
-            const CHANGES_DATA: bool = false;
-            const NAME: &'static str = $name;
-
-            fn local(
-                &self,
-                master: &dyn LocalMaster,
-                core: CoreId,
-                header: &Header,
-            ) -> Answer<$reply> {
-                master.$local(core, header, self)
-            }
-
-            async fn call(
-                &self,
-                network: &dyn Network,
-                to: &Address,
-                header: Header,
-                limit: Duration,
-            ) -> Result<$reply, RpcError> {
-                call(network, to, header, self, limit).await
-            }
-
-            fn done(reply: $reply) -> Result<$reply, Refusal> {
-                Ok(reply)
-            }
-        }
-    };
 }
 
 plain_request!(Decide => Decided, decide, "decide");

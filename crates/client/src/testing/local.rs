@@ -1,7 +1,7 @@
 //! The fake master of the caller's own process.
 
 use super::{FakeCluster, State};
-use crate::{AtOnce, Held, LocalMaster};
+use crate::{AtOnce, HeldOutcome, LocalMaster};
 use core::task::Waker;
 use pluvio_mutation::Current;
 use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, SegmentId, ServerId, Waits};
@@ -55,7 +55,7 @@ impl FakeLocal {
             segment: SegmentId(1),
             offset: all + 1,
         };
-        AtOnce::Held(Held::new(Waits::new(LogId(0), position), outcome))
+        AtOnce::Held(HeldOutcome::new(Waits::new(LogId(0), position), outcome))
     }
 }
 

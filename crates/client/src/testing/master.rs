@@ -41,7 +41,7 @@ pub(super) fn items(opcode: Opcode, request: &Frame) -> usize {
 }
 
 /// The outcome of an operation that was executed, and of which object.
-pub(super) struct Kept {
+pub(super) struct KeptOutcome {
     table: TableId,
     hash: KeyHash,
     outcome: Outcome,
@@ -315,7 +315,7 @@ impl State {
         }
         let outcome = self.apply(mutation, (hash, key.to_vec()));
         if id.is_some() {
-            let kept = Kept {
+            let kept = KeptOutcome {
                 table,
                 hash,
                 outcome: outcome.clone(),
@@ -415,7 +415,7 @@ impl State {
             steps: outcomes.into(),
         };
         if let (true, Some((table, (hash, _)))) = (id.is_some(), places.first()) {
-            let kept = Kept {
+            let kept = KeptOutcome {
                 table: *table,
                 hash: *hash,
                 outcome: outcome.clone(),
@@ -466,7 +466,7 @@ impl State {
         let outcome = Outcome::Together { committed, steps };
         self.results.insert(
             id,
-            Kept {
+            KeptOutcome {
                 table,
                 hash,
                 outcome,

@@ -96,7 +96,7 @@ struct State {
     servers: BTreeMap<ServerId, (Address, bool)>,
     tables: BTreeMap<TableId, FakeTable>,
     table_last: TableId,
-    results: BTreeMap<(ClientId, SequenceNumber), master::Kept>,
+    results: BTreeMap<(ClientId, SequenceNumber), master::KeptOutcome>,
     /// Below which numbers clients have the outcomes.
     acknowledged: BTreeMap<ClientId, SequenceNumber>,
     /// Keys that transactions of several servers have locked.

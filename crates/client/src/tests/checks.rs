@@ -4,8 +4,8 @@ use super::mutations::step;
 use super::{cluster, shape};
 use crate::testing::FakeCluster;
 use crate::{
-    Addend, BitAction, BitStep, Change, Client, FatalKind, Mutation, Output, Projection, Span,
-    blocking,
+    Addend, BatchStopped, BitAction, BitStep, Change, Client, FatalKind, Mutation, Output,
+    Projection, Span, blocking,
 };
 use pluvio_units::{ClientId, OperationId, SequenceNumber, ServerId, TableId, VALUE_MAX};
 use pluvio_wire::{BIT_STEPS_MAX, DECIMAL_BYTES_MAX};
@@ -66,7 +66,11 @@ fn what_no_server_does_is_refused_alike_wherever_the_object_is() {
         assert_eq!(results, [Err(error.clone())]);
         assert_eq!(blocking.multi_mutate(&[(&table, mutation)]), results);
         let results = cluster.run(far.mutate_in_order(&[(&table, mutation)]));
-        assert_eq!(results, Err((Vec::new(), error.clone())));
+        let stopped = BatchStopped {
+            done: Vec::new(),
+            error: error.clone(),
+        };
+        assert_eq!(results, Err(stopped));
         assert!(!error.is_retryable() && !error.maybe_executed(), "{kind:?}");
     }
     let changing = [BitStep::set_bit(0, true)];

@@ -5,8 +5,8 @@ use super::{cluster, key_of, shape};
 use crate::sequence::BATCH_UNDER_WAY_MAX;
 use crate::testing::{FakeCluster, Fault, Sent};
 use crate::{
-    Addend, Change, Client, ErrorKind, FatalKind, Mutation, Opcode, Outcome, Output, RejectRules,
-    RetryReason, Table, Unfit,
+    Addend, BatchStopped, Change, Client, ErrorKind, FatalKind, Mutation, Opcode, Outcome, Output,
+    RejectRules, RetryReason, Table, Unfit,
 };
 use bytes::Bytes;
 use core::time::Duration;
@@ -135,7 +135,7 @@ fn what_is_not_known_to_be_durable_is_in_doubt_and_not_tried_again() {
         let items = appends(&table, &keys);
         cluster.plan(Opcode::AwaitDurable, fault, times);
         let ended = cluster.run(client.mutate_in_order_early(&items));
-        let (done, error) = ended.unwrap_err();
+        let BatchStopped { done, error } = ended.unwrap_err();
         assert_eq!((done.len(), error.kind()), (0, ErrorKind::MaybeExecuted));
         assert_eq!(
             sent_mutations(&cluster).len(),
@@ -247,7 +247,7 @@ fn a_final_refusal_comes_beside_the_outcomes_before_it() {
     let dropped = cluster.run(client.create_table("dropped", None)).unwrap();
     cluster.run(cluster.client().drop_table("dropped")).unwrap();
     let items = [&table, &table, &dropped, &table].map(|table| (table, append(b"k")));
-    let (done, error) = cluster.run(client.mutate_in_order(&items)).unwrap_err();
+    let BatchStopped { done, error } = cluster.run(client.mutate_in_order(&items)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSuchTable);
     assert_eq!(versions(&done), [1, 2]);
     let object = cluster.run(client.read(&table, b"k")).unwrap().unwrap();
@@ -259,14 +259,14 @@ fn limits_are_checked_before_anything_is_done() {
     let (cluster, client, table) = cluster(1);
     let keys = mixed_keys(BATCH_UNDER_WAY_MAX + 1);
     let items = appends(&table, &keys);
-    let (done, error) = cluster.run(client.mutate_in_order(&items)).unwrap_err();
+    let BatchStopped { done, error } = cluster.run(client.mutate_in_order(&items)).unwrap_err();
     assert!(done.is_empty());
     assert_eq!(error.fatal_kind(), Some(FatalKind::Malformed));
     assert!(error.to_string().contains("4096"), "{error}");
     let long = vec![0; KEY_MAX + 1];
     let with_a_long_key = [append(b"k"), append(&long)].map(|m| (&table, m));
     let refused = cluster.run(client.mutate_in_order(&with_a_long_key));
-    let (done, error) = refused.unwrap_err();
+    let BatchStopped { done, error } = refused.unwrap_err();
     assert!(done.is_empty());
     assert_eq!(error.kind(), ErrorKind::BadArgument);
     assert_eq!(cluster.count_sent(Opcode::Mutate), 0);
@@ -285,7 +285,7 @@ fn a_server_that_is_gone_is_waited_for_and_nothing_behind_it_is_begun() {
     let keys = [alive.clone(), dead, alive];
     let items = appends(&table, &keys);
     cluster.crash(ServerId(1));
-    let (done, error) = cluster.run(client.mutate_in_order(&items)).unwrap_err();
+    let BatchStopped { done, error } = cluster.run(client.mutate_in_order(&items)).unwrap_err();
     assert_eq!(versions(&done), [1]);
     assert_eq!(error.retry_reason(), Some(RetryReason::TabletNotReady));
     assert_eq!(cluster.now(), 10 * SECOND);

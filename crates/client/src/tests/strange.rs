@@ -3,8 +3,8 @@
 use super::cluster;
 use crate::testing::FakeCluster;
 use crate::{
-    Change, Client, ClientError, ErrorKind, Get, LocalMaster, Mutation, Outcome, Output,
-    RetryReason,
+    BatchStopped, Change, Client, ClientError, ErrorKind, Get, LocalMaster, Mutation, Outcome,
+    Output, RetryReason,
 };
 use core::time::Duration;
 use pluvio_units::{ClusterId, CoreId, ObjectVersion, ServerId, TableId};
@@ -119,7 +119,7 @@ fn another_number_of_results_than_was_asked_for_is_an_error() {
             batch.iter().all(|r| r.as_ref().is_err_and(protocol)),
             "{batch:?}"
         );
-        let (done, error) = cluster.run(client.mutate_in_order(&items)).unwrap_err();
+        let BatchStopped { done, error } = cluster.run(client.mutate_in_order(&items)).unwrap_err();
         assert!(done.is_empty());
         assert!(protocol(&error) || results == [fatal()], "{error}");
     }
@@ -137,7 +137,7 @@ fn what_is_answered_behind_a_refusal_of_an_ordered_batch_is_no_result() {
     let client = asking(&cluster, &[unchanged(), busy, unchanged()]);
     let items = [(&table, append()), (&table, append()), (&table, append())];
     // Then it answers three of two.
-    let (done, error) = cluster.run(client.mutate_in_order(&items)).unwrap_err();
+    let BatchStopped { done, error } = cluster.run(client.mutate_in_order(&items)).unwrap_err();
     assert_eq!(done.len(), 1);
     assert_eq!(error.kind(), ErrorKind::Protocol);
 }

@@ -1,10 +1,9 @@
 //! ACL: users, their passwords and their rights.
 
-use super::CommandResult;
-use crate::block::Block;
+use super::{CommandResult, ConnectionContext};
 use crate::database::DatabaseId;
 use crate::failure::{self, reason};
-use crate::memory::Share;
+use crate::memory::MemoryAccount;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -98,11 +97,11 @@ fn shown(rights: &Rights) -> Vec<(Reply, Reply)> {
 }
 
 /// ACL SETUSER.
-pub(super) async fn set(core: &Core, share: &Share, command: &Command) -> CommandResult {
+pub(super) async fn set(core: &Core, account: &MemoryAccount, command: &Command) -> CommandResult {
     let words: Vec<&[u8]> = command.from(3).collect();
     let rules = merged(&words)?;
     let name = command.get(2);
-    let (users, entry) = (&core.options().users, share.entry());
+    let (users, entry) = (&core.options().users, account.entry());
     let is_new = users.change(core.tools(), name, rules).await?;
     let what = if is_new { "user made" } else { "user changed" };
     trace_done(what, name, &entry.user().0, entry);
@@ -113,20 +112,20 @@ pub(super) async fn set(core: &Core, share: &Share, command: &Command) -> Comman
 /// ACL DELUSER.
 pub(super) async fn delete(
     core: &Core,
-    (share, block): (&Share, &Block),
+    connection: ConnectionContext<'_>,
     command: &Command,
 ) -> CommandResult {
     if command.from(2).any(|name| name == DEFAULT) {
         return Err(DEFAULT_STAYS);
     }
-    let (users, entry) = (&core.options().users, share.entry());
+    let (users, entry) = (&core.options().users, connection.account.entry());
     let own = entry.user().0;
     let deleted = users.delete(core.tools(), command.from(2)).await?;
     for name in &deleted {
         trace_done("user deleted", name, &own, entry);
         if **name == *own {
             // The answer is still sent.
-            block.end();
+            connection.block.end();
         }
     }
     core.shared.close_gone(Some(entry.id));

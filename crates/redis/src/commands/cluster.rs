@@ -16,7 +16,7 @@
 //! Nothing here is needed for correctness: a command that is run by the wrong server finds its
 //! owner, as on the ordinary port.
 
-use super::{CommandResult, Data};
+use super::{CommandResult, Data, Survey};
 use crate::database::DatabaseId;
 use crate::failure::{self, CROSS_SLOT, NO_CLUSTER, SEEDED_DATABASE};
 use crate::number::integer;
@@ -58,7 +58,7 @@ fn keys_of(command: &Command) -> impl Iterator<Item = &[u8]> {
 fn looks_at_all(what: Data) -> bool {
     matches!(
         what,
-        Data::DbSize | Data::Keys | Data::RandomKey | Data::Scan
+        Data::Survey(Survey::DbSize | Survey::Keys | Survey::RandomKey | Survey::Scan)
     )
 }
 

@@ -60,69 +60,10 @@ fn describe(spec: &'static Spec) -> Reply {
         Reply::Integer(last),
         integer(keys.step),
         Reply::Set(categories.collect()),
-        Reply::Set(tips(spec.name).iter().copied().map(Reply::Text).collect()),
+        Reply::Set(words(spec.tips).map(Reply::Text).collect()),
         Reply::Array(key_specs(spec)),
         Reply::Array(spec.subcommands().map(describe).collect()),
     ])
-}
-
-/// How cluster clients are to send commands that concern several nodes, in the words of Redis.
-fn tips(name: &str) -> &'static [&'static str] {
-    match name {
-        "dbsize" => &["request_policy:all_shards", "response_policy:agg_sum"],
-        "keys" => &["request_policy:all_shards", "nondeterministic_output_order"],
-        "flushdb" | "flushall" | "ping" => {
-            &["request_policy:all_shards", "response_policy:all_succeeded"]
-        }
-        "del" | "exists" | "touch" | "unlink" => {
-            &["request_policy:multi_shard", "response_policy:agg_sum"]
-        }
-        "mget" => &["request_policy:multi_shard"],
-        "mset" => &[
-            "request_policy:multi_shard",
-            "response_policy:all_succeeded",
-        ],
-        "msetnx" => &["request_policy:multi_shard", "response_policy:agg_min"],
-        "randomkey" => &["request_policy:all_shards", "nondeterministic_output"],
-        "scan" => &["nondeterministic_output", "request_policy:special"],
-        "info" => &[
-            "nondeterministic_output",
-            "request_policy:all_shards",
-            "response_policy:special",
-        ],
-        "wait" => &["request_policy:all_shards", "response_policy:agg_min"],
-        "config|set" => &["request_policy:all_nodes", "response_policy:all_succeeded"],
-        "slowlog|len" => &[
-            "request_policy:all_nodes",
-            "response_policy:agg_sum",
-            "nondeterministic_output",
-        ],
-        "slowlog|get" => &["request_policy:all_nodes", "nondeterministic_output"],
-        "slowlog|reset" | "latency|reset" => {
-            &["request_policy:all_nodes", "response_policy:all_succeeded"]
-        }
-        "dump" | "object|encoding" | "object|freq" | "object|idletime" | "object|refcount" => {
-            &["nondeterministic_output"]
-        }
-        "lastsave" => &["nondeterministic_output"],
-        "memory|doctor" | "memory|malloc-stats" | "memory|stats" => &[
-            "nondeterministic_output",
-            "request_policy:all_shards",
-            "response_policy:special",
-        ],
-        "memory|purge" => &["request_policy:all_shards", "response_policy:all_succeeded"],
-        "latency|doctor" | "latency|graph" | "latency|histogram" | "latency|history"
-        | "latency|latest" => &[
-            "nondeterministic_output",
-            "request_policy:all_nodes",
-            "response_policy:special",
-        ],
-        "time" | "client|list" | "cluster|info" | "cluster|nodes" | "cluster|slots" => {
-            &["nondeterministic_output"]
-        }
-        "command" => &["nondeterministic_output_order"],
-        _ => &[],
-    }
 }
 
 /// Where the keys are and what is done with them; two keys that are used differently are two.

@@ -3,12 +3,11 @@
 //! A password that was right lately is known at once. Another one takes time. AUTH and HELLO are
 //! then a run, like commands on the database, and no other command begins before its end.
 
-use super::{CommandResult, Own, client};
+use super::{CommandResult, ConnectionContext, Own, client};
 use crate::block::{Block, Login};
 use crate::clients::ClientEntry;
 use crate::database::DatabaseId;
 use crate::failure::{self, NO_AUTH_HELLO, WRONG_PASSWORD};
-use crate::memory::Share;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Protocol, Reply};
@@ -183,10 +182,10 @@ pub(super) fn hello(
 /// AUTH or HELLO with a password that takes time.
 pub(super) async fn log_in(
     core: &Core,
-    (share, block): (&Share, &Block),
+    connection: ConnectionContext<'_>,
     command: &Command,
 ) -> CommandResult {
-    let entry = share.entry();
+    let entry = connection.account.entry();
     let (login, hello) = match command.is(0, "HELLO") {
         true => {
             let mut hello = read_hello(command)?;
@@ -218,7 +217,7 @@ pub(super) async fn log_in(
     };
     let_in(core, entry, &user);
     let protocol = hello.as_ref().and_then(|hello| hello.protocol);
-    block.log_in(Login {
+    connection.block.log_in(Login {
         user: Arc::clone(&user),
         protocol,
     });

@@ -1,11 +1,11 @@
 //! Commands on several keys, and on keys whatever their values.
 
 use super::one_key::is_deleted;
-use super::{CommandResult, Data, is_there, transaction};
+use super::{CommandResult, Data, EachKey, is_there, transaction};
 use crate::database::{DatabaseId, mutation};
 use crate::failure;
 use crate::give_way::give_way;
-use crate::memory::Share;
+use crate::memory::MemoryAccount;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -33,7 +33,7 @@ fn different<'a>(keys: impl Iterator<Item = &'a [u8]>) -> Vec<&'a [u8]> {
 /// DEL and UNLINK: at one moment where that is possible, else each by itself. In full memory there
 /// may be no room to do it at one moment, and deleting is what helps then.
 pub(super) async fn delete(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    match transaction::at_one_moment(core, db, Data::Del, command).await {
+    match transaction::at_one_moment(core, db, Data::EachKey(EachKey::Del), command).await {
         Ok(Some(reply)) => return Ok(reply),
         Ok(None) => {}
         // Nothing was done: where that is not known, the failure says so.
@@ -63,7 +63,7 @@ pub(super) async fn exist(core: &Core, db: DatabaseId, command: &Command) -> Com
 /// exceed its limit by the values of one.
 pub(super) async fn get_all(
     core: &Core,
-    share: &Share,
+    account: &MemoryAccount,
     db: DatabaseId,
     command: &Command,
 ) -> CommandResult {
@@ -73,7 +73,7 @@ pub(super) async fn get_all(
         &core.databases.parts().clock,
         core.databases.client().timeout(),
     );
-    let mut building = share.build();
+    let mut building = account.build();
     let mut replies = Vec::with_capacity(keys.len());
     let mut rest = &keys[..];
     while !rest.is_empty() {
@@ -109,7 +109,9 @@ fn pairs(command: &Command, name: &str) -> Result<BTreeMap<Bytes, Bytes>, Failur
 
 /// MSET: at one moment where that is possible, else each by itself.
 pub(super) async fn set_all(core: &Core, db: DatabaseId, command: &Command) -> CommandResult {
-    if let Some(reply) = transaction::at_one_moment(core, db, Data::MSet, command).await? {
+    if let Some(reply) =
+        transaction::at_one_moment(core, db, Data::EachKey(EachKey::MSet), command).await?
+    {
         return Ok(reply);
     }
     let pairs = pairs(command, "mset")?;

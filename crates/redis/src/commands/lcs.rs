@@ -8,7 +8,7 @@ use super::CommandResult;
 use crate::database::DatabaseId;
 use crate::failure;
 use crate::give_way::give_way;
-use crate::memory::Share;
+use crate::memory::MemoryAccount;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -66,7 +66,7 @@ fn too_long() -> Failure {
 
 pub(super) async fn lcs(
     core: &Core,
-    share: &Share,
+    account: &MemoryAccount,
     db: DatabaseId,
     command: &Command,
 ) -> CommandResult {
@@ -89,7 +89,7 @@ pub(super) async fn lcs(
         .checked_mul(b.len())
         .filter(|pairs| *pairs <= PAIRS_MAX);
     let bytes = pairs.ok_or_else(too_long)? / 8;
-    let mut building = share.build();
+    let mut building = account.build();
     let patience = core.databases.client().timeout();
     let clock = &core.databases.parts().clock;
     building.room(bytes, &**clock, patience).await?;

@@ -1,8 +1,4 @@
-//! The code of the commands. Their rows are in `specs.rs`; each names one of three kinds:
-//!
-//! - [`Now`] answers at once;
-//! - [`Own`] concerns its own connection;
-//! - [`Data`] works on the database.
+//! The code of the commands. Their rows are in `specs.rs`, and their kinds in `kinds.rs`.
 
 mod acl;
 mod bit_op;
@@ -20,6 +16,7 @@ mod help;
 mod hot_keys;
 mod info;
 mod keys;
+mod kinds;
 mod lcs;
 mod memory;
 mod observe;
@@ -34,212 +31,25 @@ mod transaction;
 
 pub use cluster::Query;
 pub(crate) use handshake::{logs_in, selected, takes_time};
+pub use kinds::{Data, EachKey, Now, Other, Own, ReadsFirst, Single, Survey};
 pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
+pub use script::Call;
 pub(crate) use script::{ScriptAtOnce, at_once as run_script_at_once, library};
-pub(crate) use transaction::Prepared;
+pub(crate) use transaction::ClosedBlock;
 
 use crate::block::Block;
 use crate::command_log::Kind;
 use crate::database::DatabaseId;
 use crate::failure::{AFTER_DOUBT, leaves_doubt};
-use crate::memory::Share;
+use crate::memory::MemoryAccount;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
-use crate::shared::Core;
+use crate::shared::{Core, Timed};
 use crate::table::{SPECS, find_called};
 use pluvio_client::{Outcome, Projection};
 use pluvio_units::ObjectVersion;
 use smallvec::{SmallVec, smallvec};
-
-/// A command that is answered at once from what the process knows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // they are named after their commands
-pub enum Now {
-    Ping,
-    Echo,
-    Time,
-    Role,
-    Help,
-    HotKeysReset,
-    HotKeysStart,
-    HotKeysStop,
-    Command,
-    CommandCount,
-    CommandDocs,
-    CommandGetKeys,
-    CommandGetKeysAndFlags,
-    CommandInfo,
-    CommandList,
-    ConfigGet,
-    ConfigSet,
-    ConfigRewrite,
-    /// SCRIPT KILL and FUNCTION KILL.
-    ScriptKill,
-    ConfigResetStat,
-    AclCat,
-    /// ACL LOAD and ACL SAVE.
-    AclFile,
-    AclGenPass,
-    AclLog,
-    BgRewriteAof,
-    BgSave,
-    ClientPause,
-    ClientTrackingInfo,
-    ClientUnpause,
-    CommandLogGet,
-    CommandLogLen,
-    CommandLogReset,
-    LastSave,
-    LatencyDoctor,
-    LatencyGraph,
-    LatencyHistogram,
-    Lolwut,
-    MemoryDoctor,
-    MemoryMallocStats,
-    MemoryStats,
-    Shutdown,
-    SlowLogGet,
-    SlowLogLen,
-    SlowLogReset,
-    SwapDb,
-    /// `+OK`.
-    Fine,
-    /// `:0`.
-    Zero,
-    /// `*0`.
-    EmptyList,
-    /// READONLY and the like.
-    ClusterFlag,
-    ClusterHelp,
-    ClusterKeySlot,
-}
-
-/// A command that looks at or changes its connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // they are named after their commands
-pub enum Own {
-    AclWhoAmI,
-    Auth,
-    Hello,
-    Quit,
-    Discard,
-    Monitor,
-    Multi,
-    Reset,
-    Select,
-    Unwatch,
-    Wait,
-    WaitAof,
-    ClientGetName,
-    ClientGetRedirection,
-    ClientId,
-    ClientInfo,
-    ClientKill,
-    ClientList,
-    ClientNoEvict,
-    ClientNoTouch,
-    ClientReply,
-    ClientSetInfo,
-    ClientSetName,
-    ClientUnblock,
-}
-
-/// A command that works on the database.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // they are named after their commands
-pub enum Data {
-    AclDelUser,
-    AclDryRun,
-    AclGetUser,
-    AclList,
-    AclSetUser,
-    AclUsers,
-    Append,
-    BitCount,
-    BitField,
-    BitFieldRo,
-    BitOp,
-    BitPos,
-    Cluster(Query),
-    Copy,
-    DbSize,
-    Debug,
-    Decr,
-    DecrBy,
-    Del,
-    DelIfEq,
-    Eval,
-    EvalRo,
-    EvalSha,
-    EvalShaRo,
-    Dump,
-    Exec,
-    Exists,
-    Expire,
-    ExpireAt,
-    ExpireTime,
-    FCall,
-    FCallRo,
-    FlushAll,
-    FlushDb,
-    FunctionDelete,
-    FunctionDump,
-    FunctionFlush,
-    FunctionList,
-    FunctionLoad,
-    FunctionRestore,
-    FunctionStats,
-    Get,
-    GetBit,
-    GetDel,
-    GetEx,
-    GetRange,
-    GetSet,
-    HotKeysGet,
-    Incr,
-    IncrBy,
-    IncrByFloat,
-    Info,
-    Keys,
-    Lcs,
-    /// AUTH or HELLO with a password that takes time.
-    LogIn,
-    MGet,
-    MSet,
-    MSetEx,
-    MSetNx,
-    MemoryUsage,
-    Move,
-    ObjectEncoding,
-    ObjectFreq,
-    ObjectIdleTime,
-    ObjectRefCount,
-    PExpire,
-    PExpireAt,
-    PExpireTime,
-    PSetEx,
-    PTtl,
-    Persist,
-    RandomKey,
-    Rename,
-    RenameNx,
-    Restore,
-    Scan,
-    ScriptExists,
-    ScriptFlush,
-    ScriptLoad,
-    Set,
-    SetBit,
-    SetEx,
-    SetNx,
-    SetRange,
-    StrLen,
-    Touch,
-    Ttl,
-    Type,
-    Watch,
-}
 
 /// Whether a condition of a change did not hold.
 fn is_rejected(outcome: &Outcome) -> bool {
@@ -370,6 +180,15 @@ pub(crate) fn run_own(
     }
 }
 
+/// The parts of a connection that a command of the third kind may use.
+#[derive(Clone, Copy)]
+pub(crate) struct ConnectionContext<'c> {
+    /// The memory that it holds.
+    pub(crate) account: &'c MemoryAccount,
+    /// The transaction that it is about to make.
+    pub(crate) block: &'c Block,
+}
+
 /// The result of a run of commands.
 pub(crate) struct Ran {
     /// A reply for each of them.
@@ -385,14 +204,14 @@ pub(crate) type Commands = SmallVec<[(Data, Command); 1]>;
 /// Runs commands of the third kind, as far as they are not done at once.
 pub(crate) async fn run_data(
     core: &Core,
-    (share, block): (&Share, &Block),
+    connection: ConnectionContext<'_>,
     database: DatabaseId,
     commands: Commands,
 ) -> Ran {
     let started = core.shared.now();
     let replies = match &commands[..] {
         [(what, command)] => {
-            smallvec![run_single(core, (share, block), database, *what, command).await]
+            smallvec![run_single(core, connection, database, *what, command).await]
         }
         _ if commands
             .iter()
@@ -400,13 +219,14 @@ pub(crate) async fn run_data(
         {
             one_key::run_in_order(core, database, &commands).await
         }
-        _ => Box::pin(run_each(core, (share, block), database, &commands)).await,
+        _ => Box::pin(run_each(core, connection, database, &commands)).await,
     };
-    let now = core.shared.now();
+    let ended = core.shared.now();
     for ((_, command), reply) in commands.iter().zip(&replies) {
         let sub = (command.len() > 1).then(|| command.get(1));
         if let Some(spec) = find_called(command.get(0), sub) {
-            core.note_run(share.entry(), spec, command, reply, (started, now));
+            let entry = connection.account.entry();
+            core.note_run(entry, spec, command, reply, Timed { started, ended });
         }
     }
     let mut each = commands.iter().zip(&replies);
@@ -433,7 +253,7 @@ fn is_doubtful(reply: &Reply) -> bool {
 /// one that is in doubt are not executed.
 async fn run_each(
     core: &Core,
-    (share, block): (&Share, &Block),
+    connection: ConnectionContext<'_>,
     database: DatabaseId,
     commands: &Commands,
 ) -> SmallVec<[Reply; 1]> {
@@ -442,7 +262,7 @@ async fn run_each(
     for (what, command) in commands {
         let reply = match in_doubt {
             true => Reply::Error(AFTER_DOUBT),
-            false => run_single(core, (share, block), database, *what, command).await,
+            false => run_single(core, connection, database, *what, command).await,
         };
         in_doubt |= is_in_doubt(*what, &reply);
         replies.push(reply);
@@ -452,7 +272,7 @@ async fn run_each(
 
 async fn run_single(
     core: &Core,
-    (share, block): (&Share, &Block),
+    connection: ConnectionContext<'_>,
     database: DatabaseId,
     what: Data,
     command: &Command,
@@ -470,129 +290,79 @@ async fn run_single(
         None => {}
     }
     // Boxed, so that the futures of commands on one key stay small.
-    Box::pin(run_other(core, (share, block), database, what, command))
+    Box::pin(run_other(core, connection, database, what, command))
         .await
         .into()
 }
 
+/// Runs a command that is not a single read or change of one key.
 async fn run_other(
     core: &Core,
-    (share, block): (&Share, &Block),
+    connection: ConnectionContext<'_>,
     db: DatabaseId,
     what: Data,
     command: &Command,
 ) -> CommandResult {
     match what {
-        Data::BitOp
-        | Data::Copy
-        | Data::Eval
-        | Data::EvalRo
-        | Data::EvalSha
-        | Data::EvalShaRo
-        | Data::FCall
-        | Data::FCallRo
-        | Data::Move
-        | Data::MSetEx
-        | Data::MSetNx
-        | Data::Rename
-        | Data::RenameNx => transaction::alone(core, (share, block), db, what, command).await,
-        Data::AclDelUser => acl::delete(core, (share, block), command).await,
-        Data::AclDryRun => acl::dry_run(core, db, command).await,
-        Data::AclGetUser => acl::user(core, command).await,
-        Data::AclList => acl::list(core).await,
-        Data::AclSetUser => acl::set(core, share, command).await,
-        Data::AclUsers => acl::users(core).await,
-        Data::Cluster(query) => cluster::query(core, query, command).await,
-        Data::DbSize => keys::db_size(core, db).await,
-        Data::Debug => debug::debug(core, db, command).await,
-        Data::Del => keys::delete(core, db, command).await,
-        Data::Exec => transaction::exec(core, (share, block)).await,
-        Data::Exists | Data::Touch => keys::exist(core, db, command).await,
-        Data::FlushAll => keys::flush_all(core, command).await,
-        Data::FlushDb => keys::flush_db(core, db, command).await,
-        Data::FunctionDelete => function::delete(core, command).await,
-        Data::FunctionDump => function::dump(core).await,
-        Data::FunctionFlush => function::flush(core, command).await,
-        Data::FunctionList => function::list(core, command).await,
-        Data::FunctionLoad => function::load(core, command).await,
-        Data::FunctionRestore => function::restore(core, command).await,
-        Data::FunctionStats => function::stats(core).await,
-        Data::HotKeysGet => hot_keys::get(core).await,
-        Data::Info => info::info(core, command).await,
-        Data::Keys => scan::keys(core, share, db, command).await,
-        Data::Lcs => lcs::lcs(core, share, db, command).await,
-        Data::LogIn => handshake::log_in(core, (share, block), command).await,
-        Data::MGet => keys::get_all(core, share, db, command).await,
-        Data::MSet => keys::set_all(core, db, command).await,
-        Data::MemoryUsage => keys::memory_usage(core, db, command).await,
-        Data::ObjectEncoding => keys::encoding(core, db, command).await,
-        Data::ObjectFreq => keys::frequency(core, db, command).await,
-        Data::ObjectIdleTime => keys::idle_time(core, db, command).await,
-        Data::ObjectRefCount => keys::references(core, db, command).await,
-        Data::RandomKey => scan::random_key(core, db).await,
-        Data::Scan => scan::scan(core, share, db, command).await,
-        Data::ScriptExists => script::exist(core, command).await,
-        Data::ScriptFlush => script::flush(core, command).await,
-        Data::ScriptLoad => script::load(core, command).await,
-        Data::Watch => transaction::watch(core, block, db, command).await,
-        Data::Append
-        | Data::BitCount
-        | Data::BitField
-        | Data::BitFieldRo
-        | Data::BitPos
-        | Data::Decr
-        | Data::DecrBy
-        | Data::DelIfEq
-        | Data::Dump
-        | Data::Expire
-        | Data::ExpireAt
-        | Data::ExpireTime
-        | Data::Get
-        | Data::GetBit
-        | Data::GetDel
-        | Data::GetEx
-        | Data::GetRange
-        | Data::GetSet
-        | Data::Incr
-        | Data::IncrBy
-        | Data::IncrByFloat
-        | Data::PExpire
-        | Data::PExpireAt
-        | Data::PExpireTime
-        | Data::PSetEx
-        | Data::PTtl
-        | Data::Persist
-        | Data::Restore
-        | Data::Set
-        | Data::SetBit
-        | Data::SetEx
-        | Data::SetNx
-        | Data::SetRange
-        | Data::StrLen
-        | Data::Ttl
-        | Data::Type => unreachable!("{what:?} is a command on one key"),
+        Data::Single(_) => unreachable!("{what:?} is a command on one key"),
+        Data::EachKey(each) => match each {
+            EachKey::Del => keys::delete(core, db, command).await,
+            EachKey::Exists | EachKey::Touch => keys::exist(core, db, command).await,
+            EachKey::MGet => keys::get_all(core, connection.account, db, command).await,
+            EachKey::MSet => keys::set_all(core, db, command).await,
+        },
+        Data::ReadsFirst(_) | Data::Script(_) => {
+            transaction::alone(core, connection, db, what, command).await
+        }
+        Data::Survey(survey) => run_survey(core, connection.account, db, survey, command).await,
+        Data::Exec => transaction::exec(core, connection).await,
+        Data::LogIn => handshake::log_in(core, connection, command).await,
+        Data::Watch => transaction::watch(core, connection.block, db, command).await,
+        Data::Other(other) => match other {
+            Other::AclDelUser => acl::delete(core, connection, command).await,
+            Other::AclDryRun => acl::dry_run(core, db, command).await,
+            Other::AclGetUser => acl::user(core, command).await,
+            Other::AclList => acl::list(core).await,
+            Other::AclSetUser => acl::set(core, connection.account, command).await,
+            Other::AclUsers => acl::users(core).await,
+            Other::Cluster(query) => cluster::query(core, query, command).await,
+            Other::Debug => debug::debug(core, db, command).await,
+            Other::FlushAll => keys::flush_all(core, command).await,
+            Other::FlushDb => keys::flush_db(core, db, command).await,
+            Other::FunctionDelete => function::delete(core, command).await,
+            Other::FunctionDump => function::dump(core).await,
+            Other::FunctionFlush => function::flush(core, command).await,
+            Other::FunctionList => function::list(core, command).await,
+            Other::FunctionLoad => function::load(core, command).await,
+            Other::FunctionRestore => function::restore(core, command).await,
+            Other::FunctionStats => function::stats(core).await,
+            Other::HotKeysGet => hot_keys::get(core).await,
+            Other::Lcs => lcs::lcs(core, connection.account, db, command).await,
+            Other::ObjectFreq => keys::frequency(core, db, command).await,
+            Other::ObjectIdleTime => keys::idle_time(core, db, command).await,
+            Other::ObjectRefCount => keys::references(core, db, command).await,
+            Other::ScriptExists => script::exist(core, command).await,
+            Other::ScriptFlush => script::flush(core, command).await,
+            Other::ScriptLoad => script::load(core, command).await,
+        },
     }
 }
 
-/// Runs a command that reads, for a script: what it tells is of no certain moment.
-async fn run_reading(
+/// Runs a command that tells something of no certain moment, also for a script.
+async fn run_survey(
     core: &Core,
-    share: &Share,
+    account: &MemoryAccount,
     db: DatabaseId,
-    what: Data,
+    survey: Survey,
     command: &Command,
 ) -> CommandResult {
-    match what {
-        Data::DbSize => keys::db_size(core, db).await,
-        Data::HotKeysGet => hot_keys::get(core).await,
-        Data::Info => info::info(core, command).await,
-        Data::MemoryUsage => keys::memory_usage(core, db, command).await,
-        Data::ObjectEncoding => keys::encoding(core, db, command).await,
-        Data::Keys => scan::keys(core, share, db, command).await,
-        Data::RandomKey => scan::random_key(core, db).await,
-        Data::Scan => scan::scan(core, share, db, command).await,
-        _ => Err(Failure::fixed(
-            "ERR This Redis command is not allowed from script",
-        )),
+    match survey {
+        Survey::DbSize => keys::db_size(core, db).await,
+        Survey::Info => info::info(core, command).await,
+        Survey::Keys => scan::keys(core, account, db, command).await,
+        Survey::MemoryUsage => keys::memory_usage(core, db, command).await,
+        Survey::ObjectEncoding => keys::encoding(core, db, command).await,
+        Survey::RandomKey => scan::random_key(core, db).await,
+        Survey::Scan => scan::scan(core, account, db, command).await,
     }
 }

@@ -5,7 +5,7 @@
 //! the same value is asked by a future ([`run_one`]).
 
 use super::expiry::{Unit, WallClock};
-use super::{Data, bits, dump, expiry, is_rejected, is_there, strings};
+use super::{Data, EachKey, Single, bits, dump, expiry, is_rejected, is_there, strings};
 use crate::database::{DatabaseId, of_nothing, reading};
 use crate::failure::{BUSY_KEY, of_unfit};
 use crate::parser::Command;
@@ -188,105 +188,73 @@ pub(crate) fn one_key<'c>(
     scratch: &'c mut Scratch,
     now: WallClock<'_>,
 ) -> Option<Result<OneKey<'c>, Failure>> {
-    let key = command.get(1);
-    Some(match what {
-        Data::Dump => Ok(dump::dump(command)),
-        Data::Restore => dump::restore(command, scratch),
-        Data::Get => Ok(OneKey::read(key, Projection::Value)),
-        Data::GetEx => expiry::get(command, now),
-        Data::StrLen => Ok(OneKey::read(key, Projection::Length)),
-        Data::GetRange => strings::get_range(command),
-        Data::Set => strings::set(command, scratch, now),
-        Data::SetNx => Ok(strings::set_new(command, scratch)),
-        Data::SetEx => expiry::set(command, scratch, Unit::EX, now),
-        Data::PSetEx => expiry::set(command, scratch, Unit::PX, now),
-        Data::Expire => expiry::expire(command, Unit::EX, now),
-        Data::PExpire => expiry::expire(command, Unit::PX, now),
-        Data::ExpireAt => expiry::expire(command, Unit::EXAT, now),
-        Data::PExpireAt => expiry::expire(command, Unit::PXAT, now),
-        Data::Persist => Ok(expiry::persist(command)),
-        Data::Ttl => Ok(expiry::time(key, Projection::TimeLeft, true)),
-        Data::PTtl => Ok(expiry::time(key, Projection::TimeLeft, false)),
-        Data::ExpireTime => Ok(expiry::time(key, Projection::Deadline, true)),
-        Data::PExpireTime => Ok(expiry::time(key, Projection::Deadline, false)),
-        Data::GetSet => Ok(strings::get_and_set(command, scratch)),
-        Data::GetDel => Ok(strings::get_and_delete(command)),
-        Data::DelIfEq => Ok(strings::delete_if_equal(command)),
-        Data::Append => Ok(strings::append(command, scratch)),
-        Data::SetRange => strings::set_range(command, scratch),
-        Data::Incr => Ok(strings::add(key, 1)),
-        Data::Decr => Ok(strings::add(key, -1)),
-        Data::IncrBy => strings::increment_by(command),
-        Data::DecrBy => strings::decrement_by(command),
-        Data::IncrByFloat => strings::increment_by_float(command),
-        Data::GetBit => bits::get(command, scratch),
-        Data::SetBit => bits::set(command, scratch),
-        Data::BitCount => bits::count(command),
-        Data::BitPos => bits::position(command),
-        Data::BitField => bits::fields(command, scratch, false),
-        Data::BitFieldRo => bits::fields(command, scratch, true),
-        Data::Del if command.len() == 2 => {
-            let delete = crate::database::mutation(key, Change::Delete);
-            Ok(OneKey::change(delete).shaped(Shape::IsDeleted))
+    let is_one = command.len() == 2;
+    match what {
+        Data::Single(single) => Some(single_key(single, command, scratch, now)),
+        Data::EachKey(EachKey::Del) if is_one => {
+            let delete = crate::database::mutation(command.get(1), Change::Delete);
+            Some(Ok(OneKey::change(delete).shaped(Shape::IsDeleted)))
         }
-        Data::Exists | Data::Touch if command.len() == 2 => {
-            Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::IsThere))
+        Data::EachKey(EachKey::Exists | EachKey::Touch) if is_one => {
+            let read = OneKey::read(command.get(1), Projection::Nothing);
+            Some(Ok(read.shaped(Shape::IsThere)))
         }
-        Data::Type => Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::Type)),
-        Data::AclDelUser
-        | Data::AclDryRun
-        | Data::AclGetUser
-        | Data::AclList
-        | Data::AclSetUser
-        | Data::AclUsers
-        | Data::BitOp
-        | Data::Cluster(_)
-        | Data::Copy
-        | Data::DbSize
-        | Data::Debug
-        | Data::Del
-        | Data::Eval
-        | Data::EvalRo
-        | Data::EvalSha
-        | Data::EvalShaRo
+        Data::EachKey(_)
+        | Data::ReadsFirst(_)
+        | Data::Script(_)
+        | Data::Survey(_)
         | Data::Exec
-        | Data::Exists
-        | Data::FCall
-        | Data::FCallRo
-        | Data::FlushAll
-        | Data::FlushDb
-        | Data::FunctionDelete
-        | Data::FunctionDump
-        | Data::FunctionFlush
-        | Data::FunctionList
-        | Data::FunctionLoad
-        | Data::FunctionRestore
-        | Data::FunctionStats
-        | Data::HotKeysGet
-        | Data::Info
-        | Data::Keys
-        | Data::Lcs
         | Data::LogIn
-        | Data::MGet
-        | Data::MSet
-        | Data::MSetEx
-        | Data::MSetNx
-        | Data::MemoryUsage
-        | Data::Move
-        | Data::ObjectEncoding
-        | Data::ObjectFreq
-        | Data::ObjectIdleTime
-        | Data::ObjectRefCount
-        | Data::RandomKey
-        | Data::Rename
-        | Data::RenameNx
-        | Data::Scan
-        | Data::ScriptExists
-        | Data::ScriptFlush
-        | Data::ScriptLoad
-        | Data::Touch
-        | Data::Watch => return None,
-    })
+        | Data::Watch
+        | Data::Other(_) => None,
+    }
+}
+
+fn single_key<'c>(
+    single: Single,
+    command: &'c Command,
+    scratch: &'c mut Scratch,
+    now: WallClock<'_>,
+) -> Result<OneKey<'c>, Failure> {
+    let key = command.get(1);
+    match single {
+        Single::Dump => Ok(dump::dump(command)),
+        Single::Restore => dump::restore(command, scratch),
+        Single::Get => Ok(OneKey::read(key, Projection::Value)),
+        Single::GetEx => expiry::get(command, now),
+        Single::StrLen => Ok(OneKey::read(key, Projection::Length)),
+        Single::GetRange => strings::get_range(command),
+        Single::Set => strings::set(command, scratch, now),
+        Single::SetNx => Ok(strings::set_new(command, scratch)),
+        Single::SetEx => expiry::set(command, scratch, Unit::EX, now),
+        Single::PSetEx => expiry::set(command, scratch, Unit::PX, now),
+        Single::Expire => expiry::expire(command, Unit::EX, now),
+        Single::PExpire => expiry::expire(command, Unit::PX, now),
+        Single::ExpireAt => expiry::expire(command, Unit::EXAT, now),
+        Single::PExpireAt => expiry::expire(command, Unit::PXAT, now),
+        Single::Persist => Ok(expiry::persist(command)),
+        Single::Ttl => Ok(expiry::time(key, Projection::TimeLeft, true)),
+        Single::PTtl => Ok(expiry::time(key, Projection::TimeLeft, false)),
+        Single::ExpireTime => Ok(expiry::time(key, Projection::Deadline, true)),
+        Single::PExpireTime => Ok(expiry::time(key, Projection::Deadline, false)),
+        Single::GetSet => Ok(strings::get_and_set(command, scratch)),
+        Single::GetDel => Ok(strings::get_and_delete(command)),
+        Single::DelIfEq => Ok(strings::delete_if_equal(command)),
+        Single::Append => Ok(strings::append(command, scratch)),
+        Single::SetRange => strings::set_range(command, scratch),
+        Single::Incr => Ok(strings::add(key, 1)),
+        Single::Decr => Ok(strings::add(key, -1)),
+        Single::IncrBy => strings::increment_by(command),
+        Single::DecrBy => strings::decrement_by(command),
+        Single::IncrByFloat => strings::increment_by_float(command),
+        Single::GetBit => bits::get(command, scratch),
+        Single::SetBit => bits::set(command, scratch),
+        Single::BitCount => bits::count(command),
+        Single::BitPos => bits::position(command),
+        Single::BitField => bits::fields(command, scratch, false),
+        Single::BitFieldRo => bits::fields(command, scratch, true),
+        Single::Type => Ok(OneKey::read(key, Projection::Nothing).shaped(Shape::Type)),
+    }
 }
 
 /// Counts whether a read found its key.

@@ -41,12 +41,12 @@ mod objects;
 
 pub(super) use objects::{Missing, Object, Objects};
 
-use super::{Data, script};
-use crate::block::{Block, Watched};
+use super::{ConnectionContext, Data, script};
+use crate::block::Watched;
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
 use crate::give_way::give_way;
-use crate::memory::{Building, Share};
+use crate::memory::{Building, MemoryAccount};
 use crate::monitor::Told;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -80,7 +80,7 @@ pub(crate) type ObjectAt = (DatabaseId, Bytes);
 /// See the module.
 pub(crate) struct Overlay<'c> {
     core: &'c Core,
-    share: &'c Share,
+    account: &'c MemoryAccount,
     /// The user, if there is something that it may not do.
     caller: Option<Arc<Caller>>,
     objects: Objects,
@@ -123,21 +123,21 @@ pub(crate) enum Committed {
 impl<'c> Overlay<'c> {
     pub(crate) fn new(
         core: &'c Core,
-        (share, block): (&'c Share, &Block),
+        connection: ConnectionContext<'c>,
         until: Moment,
         reading: Reading,
     ) -> Self {
         Self {
             core,
-            share,
-            caller: block.caller(),
+            account: connection.account,
+            caller: connection.block.caller(),
             objects: Objects::new(core),
             until,
             reading,
             moments: 0,
             told: Told::default(),
             read_bytes: 0,
-            building: share.build(),
+            building: connection.account.build(),
             killed: None,
         }
     }
@@ -183,8 +183,8 @@ impl<'c> Overlay<'c> {
     }
 
     /// The connection's part of the memory.
-    pub(super) fn share(&self) -> &'c Share {
-        self.share
+    pub(super) fn account(&self) -> &'c MemoryAccount {
+        self.account
     }
 
     /// Whether there is room for the values of objects that nobody may want.
@@ -333,23 +333,20 @@ impl<'c> Overlay<'c> {
             })
             .collect();
         let of = &self.core.databases;
-        let (read, moments, tables) = match self.reading {
-            Reading::AtOneMoment => {
-                let (read, tables) = of.transact(&steps, false).await?;
-                (read, 1, tables)
-            }
+        let read = match self.reading {
+            Reading::AtOneMoment => of.transact(&steps, false).await?,
             // Only the first read keeps objects: a later one may have to wait.
             Reading::ByServer { keep } => {
                 let keep = keep && self.moments == 0;
                 of.read_first(&steps, keep).await?
             }
         };
-        let Transacted::Committed(outcomes) = read else {
+        let Transacted::Committed(outcomes) = read.transacted else {
             return Err(failure::CONTENDED.into());
         };
         // Those of several databases may be the moments of their look-ups.
         let databases: BTreeSet<DatabaseId> = new.iter().map(|(db, _)| *db).collect();
-        self.moments += databases.len().max(moments);
+        self.moments += databases.len().max(read.moments);
         let mut outcomes = outcomes.into_iter();
         let mut bytes = 0;
         for place in new {
@@ -374,7 +371,7 @@ impl<'c> Overlay<'c> {
             }
             let object = match version {
                 ObjectVersion(0) => Object::read(TableId(0), None),
-                version => Object::found(version, tables.of(place.0), held),
+                version => Object::found(version, read.tables.of(place.0), held),
             };
             self.objects.insert(place.clone(), object);
         }
@@ -387,14 +384,7 @@ impl<'c> Overlay<'c> {
     /// # Errors
     /// Nothing was done, unless the failure says that this is not known.
     pub(crate) async fn commit(&self, watched: &[Watched]) -> Result<Committed, NotTransacted> {
-        let mut steps: Vec<_> = watched
-            .iter()
-            .map(|watched| {
-                let (key, version) = (&watched.key[..], watched.version);
-                let step = TransactionStep::version_is(watched.table, key, version);
-                (watched.database, step)
-            })
-            .collect();
+        let mut steps: Vec<_> = watched.iter().map(Watched::step).collect();
         // OVERLAY-1: what was read at one moment needs no comparing.
         let keeps = self.reading == Reading::ByServer { keep: true };
         let is_compared =
@@ -411,7 +401,8 @@ impl<'c> Overlay<'c> {
         if steps.is_empty() {
             return Ok(done());
         }
-        Ok(match self.core.databases.transact(&steps, keeps).await?.0 {
+        let done_together = self.core.databases.transact(&steps, keeps).await?;
+        Ok(match done_together.transacted {
             Transacted::Committed(_) => done(),
             Transacted::Refused { step, .. } if step < watched.len() => Committed::WatchedChanged,
             Transacted::Refused { .. } => Committed::Conflict,

@@ -5,7 +5,7 @@
 
 use super::expiry::WallClock;
 use super::one_key::{Scratch, Shape, is_deleted, one_key};
-use super::{Data, is_there};
+use super::{Data, EachKey, is_there};
 use crate::database::{mutation, reading};
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -78,21 +78,24 @@ pub(crate) fn plan<'c>(
             gather,
         })
     };
-    Some(match what {
-        Data::Del => each(
+    let Data::EachKey(which) = what else {
+        return None;
+    };
+    Some(match which {
+        EachKey::Del => each(
             |key| Operation::Mutate(mutation(key, Change::Delete)),
             Gather::Deleted,
         ),
-        Data::Exists | Data::Touch => each(
+        EachKey::Exists | EachKey::Touch => each(
             |key| Operation::Get(reading(key, Projection::Nothing)),
             Gather::There,
         ),
-        Data::MGet => each(
+        EachKey::MGet => each(
             |key| Operation::Get(reading(key, Projection::Value)),
             Gather::Values,
         ),
-        Data::MSet if command.len().is_multiple_of(2) => Err(wrong_arity("mset")),
-        Data::MSet => {
+        EachKey::MSet if command.len().is_multiple_of(2) => Err(wrong_arity("mset")),
+        EachKey::MSet => {
             let put = |at: usize| {
                 let put = Change::Put(command.get(at + 1).into());
                 Operation::Mutate(mutation(command.get(at), put))
@@ -102,6 +105,5 @@ pub(crate) fn plan<'c>(
                 gather: Gather::Ok,
             })
         }
-        _ => return None,
     })
 }

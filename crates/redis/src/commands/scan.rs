@@ -9,7 +9,7 @@ use crate::database::{DatabaseId, ScanFrom};
 use crate::failure;
 use crate::give_way::give_way;
 use crate::glob::Pattern;
-use crate::memory::{Building, Share};
+use crate::memory::{Building, MemoryAccount};
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Bulks, Failure, Reply};
@@ -77,7 +77,7 @@ fn cursor(text: &[u8]) -> Option<u64> {
 
 pub(super) async fn scan(
     core: &Core,
-    share: &Share,
+    account: &MemoryAccount,
     db: DatabaseId,
     command: &Command,
 ) -> CommandResult {
@@ -104,11 +104,11 @@ pub(super) async fn scan(
         }
         at += 2;
     }
-    let limit = share.left(core.options().reply_bytes_max);
+    let limit = account.left(core.options().reply_bytes_max);
     let mut found = Found {
         filter,
         keys: Bulks::default(),
-        building: share.build(),
+        building: account.build(),
         limit,
     };
     // As in Redis, a number that is no cursor is an end, and not an error.
@@ -176,7 +176,7 @@ async fn some_keys(
 
 pub(super) async fn keys(
     core: &Core,
-    share: &Share,
+    account: &MemoryAccount,
     db: DatabaseId,
     command: &Command,
 ) -> CommandResult {
@@ -187,8 +187,8 @@ pub(super) async fn keys(
             strings: true,
         },
         keys: Bulks::default(),
-        building: share.build(),
-        limit: share.left(limit),
+        building: account.build(),
+        limit: account.left(limit),
     };
     let mut next = Some(0);
     while let Some(place) = next {

@@ -20,33 +20,31 @@
 
 mod ahead;
 mod at_once;
+mod server;
 
 pub(crate) use at_once::{ScriptAtOnce, at_once};
 
 use self::ahead::Ahead;
-use super::overlay::{Missing, ObjectAt, Objects, Overlay};
+use self::server::{Server, reply_of};
+use super::overlay::{ObjectAt, Objects, Overlay};
 use super::{CommandResult, Data, run_now};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure;
 use crate::give_way::give_way;
-use crate::memory::Share;
+use crate::memory::MemoryAccount;
 use crate::monitor::Told;
 use crate::number::integer;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::scripts::{Body, HASH_DIGITS, RunningFunction};
 use crate::shared::Core;
-use crate::table::{Run, SPECS, marks, resolve};
+use crate::table::{Run, SPECS, resolve};
 use crate::users::caller::Caller;
-use crate::users::denials::Context;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use pluvio_env::{Clock, Moment, timeout};
-use pluvio_script::{
-    Budget, Commands, Ended, Interpreter, Interrupted, MEMORY_MAX, Parts, Shebang, Stop, Value,
-    number_text,
-};
+use pluvio_script::{Budget, Ended, Interpreter, MEMORY_MAX, Shebang, Stop};
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -110,42 +108,66 @@ pub(crate) fn library(
 
 /// A command that runs a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Call {
-    by: By,
+pub struct Call {
+    by: Lookup,
     is_read_only: bool,
 }
 
+/// What a command names its script by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum By {
+enum Lookup {
     Source,
     Hash,
     Function,
 }
 
 impl Call {
+    pub(crate) const EVAL: Self = Self::changing(Lookup::Source);
+    pub(crate) const EVAL_RO: Self = Self::EVAL.read_only();
+    pub(crate) const EVALSHA: Self = Self::changing(Lookup::Hash);
+    pub(crate) const EVALSHA_RO: Self = Self::EVALSHA.read_only();
+    pub(crate) const FCALL: Self = Self::changing(Lookup::Function);
+    pub(crate) const FCALL_RO: Self = Self::FCALL.read_only();
+
+    const fn changing(by: Lookup) -> Self {
+        Self {
+            by,
+            is_read_only: false,
+        }
+    }
+
+    const fn read_only(self) -> Self {
+        Self {
+            is_read_only: true,
+            ..self
+        }
+    }
+
+    /// The call that a command is, if it is one.
     pub(crate) fn of(what: Data) -> Option<Self> {
-        let (by, is_read_only) = match what {
-            Data::Eval => (By::Source, false),
-            Data::EvalRo => (By::Source, true),
-            Data::EvalSha => (By::Hash, false),
-            Data::EvalShaRo => (By::Hash, true),
-            Data::FCall => (By::Function, false),
-            Data::FCallRo => (By::Function, true),
-            _ => return None,
-        };
-        Some(Self { by, is_read_only })
+        match what {
+            Data::Script(call) => Some(call),
+            Data::Single(_)
+            | Data::EachKey(_)
+            | Data::ReadsFirst(_)
+            | Data::Survey(_)
+            | Data::Exec
+            | Data::LogIn
+            | Data::Watch
+            | Data::Other(_) => None,
+        }
     }
 
     /// Whether it may change nothing.
-    pub(super) fn is_read_only(self) -> bool {
+    pub(crate) fn is_read_only(self) -> bool {
         self.is_read_only
     }
 
     /// What is told when it was stopped.
     pub(super) fn killed(self) -> Failure {
         match self.by {
-            By::Source | By::Hash => failure::SCRIPT_KILLED,
-            By::Function => failure::FUNCTION_KILLED,
+            Lookup::Source | Lookup::Hash => failure::SCRIPT_KILLED,
+            Lookup::Function => failure::FUNCTION_KILLED,
         }
     }
 }
@@ -192,8 +214,13 @@ impl Job {
 
 /// What a script wanted when it was interrupted.
 enum Want {
-    /// Objects, and the number of those at the front that are certain. The others are guessed.
-    Objects(Vec<ObjectAt>, usize),
+    /// Objects that were not read.
+    Objects {
+        places: Vec<ObjectAt>,
+        /// How many at the front are certain. The others are guessed.
+        sure: usize,
+    },
+    /// A command that works on no key.
     Outside(DatabaseId, Command),
 }
 
@@ -219,7 +246,7 @@ pub(super) async fn run(
     call: Call,
     command: &Command,
 ) -> Result<Reply, NotTransacted> {
-    let (core, share) = (overlay.core(), overlay.share());
+    let core = overlay.core();
     let clock = &core.databases.parts().clock;
     // All attempts together, and all scripts of a block, take no longer than an operation may.
     let until = overlay.until();
@@ -228,7 +255,7 @@ pub(super) async fn run(
         return Ok(Reply::Error(failure::SCRIPT_TOO_SLOW));
     }
     // The other half is for the script, where the cluster cannot keep it.
-    let job = match prepare(core, db, (call, left / 2), command).await {
+    let job = match find_job(core, db, (call, left / 2), command).await {
         Ok(job) => Job {
             caller: overlay.caller(),
             ..job
@@ -237,82 +264,137 @@ pub(super) async fn run(
     };
     let keys = job.keys().map(|key| (db, Bytes::copy_from_slice(key)));
     overlay.read(keys.collect(), job.keys).await?;
-    let mut before = overlay.objects().clone();
-    let mut fetched = None;
-    let mut fetched_bytes = 0_usize;
-    let mut is_long = false;
-    let mut ahead = Ahead::new(WANTS_MAX);
+    let mut script = RunningScript {
+        before: overlay.objects().clone(),
+        overlay,
+        job,
+        fetched: None,
+        fetched_bytes: 0,
+        is_long: false,
+        ahead: Ahead::new(WANTS_MAX),
+    };
     for _ in 0..WANTS_MAX {
         if clock.now() >= until {
-            overlay.objects().restore(&before);
-            return Ok(Reply::Error(failure::SCRIPT_TOO_SLOW));
+            return Ok(script.fail(failure::SCRIPT_TOO_SLOW));
         }
-        let next = if overlay.may_guess() { ahead.next() } else { 0 };
-        let attempt = match is_long {
-            false => {
-                let limits = Limits {
-                    ahead: next,
-                    ..Limits::inline(clock, INLINE_TIME)
-                };
-                attempt(&job, overlay.objects(), &fetched, limits)
-            }
-            true => elsewhere(core, &job, overlay.objects(), &fetched, (until, next)).await,
-        };
-        match attempt {
+        match script.attempt().await {
             Attempt::Done(reply, told) => {
-                overlay.tell(told);
+                script.overlay.tell(told);
                 return Ok(reply);
             }
             Attempt::Failed(failure, told) => {
-                overlay.tell(told);
-                overlay.objects().restore(&before);
-                return Ok(Reply::Error(failure));
-            }
-            Attempt::TooLong if is_long => {
-                overlay.objects().restore(&before);
-                return Ok(Reply::Error(failure::SCRIPT_TOO_SLOW));
+                script.overlay.tell(told);
+                return Ok(script.fail(failure));
             }
             Attempt::Killed => {
-                overlay.objects().restore(&before);
-                overlay.was_killed(call.killed());
-                return Ok(Reply::Error(call.killed()));
+                script.overlay.was_killed(call.killed());
+                return Ok(script.fail(call.killed()));
+            }
+            Attempt::TooLong if script.is_long => {
+                return Ok(script.fail(failure::SCRIPT_TOO_SLOW));
             }
             Attempt::TooLong => {
-                overlay.objects().restore(&before);
-                is_long = true;
+                script.undo();
+                script.is_long = true;
             }
-            Attempt::Wants(Want::Objects(places, sure)) => {
-                let unused = overlay.objects().guesses();
-                ahead.wanted(places.len(), unused);
-                overlay.objects().restore(&before);
-                if ahead.keys().saturating_sub(places.len() - sure + unused) > WANTS_MAX {
+            Attempt::Wants(Want::Objects { places, sure }) => {
+                if !script.read(places, sure).await? {
                     break;
                 }
-                overlay.read(places, sure).await?;
-                before = overlay.objects().clone();
                 // Keys of this process are read without waiting.
                 give_way().await;
             }
             Attempt::Wants(Want::Outside(db, command)) => {
-                overlay.objects().restore(&before);
-                let reply = Box::pin(outside(core, share, db, command)).await;
-                fetched_bytes = fetched_bytes.saturating_add(reply.size());
-                if fetched_bytes > MEMORY_MAX {
-                    return Ok(Reply::Error(too_much_memory()));
+                if let Err(failure) = script.fetch(db, command).await {
+                    return Ok(script.fail(failure));
                 }
-                let fetched: &mut Arc<Vec<Reply>> = fetched.get_or_insert_default();
-                Arc::make_mut(fetched).push(reply);
             }
         }
     }
-    overlay.objects().restore(&before);
-    Ok(Reply::Error(Failure::new(format!(
+    Ok(script.fail(Failure::new(format!(
         "ERR the script used more than {WANTS_MAX} keys that it had not named: pass them as keys"
     ))))
 }
 
+/// A script between its attempts.
+struct RunningScript<'r, 'c> {
+    overlay: &'r mut Overlay<'c>,
+    job: Job,
+    /// The objects as each attempt finds them.
+    before: Objects,
+    fetched: Fetched,
+    fetched_bytes: usize,
+    /// Whether it goes on outside the event loop.
+    is_long: bool,
+    ahead: Ahead,
+}
+
+impl RunningScript<'_, '_> {
+    /// Runs it from its beginning.
+    async fn attempt(&mut self) -> Attempt {
+        let core = self.overlay.core();
+        let until = self.overlay.until();
+        let ahead = match self.overlay.may_guess() {
+            true => self.ahead.next(),
+            false => 0,
+        };
+        let objects = self.overlay.objects();
+        if self.is_long {
+            return elsewhere(core, &self.job, objects, &self.fetched, (until, ahead)).await;
+        }
+        let limits = Limits {
+            ahead,
+            ..Limits::inline(&core.databases.parts().clock, INLINE_TIME)
+        };
+        attempt(&self.job, objects, &self.fetched, limits)
+    }
+
+    /// Takes back the changes of the last attempt.
+    fn undo(&mut self) {
+        self.overlay.objects().restore(&self.before);
+    }
+
+    /// The reply of a script that changes nothing, as it failed.
+    fn fail(&mut self, failure: Failure) -> Reply {
+        self.undo();
+        Reply::Error(failure)
+    }
+
+    /// Reads objects for the next attempt, of which the first are `sure` to be used. False: the
+    /// script has used too many that it had not named.
+    async fn read(&mut self, places: Vec<ObjectAt>, sure: usize) -> Result<bool, NotTransacted> {
+        let unused = self.overlay.objects().guesses();
+        self.ahead.wanted(places.len(), unused);
+        self.undo();
+        let in_vain = places.len() - sure + unused;
+        if self.ahead.keys().saturating_sub(in_vain) > WANTS_MAX {
+            return Ok(false);
+        }
+        self.overlay.read(places, sure).await?;
+        self.before = self.overlay.objects().clone();
+        Ok(true)
+    }
+
+    /// Runs a command that works on no key for the next attempt.
+    ///
+    /// # Errors
+    /// All that the script asked for is too large together.
+    async fn fetch(&mut self, db: DatabaseId, command: Command) -> Result<(), Failure> {
+        self.undo();
+        let (core, account) = (self.overlay.core(), self.overlay.account());
+        let reply = Box::pin(outside(core, account, db, command)).await;
+        self.fetched_bytes = self.fetched_bytes.saturating_add(reply.size());
+        if self.fetched_bytes > MEMORY_MAX {
+            return Err(too_much_memory());
+        }
+        let fetched: &mut Arc<Vec<Reply>> = self.fetched.get_or_insert_default();
+        Arc::make_mut(fetched).push(reply);
+        Ok(())
+    }
+}
+
 /// Finds what is to be run. A new script is kept before, if the cluster does so within a time.
-async fn prepare(
+async fn find_job(
     core: &Core,
     db: DatabaseId,
     (call, keeping): (Call, Duration),
@@ -323,16 +405,16 @@ async fn prepare(
     let client = core.databases.client();
     // Of several mistakes, Redis tells this one first.
     let (count, body) = match call.by {
-        By::Source => {
+        Lookup::Source => {
             let (count, source) = (count?, command.share(1));
             if !scripts.knows(&source) {
                 check(&source)?;
             }
             (count, scripts.keep(client, source, keeping).await)
         }
-        By::Hash if command.get(1).len() != HASH_DIGITS => return Err(failure::NO_SCRIPT),
-        By::Hash => (count?, scripts.by_hash(client, command.get(1)).await?),
-        By::Function => {
+        Lookup::Hash if command.get(1).len() != HASH_DIGITS => return Err(failure::NO_SCRIPT),
+        Lookup::Hash => (count?, scripts.by_hash(client, command.get(1)).await?),
+        Lookup::Function => {
             let body = scripts.function(client, command.get(1)).await?;
             if integer(command.get(2)).is_none() {
                 return Err(failure::BAD_KEYS);
@@ -352,7 +434,7 @@ fn job_of(
     body: Arc<Body>,
 ) -> Result<Job, Failure> {
     let flags = body.flags;
-    if call.is_read_only && call.by == By::Function && !flags.no_writes {
+    if call.is_read_only && call.by == Lookup::Function && !flags.no_writes {
         return Err(Failure::fixed(
             "ERR Can not execute a script with write flag using *_ro command.",
         ));
@@ -436,20 +518,8 @@ fn attempt(job: &Job, objects: &mut Objects, fetched: &Fetched, limits: Limits) 
     let guesses = Rc::new(Cell::new(false));
     let budget = limits.budget(Rc::clone(&guesses));
     // The interpreter's functions share it, so it borrows nothing.
-    let server = Rc::new(RefCell::new(Server {
-        objects: objects.take(),
-        db: job.db,
-        is_read_only: job.is_read_only,
-        caller: job.caller.clone(),
-        protocol: 2,
-        fetched: fetched.clone(),
-        used: 0,
-        want: None,
-        ahead,
-        guesses,
-        before_guesses: None,
-        told: job.is_told.then(Told::default),
-    }));
+    let server = Server::new(job, objects.take(), fetched.clone(), ahead, guesses);
+    let server = Rc::new(RefCell::new(server));
     let parts: SmallVec<[&[u8]; 6]> = job.command.from(FIRST_KEY).collect();
     let given = parts.split_at(job.keys);
     let script = (&job.body.source[..], &job.body.name[..]);
@@ -457,20 +527,16 @@ fn attempt(job: &Job, objects: &mut Objects, fetched: &Fetched, limits: Limits) 
         true => interpreter.run_function(script, given, &server, &budget),
         false => interpreter.run(script, given, &server, &budget),
     });
-    let mut server = server.borrow_mut();
-    *objects = match server.before_guesses.take() {
-        Some(before) => before,
-        None => server.objects.take(),
-    };
-    let told = server.told.take().unwrap_or_default();
-    match (ended, server.want.take()) {
+    let left = server.borrow_mut().take();
+    *objects = left.objects;
+    match (ended, left.want) {
         (_, Some(want)) => Attempt::Wants(want),
         (Ended::Interrupted, None) => Attempt::TooLong,
         (Ended::OutOfMemory, None) if is_small => Attempt::TooLong,
         // An error that it returns is a reply, and its changes count.
-        (Ended::Value(value), None) => Attempt::Done(reply_of(value), told),
-        (Ended::Failed(text), None) => Attempt::Failed(Failure::new(text), told),
-        (Ended::OutOfMemory, None) => Attempt::Failed(too_much_memory(), told),
+        (Ended::Value(value), None) => Attempt::Done(reply_of(value), left.told),
+        (Ended::Failed(text), None) => Attempt::Failed(Failure::new(text), left.told),
+        (Ended::OutOfMemory, None) => Attempt::Failed(too_much_memory(), left.told),
     }
 }
 
@@ -539,256 +605,20 @@ async fn elsewhere(
 }
 
 /// A command that works on no key, for a script: what it tells is of no certain moment.
-async fn outside(core: &Core, share: &Share, db: DatabaseId, command: Command) -> Reply {
+async fn outside(core: &Core, account: &MemoryAccount, db: DatabaseId, command: Command) -> Reply {
     let Ok(spec) = resolve(&command, command.len()) else {
         return Reply::Nil;
     };
     match SPECS[usize::from(spec)].run {
         Run::Now(what) => run_now(core, what, spec, &command).into(),
-        Run::Data(what) => super::run_reading(core, share, db, what, &command)
+        Run::Data(Data::Survey(survey)) => super::run_survey(core, account, db, survey, &command)
             .await
             .into(),
-        Run::Own(_) | Run::Container => Reply::Error(NOT_ALLOWED),
+        Run::Data(_) | Run::Own(_) | Run::Container => Reply::Error(NOT_ALLOWED),
     }
 }
 
 const NOT_ALLOWED: Failure = Failure::fixed("ERR This Redis command is not allowed from script");
-
-/// The server, as a script sees it.
-struct Server {
-    objects: Objects,
-    db: DatabaseId,
-    is_read_only: bool,
-    caller: Option<Arc<Caller>>,
-    protocol: u8,
-    fetched: Fetched,
-    used: usize,
-    want: Option<Want>,
-    /// How many more objects it may go on without.
-    ahead: usize,
-    /// Whether it goes on without one.
-    guesses: Rc<Cell<bool>>,
-    /// The objects before it went on without one. All that it does then counts for nothing.
-    before_guesses: Option<Objects>,
-    /// Its commands, where MONITOR is told of them.
-    told: Option<Told>,
-}
-
-impl Server {
-    fn run(&mut self, command: &Command) -> Result<Reply, Interrupted> {
-        let refuse = |text| Ok(Reply::Error(Failure::fixed(text)));
-        let Ok(found) = resolve(command, command.len()) else {
-            let sub = (command.len() > 1).then(|| command.get(1));
-            return match crate::table::find_called(command.get(0), sub) {
-                Some(_) => refuse("ERR Wrong number of args calling Redis command from script"),
-                None => Ok(Reply::Error(failure::unknown_in_script(command))),
-            };
-        };
-        let row = &SPECS[usize::from(found)];
-        let marks = marks(found);
-        if marks.no_script {
-            return Ok(Reply::Error(NOT_ALLOWED));
-        }
-        if let Some(caller) = self.caller.as_ref().filter(|_| self.guesses.get())
-            && caller.user.check(found, self.db, command).is_err()
-        {
-            return Err(Interrupted);
-        }
-        if let Some(caller) = &self.caller
-            && let Err(denied) = caller.check(Context::Script, found, self.db, command)
-        {
-            let name = &caller.user.name;
-            let failure = failure::not_permitted_in_script(denied, name, row);
-            return Ok(Reply::Error(failure));
-        }
-        if self.is_read_only && marks.writes {
-            return refuse("ERR Write commands are not allowed from read-only scripts.");
-        }
-        if marks.writes && self.objects.changed_bytes() > MEMORY_MAX {
-            return Ok(Reply::Error(too_much_memory()));
-        }
-        match row.run {
-            Run::Data(what) => loop {
-                match self.objects.run(self.db, (what, row), command) {
-                    Some(Ok(reply)) => {
-                        self.tell(command);
-                        return Ok(reply);
-                    }
-                    Some(Err(Missing(places))) => self.miss(places)?,
-                    None if marks.writes => return Ok(Reply::Error(NOT_ALLOWED)),
-                    None => return self.outside(command),
-                }
-            },
-            Run::Now(_) => self.outside(command),
-            Run::Own(super::Own::Select) => match integer(command.get(1)).and_then(DatabaseId::new)
-            {
-                Some(db) => {
-                    self.tell(command);
-                    self.db = db;
-                    Ok(Reply::OK)
-                }
-                None if integer(command.get(1)).is_none() => Ok(Reply::Error(failure::NOT_INTEGER)),
-                None => Ok(Reply::Error(failure::BAD_DATABASE)),
-            },
-            Run::Own(_) | Run::Container => Ok(Reply::Error(NOT_ALLOWED)),
-        }
-    }
-
-    /// Objects are wanted that were not read. Lets the script go on as if there were none, if it
-    /// may do so.
-    ///
-    /// # Errors
-    /// It may not.
-    fn miss(&mut self, places: Vec<ObjectAt>) -> Result<(), Interrupted> {
-        match &mut self.want {
-            Some(Want::Objects(wanted, _)) => {
-                let left = self.ahead.checked_sub(places.len());
-                self.ahead = left.ok_or(Interrupted)?;
-                wanted.extend_from_slice(&places);
-            }
-            Some(Want::Outside(..)) => return Err(Interrupted),
-            None => self.want = Some(Want::Objects(places.clone(), places.len())),
-        }
-        if self.ahead == 0 {
-            return Err(Interrupted);
-        }
-        if self.before_guesses.is_none() {
-            self.before_guesses = Some(self.objects.clone());
-            self.guesses.set(true);
-        }
-        self.objects.imagine_none(places);
-        Ok(())
-    }
-
-    /// A command was run.
-    fn tell(&mut self, command: &Command) {
-        if let Some(told) = &mut self.told {
-            told.add(self.db, command.clone());
-        }
-    }
-
-    fn outside(&mut self, command: &Command) -> Result<Reply, Interrupted> {
-        if self.guesses.get() {
-            return Err(Interrupted);
-        }
-        let fetched = self.fetched.as_ref();
-        match fetched.and_then(|fetched| fetched.get(self.used)) {
-            Some(reply) => {
-                self.used += 1;
-                let reply = reply.clone();
-                self.tell(command);
-                Ok(reply)
-            }
-            None => {
-                self.want = Some(Want::Outside(self.db, command.clone()));
-                Err(Interrupted)
-            }
-        }
-    }
-}
-
-impl Commands for Server {
-    fn call(&mut self, command: Parts) -> Result<Value, Interrupted> {
-        let reply = self.run(&of_script(command))?;
-        Ok(value_of(reply, self.protocol))
-    }
-
-    fn may_call(&mut self, command: Parts) -> Option<bool> {
-        let command = of_script(command);
-        let sub = (command.len() > 1).then(|| command.get(1));
-        let spec = crate::table::find_called(command.get(0), sub)?;
-        let db = self.db;
-        let may = |caller: &Arc<Caller>| caller.user.check(spec, db, &command).is_ok();
-        Some(self.caller.as_ref().is_none_or(may))
-    }
-
-    fn log(&mut self, level: u8, text: &[u8]) {
-        if self.guesses.get() {
-            return;
-        }
-        let text = String::from_utf8_lossy(text);
-        match level {
-            0 | 1 => tracing::debug!(%text, "a script says"),
-            2 => tracing::info!(%text, "a script says"),
-            _ => tracing::warn!(%text, "a script says"),
-        }
-    }
-
-    fn set_protocol(&mut self, version: u8) {
-        self.protocol = version;
-    }
-}
-
-fn of_script(parts: Parts) -> Command {
-    let (bytes, ends) = parts.into_joined();
-    Command::from_joined(bytes, &ends)
-}
-
-/// A reply, as a script gets it.
-fn value_of(reply: Reply, protocol: u8) -> Value {
-    let list = |items: Vec<Reply>| {
-        items
-            .into_iter()
-            .map(|item| value_of(item, protocol))
-            .collect()
-    };
-    match reply {
-        Reply::Status(text) => Value::Status(text.into()),
-        Reply::Line(text) => Value::Status(text),
-        Reply::Word(text) => Value::Status(text.into_bytes()),
-        Reply::Error(failure) => Value::Error(failure.text().to_vec()),
-        Reply::Integer(number) => Value::Integer(number),
-        Reply::Double(number) if protocol == 3 => Value::Double(number),
-        Reply::Double(number) => Value::Bulk(number_text(number, 17).into()),
-        Reply::Boolean(truth) if protocol == 3 => Value::Boolean(truth),
-        Reply::Boolean(truth) => Value::Integer(truth.into()),
-        Reply::BigNumber(digits) if protocol == 3 => Value::BigNumber(digits),
-        Reply::Bulk(bytes) => Value::Bulk(bytes),
-        Reply::Text(text) => Value::Bulk(Bytes::from_static(text.as_bytes())),
-        Reply::Verbatim(text) if protocol == 3 => {
-            Value::Verbatim(b"txt".to_vec(), text.into_bytes())
-        }
-        Reply::Verbatim(text) => Value::Bulk(text.into()),
-        Reply::Marked(format, text) if protocol == 3 => Value::Verbatim(format, text),
-        Reply::BigNumber(text) | Reply::Marked(_, text) => Value::Bulk(text.into()),
-        Reply::Nil | Reply::NoList => Value::Nil,
-        Reply::Array(items) => Value::Array(list(items)),
-        Reply::Set(items) if protocol == 3 => Value::Set(list(items)),
-        Reply::Set(items) => Value::Array(list(items)),
-        Reply::Bulks(bulks) => {
-            Value::Array(bulks.items().map(|item| Value::Bulk(item.into())).collect())
-        }
-        Reply::Map(pairs) if protocol == 3 => {
-            let pair = |(k, v)| (value_of(k, protocol), value_of(v, protocol));
-            Value::Map(pairs.into_iter().map(pair).collect())
-        }
-        Reply::Map(pairs) => {
-            Value::Array(list(pairs.into_iter().flat_map(|(k, v)| [k, v]).collect()))
-        }
-    }
-}
-
-/// What a script gave, as a reply.
-fn reply_of(value: Value) -> Reply {
-    let list = |items: Vec<Value>| items.into_iter().map(reply_of).collect();
-    match value {
-        Value::Nil => Reply::Nil,
-        Value::Integer(number) => Reply::Integer(number),
-        Value::Status(text) => Reply::Line(text),
-        Value::Error(text) => Reply::Error(Failure::new(text)),
-        Value::Bulk(bytes) => Reply::Bulk(bytes),
-        Value::BigNumber(digits) => Reply::BigNumber(digits),
-        Value::Verbatim(format, text) => Reply::Marked(format, text),
-        Value::Array(items) => Reply::Array(list(items)),
-        Value::Set(items) => Reply::Set(list(items)),
-        Value::Double(number) => Reply::Double(number),
-        Value::Boolean(truth) => Reply::Boolean(truth),
-        Value::Map(pairs) => {
-            let pair = |(k, v)| (reply_of(k), reply_of(v));
-            Reply::Map(pairs.into_iter().map(pair).collect())
-        }
-    }
-}
 
 /// The keys that a script names, for turns (EVAL-2).
 pub(super) fn named_keys(command: &Command) -> impl Iterator<Item = &[u8]> {

@@ -17,13 +17,14 @@ use super::one_key::Scratch;
 use super::overlay::{Committed, Overlay, Reading};
 use super::plan::{Gather, plan};
 use super::{
-    CommandResult, Data, Own, cluster, handshake, is_doubtful, run_now, run_single, script,
+    CommandResult, ConnectionContext, Data, Own, cluster, handshake, is_doubtful, run_now,
+    run_single, script,
 };
 use crate::block::{Block, Queued, Taken, Watched};
 use crate::database::{DatabaseId, NotTransacted};
 use crate::failure::{self, AFTER_DOUBT, leaves_doubt, reply_too_long};
 use crate::give_way::give_way;
-use crate::memory::Share;
+use crate::memory::Building;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
 use crate::shared::Core;
@@ -113,7 +114,7 @@ fn refuse(entries: &mut [Entry], failure: &Failure) {
 }
 
 /// The commands that EXEC closed. Those that concern the connection alone have their replies.
-pub(crate) struct Prepared {
+pub(crate) struct ClosedBlock {
     entries: Vec<Entry>,
     /// Their rows of the table.
     specs: Vec<u16>,
@@ -122,7 +123,7 @@ pub(crate) struct Prepared {
     database: DatabaseId,
 }
 
-impl Prepared {
+impl ClosedBlock {
     /// Of what EXEC closed. Commands that `permit` refuses in their database are not run, nor those
     /// behind replies that are too long (EXEC-1). `own` runs a command on the connection.
     pub(crate) fn of(
@@ -168,14 +169,14 @@ impl Prepared {
 }
 
 /// EXEC.
-pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> CommandResult {
-    let prepared = block.take_prepared().ok_or(failure::EXEC_WITHOUT_MULTI)?;
-    let Prepared {
+pub(super) async fn exec(core: &Core, connection: ConnectionContext<'_>) -> CommandResult {
+    let closed = connection.block.take_closed();
+    let ClosedBlock {
         mut entries,
         specs,
         watched,
         database,
-    } = prepared;
+    } = closed.ok_or(failure::EXEC_WITHOUT_MULTI)?;
     for entry in &entries {
         if let Entry::Data(db, what, command) = entry
             && !cluster::is_here(core, *what, command)
@@ -183,66 +184,20 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
             cluster::admit(core, *db, *what, command).await?;
         }
     }
-    let limit = core.options().reply_bytes_max;
-    let mut building = share.build();
+    let mut building = connection.account.build();
     building.add(entries.iter().map(Entry::bytes).sum());
-    // One time for all of it, however many scripts there are.
-    let until = end_of_time(core);
-    let mut watched = &watched[..];
-    let mut from = 0;
-    while from < entries.len() || !watched.is_empty() {
-        let part = from..part_end(&entries, from);
-        if !part.is_empty() || !watched.is_empty() {
-            let by = By {
-                share,
-                block,
-                until,
-                left: limit.saturating_sub(building.bytes()),
-            };
-            match run_part(core, by, &entries[part.clone()], watched).await {
-                Ok(Some(replies)) => {
-                    for (entry, reply) in entries[part.clone()].iter_mut().zip(replies) {
-                        if entry.is_data() {
-                            building.add(reply.size());
-                            *entry = Entry::Done(reply);
-                        }
-                    }
-                }
-                Ok(None) => return Ok(Reply::NoList),
-                // Nothing was done, or it is not known.
-                Err(failure) if from == 0 => return Err(failure),
-                Err(failure) => {
-                    let (part, behind) = entries[from..].split_at_mut(part.len());
-                    refuse(part, &failure);
-                    let failure = match leaves_doubt(&failure) {
-                        true => AFTER_DOUBT,
-                        false => failure,
-                    };
-                    refuse(behind, &failure);
-                    break;
-                }
-            }
-            watched = &[];
-        }
-        from = part.end;
-        if let Some(entry) = entries.get_mut(from) {
-            from += 1;
-            if let Entry::Data(db, what, command) = entry {
-                let reply = match building.bytes() < limit {
-                    true => Box::pin(run_single(core, (share, block), *db, *what, command)).await,
-                    false => Reply::Error(reply_too_long(limit)),
-                };
-                building.add(reply.size());
-                let in_doubt = is_doubtful(&reply);
-                *entry = Entry::Done(reply);
-                if in_doubt {
-                    refuse(&mut entries[from..], &AFTER_DOUBT);
-                    break;
-                }
-            }
-        }
+    let mut execution = Execution {
+        core,
+        connection,
+        // One time for all of it, however many scripts there are.
+        until: end_of_time(core),
+        limit: core.options().reply_bytes_max,
+        building,
+    };
+    if execution.run(&mut entries, &watched).await? == PartEnd::WatchedChanged {
+        return Ok(Reply::NoList);
     }
-    block.choose(database);
+    connection.block.choose(database);
     let replies = entries.into_iter().zip(specs).map(|(entry, spec)| {
         let reply = match entry {
             Entry::Done(reply) => reply,
@@ -254,11 +209,115 @@ pub(super) async fn exec(core: &Core, (share, block): (&Share, &Block)) -> Comma
     Ok(Reply::Array(replies.collect()))
 }
 
-/// For whom a part of a block is run, and how far.
+/// The end of a part of a block, or of all of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PartEnd {
+    /// Its commands have their replies.
+    Replied,
+    /// A watched key has changed: nothing was done.
+    WatchedChanged,
+}
+
+/// EXEC on its way through the parts of a block.
+struct Execution<'b> {
+    core: &'b Core,
+    connection: ConnectionContext<'b>,
+    /// When its time is over.
+    until: Moment,
+    /// Bytes that all replies may have together (EXEC-1).
+    limit: usize,
+    /// The replies so far.
+    building: Building<'b>,
+}
+
+impl Execution<'_> {
+    /// Gives all entries their replies: part for part, and those between them by themselves.
+    ///
+    /// # Errors
+    /// The first part was not done, or that is not known.
+    async fn run(
+        &mut self,
+        entries: &mut [Entry],
+        mut watched: &[Watched],
+    ) -> Result<PartEnd, Failure> {
+        let mut from = 0;
+        while from < entries.len() || !watched.is_empty() {
+            let end = part_end(entries, from);
+            if from < end || !watched.is_empty() {
+                match self.run_part(&mut entries[from..end], watched).await {
+                    Ok(PartEnd::Replied) => {}
+                    Ok(PartEnd::WatchedChanged) => return Ok(PartEnd::WatchedChanged),
+                    // Nothing was done, or it is not known.
+                    Err(failure) if from == 0 => return Err(failure),
+                    Err(failure) => {
+                        refuse(&mut entries[from..end], &failure);
+                        let is_doubtful = leaves_doubt(&failure);
+                        let behind = if is_doubtful { AFTER_DOUBT } else { failure };
+                        refuse(&mut entries[end..], &behind);
+                        break;
+                    }
+                }
+                watched = &[];
+            }
+            from = end;
+            if let Some(entry) = entries.get_mut(from) {
+                from += 1;
+                if self.run_alone(entry).await {
+                    refuse(&mut entries[from..], &AFTER_DOUBT);
+                    break;
+                }
+            }
+        }
+        Ok(PartEnd::Replied)
+    }
+
+    /// Runs a part as one transaction.
+    async fn run_part(
+        &mut self,
+        entries: &mut [Entry],
+        watched: &[Watched],
+    ) -> Result<PartEnd, Failure> {
+        let by = PartContext {
+            connection: self.connection,
+            until: self.until,
+            left: self.limit.saturating_sub(self.building.bytes()),
+        };
+        let Some(replies) = run_together(self.core, by, entries, watched).await? else {
+            return Ok(PartEnd::WatchedChanged);
+        };
+        for (entry, reply) in entries.iter_mut().zip(replies) {
+            if entry.is_data() {
+                self.building.add(reply.size());
+                *entry = Entry::Done(reply);
+            }
+        }
+        Ok(PartEnd::Replied)
+    }
+
+    /// Runs a command that is part of no transaction. Gives whether it is not known if it was
+    /// executed.
+    async fn run_alone(&mut self, entry: &mut Entry) -> bool {
+        let Entry::Data(db, what, command) = entry else {
+            return false;
+        };
+        let reply = match self.building.bytes() < self.limit {
+            true => {
+                let run = run_single(self.core, self.connection, *db, *what, command);
+                Box::pin(run).await
+            }
+            false => Reply::Error(reply_too_long(self.limit)),
+        };
+        self.building.add(reply.size());
+        let in_doubt = is_doubtful(&reply);
+        *entry = Entry::Done(reply);
+        in_doubt
+    }
+}
+
+/// The limits of a part of a block, and the connection for which it is run.
 #[derive(Clone, Copy)]
-struct By<'b> {
-    share: &'b Share,
-    block: &'b Block,
+struct PartContext<'b> {
+    connection: ConnectionContext<'b>,
     /// When the time of EXEC is over.
     until: Moment,
     /// Bytes of replies that the parts before it leave (EXEC-1).
@@ -275,10 +334,20 @@ fn part_end(entries: &[Entry], from: usize) -> usize {
     from + rest.iter().position(runs_alone).unwrap_or(rest.len())
 }
 
+/// The source of a command's reply, while the transaction is under way.
+enum Awaited {
+    /// It has its reply.
+    Nothing,
+    /// Its arguments make no sense.
+    Failure(Failure),
+    /// The outcomes of these steps.
+    Outcomes(Gather, Range<usize>),
+}
+
 /// Runs commands as one transaction. `None`: a watched key has changed.
-async fn run_part(
+async fn run_together(
     core: &Core,
-    by: By<'_>,
+    by: PartContext<'_>,
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
@@ -286,60 +355,47 @@ async fn run_part(
         return Err(reply_too_long(core.options().reply_bytes_max));
     }
     let mut scratches: Vec<Scratch> = entries.iter().map(|_| Scratch::default()).collect();
-    let mut steps: Vec<_> = watched
-        .iter()
-        .map(|watched| {
-            let (key, version) = (&watched.key, watched.version);
-            (
-                watched.database,
-                TransactionStep::version_is(watched.table, key, version),
-            )
-        })
-        .collect();
-    let mut gathers: Vec<(Option<Gather>, Range<usize>, Option<Failure>)> = Vec::new();
+    let mut steps: Vec<_> = watched.iter().map(Watched::step).collect();
+    let mut awaited = Vec::with_capacity(entries.len());
     for (entry, scratch) in entries.iter().zip(&mut scratches) {
-        let first = steps.len();
-        let (gather, failure) = match entry {
-            Entry::Done(_) => (None, None),
-            Entry::Data(db, what, command) => {
-                match plan(*what, command, scratch, &|| core.wall_ms()) {
-                    None => return run_on_overlay(core, by, entries, watched).await,
-                    Some(Err(failure)) => (None, Some(failure)),
-                    Some(Ok(plan)) => {
-                        let operations = plan.operations.into_iter();
-                        steps.extend(operations.map(|one| (*db, TransactionStep::new(one))));
-                        (Some(plan.gather), None)
-                    }
-                }
-            }
+        let Entry::Data(db, what, command) = entry else {
+            awaited.push(Awaited::Nothing);
+            continue;
         };
-        gathers.push((gather, first..steps.len(), failure));
+        awaited.push(match plan(*what, command, scratch, &|| core.wall_ms()) {
+            None => return run_on_overlay(core, by, entries, watched).await,
+            Some(Err(failure)) => Awaited::Failure(failure),
+            Some(Ok(plan)) => {
+                let first = steps.len();
+                let operations = plan.operations.into_iter();
+                steps.extend(operations.map(|one| (*db, TransactionStep::new(one))));
+                Awaited::Outcomes(plan.gather, first..steps.len())
+            }
+        });
     }
     let outcomes = match steps.is_empty() {
         true => Vec::new(),
-        false => match core.databases.transact(&steps, false).await?.0 {
+        false => match core.databases.transact(&steps, false).await?.transacted {
             Transacted::Committed(outcomes) => outcomes,
             Transacted::Refused { .. } => return Ok(None),
         },
     };
-    let replies = gathers
-        .into_iter()
-        .map(|(gather, range, failure)| match (gather, failure) {
-            (Some(gather), _) => gather.reply(outcomes[range].iter().cloned()),
-            (None, Some(failure)) => Reply::Error(failure),
-            (None, None) => Reply::Nil,
-        });
+    let replies = awaited.into_iter().map(|awaited| match awaited {
+        Awaited::Outcomes(gather, range) => gather.reply(outcomes[range].iter().cloned()),
+        Awaited::Failure(failure) => Reply::Error(failure),
+        Awaited::Nothing => Reply::Nil,
+    });
     Ok(Some(replies.collect()))
 }
 
 /// Computes commands as often as others change their objects meanwhile, until the time is over.
 async fn run_on_overlay(
     core: &Core,
-    by: By<'_>,
+    by: PartContext<'_>,
     entries: &[Entry],
     watched: &[Watched],
 ) -> Result<Option<Vec<Reply>>, Failure> {
-    let mut tries = Tries::new(core, by.until);
+    let mut tries = CommitTries::new(core, by.until);
     let may_change = entries.iter().any(|entry| match entry {
         Entry::Done(_) => false,
         Entry::Data(_, what, _) => may_change(*what),
@@ -347,9 +403,9 @@ async fn run_on_overlay(
     let mut used = Vec::new();
     loop {
         let reading = tries.reading(may_change);
-        let mut overlay = Overlay::new(core, (by.share, by.block), by.until, reading);
+        let mut overlay = Overlay::new(core, by.connection, by.until, reading);
         overlay.read_used(core::mem::take(&mut used)).await?;
-        let mut building = by.share.build();
+        let mut building = by.connection.account.build();
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
             replies.push(match entry {
@@ -392,9 +448,10 @@ pub(super) async fn at_one_moment(
     let plan = plan?;
     let each = plan.operations.iter();
     let steps: Vec<_> = each.map(|one| (db, TransactionStep::new(*one))).collect();
-    match core.databases.transact(&steps, false).await {
-        Ok((Transacted::Committed(outcomes), _)) => Ok(Some(plan.gather.reply(outcomes))),
-        Ok((Transacted::Refused { .. }, _)) => Err(failure::CONTENDED),
+    let done = core.databases.transact(&steps, false).await;
+    match done.map(|done| done.transacted) {
+        Ok(Transacted::Committed(outcomes)) => Ok(Some(plan.gather.reply(outcomes))),
+        Ok(Transacted::Refused { .. }) => Err(failure::CONTENDED),
         Err(NotTransacted::TooLarge(_) | NotTransacted::Unsupported(_)) => Ok(None),
         Err(NotTransacted::Failure(failure)) => Err(failure),
     }
@@ -403,7 +460,7 @@ pub(super) async fn at_one_moment(
 /// Runs one command that reads first and then decides.
 pub(super) async fn alone(
     core: &Core,
-    by: (&Share, &Block),
+    connection: ConnectionContext<'_>,
     db: DatabaseId,
     what: Data,
     command: &Command,
@@ -420,10 +477,10 @@ pub(super) async fn alone(
         Some(_) | None => Vec::new(),
     };
     let until = end_of_time(core);
-    let mut tries = Tries::new(core, until);
+    let mut tries = CommitTries::new(core, until);
     let mut used = Vec::new();
     loop {
-        let mut overlay = Overlay::new(core, by, until, tries.reading(may_change(what)));
+        let mut overlay = Overlay::new(core, connection, until, tries.reading(may_change(what)));
         overlay.read_used(core::mem::take(&mut used)).await?;
         let reply = overlay.run(db, what, command).await?;
         if let Some(killed) = overlay.killed() {
@@ -450,13 +507,13 @@ fn end_of_time(core: &Core) -> Moment {
 }
 
 /// The tries of one transaction whose objects others change meanwhile.
-struct Tries<'c> {
+struct CommitTries<'c> {
     core: &'c Core,
     until: Moment,
     tries: u32,
 }
 
-impl<'c> Tries<'c> {
+impl<'c> CommitTries<'c> {
     fn new(core: &'c Core, until: Moment) -> Self {
         Self {
             core,

@@ -13,8 +13,9 @@ use crate::output::Out;
 use crate::parameters::Number;
 use crate::parser::Command;
 use crate::pause::Paused;
-use crate::queue::Leaving;
+use crate::queue::{Begun, Leaving};
 use crate::reply::Reply;
+use crate::shared::Timed;
 use crate::table::{SPECS, find_called};
 use pluvio_env::Moment;
 
@@ -22,6 +23,27 @@ use pluvio_env::Moment;
 const GROUP_MAX: u64 = 16;
 /// See TIMES-1.
 const GROUPED_MICROS_MIN: i64 = 1000;
+
+/// A command that was done at once, as it is counted.
+pub(super) struct Done {
+    /// Bytes of its reply.
+    pub(super) bytes: usize,
+    /// Whether its reply is an error.
+    pub(super) failed: bool,
+    /// Of a read, whether it found its key.
+    pub(super) found: Option<bool>,
+}
+
+impl Done {
+    /// Of a reply, whatever was found.
+    pub(super) fn of(reply: &Reply) -> Self {
+        Self {
+            bytes: reply.size(),
+            failed: matches!(reply, Reply::Error(_)),
+            found: None,
+        }
+    }
+}
 
 /// Commands of one name that were done at once, one after the other.
 pub(super) struct Group {
@@ -69,14 +91,13 @@ where
         }
     }
 
-    /// Counts a command that was done at once (TIMES-1), with the bytes of its reply and whether
-    /// that is an error. `found`: whether a read found its key.
-    pub(super) fn did(
-        &mut self,
-        resolved: &Resolved,
-        (bytes, failed): (usize, bool),
-        found: Option<bool>,
-    ) {
+    /// Counts a command that was done at once (TIMES-1).
+    pub(super) fn did(&mut self, resolved: &Resolved, done: Done) {
+        let Done {
+            bytes,
+            failed,
+            found,
+        } = done;
         let Resolved { spec, command, .. } = resolved;
         self.core.note_request(self.session.entry(), *spec, command);
         self.core
@@ -163,11 +184,11 @@ where
 
     /// A command has its reply.
     pub(super) fn ran(&mut self, resolved: &Resolved, reply: &Reply, started: Moment) {
-        let now = self.read_clock();
+        let ended = self.read_clock();
         let Resolved { spec, command, .. } = resolved;
         let entry = self.session.entry();
-        self.core
-            .note_run(entry, *spec, command, reply, (started, now));
+        let timed = Timed { started, ended };
+        self.core.note_run(entry, *spec, command, reply, timed);
     }
 
     /// A command could not be run as it was called.
@@ -181,10 +202,12 @@ where
 
     /// A reply leaves.
     pub(super) fn let_go(&mut self, leaving: Leaving) {
-        if let Some((spec, started)) = leaving.held {
+        if let Some(Begun { spec, started }) = leaving.held {
             let is_error = matches!(leaving.reply, Reply::Error(_));
-            let (now, entry) = (self.stamp(), self.session.entry());
-            self.core.note(entry, spec, None, is_error, (started, now));
+            let ended = self.stamp();
+            let timed = Timed { started, ended };
+            self.core
+                .note(self.session.entry(), spec, None, is_error, timed);
         }
         if let Some(is_there) = leaving.found {
             self.core.counters.found(is_there);

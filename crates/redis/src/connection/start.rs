@@ -1,22 +1,23 @@
 //! How a command of a connection is started: refused, run in place, put into a block, executed at
 //! once, or launched as a run.
 
+use super::noting::Done;
 use super::rights::permit_still;
 use super::{Connection, Resolved, Step, Wait, is_of_one_key, is_put_into_blocks, kind_of};
 use crate::block::Queued;
 use crate::commands::{
-    Commands, Data, Now, OneKey, Own, Prepared, Ran, ScriptAtOnce, is_there, logs_in, one_key,
+    ClosedBlock, Commands, Data, Now, OneKey, Own, Ran, ScriptAtOnce, is_there, logs_in, one_key,
     run_now, run_own, run_script_at_once,
 };
 use crate::counters::add;
 use crate::database::DatabaseId;
 use crate::failure::{AFTER_DOUBT, NO_AUTH_IN_MULTI, NOT_IN_MULTI, exec_aborted};
 use crate::parser::Command;
-use crate::queue::{Answer, HeldReply};
+use crate::queue::{Answer, Begun, HeldReply};
 use crate::reply::{Failure, Reply};
 use crate::table::{Keys, Run, SPECS};
 use core::task::Context;
-use pluvio_client::{AtOnce, Held, Operation};
+use pluvio_client::{AtOnce, HeldOutcome, Operation};
 use pluvio_mutation::Current;
 use pluvio_trace::{Span, SpanKind, Value};
 use smallvec::SmallVec;
@@ -240,7 +241,7 @@ where
         };
         let (core, block, session) = (self.core, self.block, &mut self.session);
         let own = |what, command: &Command| run_own(core, session, block, what, command).into();
-        block.prepare(Prepared::of(core, taken, database, permit, own));
+        block.set_closed(ClosedBlock::of(core, taken, database, permit, own));
         true
     }
 
@@ -281,7 +282,12 @@ where
             };
             if databases.show_at_once(database, one.request.key(), known, &mut show) {
                 let is_there = length.is_some();
-                self.did(resolved, (length.unwrap_or(0), false), Some(is_there));
+                let done = Done {
+                    bytes: length.unwrap_or(0),
+                    failed: false,
+                    found: Some(is_there),
+                };
+                self.did(resolved, done);
                 return true;
             }
         }
@@ -291,8 +297,11 @@ where
                 let found = is_read.then(|| is_there(&outcome));
                 let answered = self.session.is_answered();
                 let reply = one.shape.reply(outcome);
-                let failed = matches!(reply, Reply::Error(_));
-                self.did(resolved, (reply.size(), failed), found);
+                let done = Done {
+                    found,
+                    ..Done::of(&reply)
+                };
+                self.did(resolved, done);
                 self.answer(reply, answered);
             }
             AtOnce::Held(held) => {
@@ -305,7 +314,12 @@ where
     }
 
     /// Holds the answer to a command that was executed until its outcome is durable.
-    fn hold(&mut self, resolved: &Resolved, held: Held, (answer, is_change): (Answer, bool)) {
+    fn hold(
+        &mut self,
+        resolved: &Resolved,
+        held: HeldOutcome,
+        (answer, is_change): (Answer, bool),
+    ) {
         let core = self.core;
         let answered = self.session.is_answered();
         let limit = core.databases.client().timeout();
@@ -316,8 +330,10 @@ where
         self.stamp_uses += 1;
         let until = *self.held_until.get_or_insert(started + limit);
         let reply = HeldReply {
-            spec: resolved.spec,
-            started,
+            begun: Begun {
+                spec: resolved.spec,
+                started,
+            },
             held,
             answer,
             is_change,
@@ -335,8 +351,7 @@ where
         match run_script_at_once(core, caller, at, what, &resolved.command) {
             ScriptAtOnce::Done(reply) => {
                 let answered = self.session.is_answered();
-                let failed = matches!(reply, Reply::Error(_));
-                self.did(resolved, (reply.size(), failed), None);
+                self.did(resolved, Done::of(&reply));
                 self.answer(reply, answered);
             }
             ScriptAtOnce::Held(held, reply) => {

@@ -6,7 +6,7 @@ use crate::counters::add;
 use crate::database::DatabaseId;
 use crate::give_way::give_way;
 use crate::monitor::Feed;
-use crate::shared::Core;
+use crate::shared::{Core, Timed};
 use bytes::BytesMut;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -107,10 +107,10 @@ where
                 Poll::Pending => {
                     if !is_told {
                         is_told = true;
-                        self.share.set_owed(false);
+                        self.account.set_owed(false);
                         entry.output_bytes.store(output.bytes_held(), Relaxed);
                         entry.waiting_bytes.store(queue.bytes_waiting(), Relaxed);
-                        self.share.tell();
+                        self.account.tell();
                     }
                     Poll::Pending
                 }
@@ -130,7 +130,7 @@ where
     /// Waits for bytes (when `hungry`), for durability, for commands under way, or for the end.
     pub(super) async fn wait(&mut self, hungry: bool) -> Result<Woke, StreamError> {
         self.release_run();
-        self.share.set_owed(!hungry || !self.queue.is_empty());
+        self.account.set_owed(!hungry || !self.queue.is_empty());
         self.tell();
         let Self {
             core,
@@ -174,9 +174,12 @@ where
                     return Poll::Ready(Ok(Woke::Landed));
                 }
                 if rings(core, alarm, until, context) {
-                    if let Some((spec, started)) = queue.give_up(core.databases.client().timeout())
-                    {
-                        core.note(entry, spec, None, true, (started, core.shared.now()));
+                    if let Some(begun) = queue.give_up(core.databases.client().timeout()) {
+                        let timed = Timed {
+                            started: begun.started,
+                            ended: core.shared.now(),
+                        };
+                        core.note(entry, begun.spec, None, true, timed);
                     }
                     return Poll::Ready(Ok(Woke::Landed));
                 }

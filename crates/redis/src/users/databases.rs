@@ -5,7 +5,7 @@
 //!   SWAPDB, MOVE and COPY name. FLUSHALL uses all.
 
 use super::rules::RuleError;
-use crate::commands::{Data, Now, Own, Query};
+use crate::commands::{Data, Now, Other, Own, Query, ReadsFirst};
 use crate::database::{DATABASES, DatabaseId};
 use crate::number::integer;
 use crate::parser::Command;
@@ -135,11 +135,13 @@ impl Uses {
         match spec.run {
             Run::Own(Own::Select) => Self::Select,
             Run::Now(Now::SwapDb) => Self::SwapDb,
-            Run::Data(Data::Move) => Self::Move,
-            Run::Data(Data::Copy) => Self::Copy,
-            Run::Data(Data::FlushAll) => Self::All,
+            Run::Data(Data::ReadsFirst(ReadsFirst::Move)) => Self::Move,
+            Run::Data(Data::ReadsFirst(ReadsFirst::Copy)) => Self::Copy,
+            Run::Data(Data::Other(Other::FlushAll)) => Self::All,
             // They have no category that says so.
-            Run::Data(Data::Debug | Data::Cluster(Query::CountKeysInSlot)) => Self::Own,
+            Run::Data(Data::Other(Other::Debug | Other::Cluster(Query::CountKeysInSlot))) => {
+                Self::Own
+            }
             Run::Container | Run::Now(_) | Run::Own(_) | Run::Data(_) => {
                 let is_on_data = is_in(b"keyspace") || is_in(b"read") || is_in(b"write");
                 match is_on_data || spec.keys != Keys::NONE {

@@ -1,7 +1,7 @@
-//! The way of a SET: the functions that a write passes, listed in ARCHITECTURE.md, exist, and each
-//! is called by one above it.
+//! The ways of a SET and of an EXEC, as ARCHITECTURE.md lists them. Each function of a list exists,
+//! and is called by one above it.
 //!
-//! The list stands between `<!-- way-of-a-set -->` and `<!-- /way-of-a-set -->`, an item a line:
+//! A list stands between `<!-- way-of-a-set -->` and `<!-- /way-of-a-set -->`, an item a line:
 //! `- crates/redis/src/connection.rs: run`. Function and file may stand in code spans, a number may
 //! stand for the dash, and a type before the function (`Log::append`). A note behind the function
 //! that begins with "(by the", as in "(by the log's task)", begins a new chain: no function above
@@ -14,9 +14,9 @@ use std::collections::BTreeSet;
 
 const PAGE: &str = "ARCHITECTURE.md";
 const RULE: &str = "way";
-const BEGIN: &str = "<!-- way-of-a-set -->";
-const END: &str = "<!-- /way-of-a-set -->";
-/// Most functions of the way.
+/// The lists.
+const WAYS: [&str; 2] = ["way-of-a-set", "way-of-an-exec"];
+/// Most functions of a way.
 const FUNCTIONS_MAX: usize = 40;
 
 /// A line of the list.
@@ -29,12 +29,18 @@ struct Station<'a> {
     begins: bool,
 }
 
-/// Looks at the list, if there is one.
+/// Looks at the lists that there are.
 pub fn check(tree: &Tree, report: &mut Report) {
+    for way in WAYS {
+        check_way(tree, way, report);
+    }
+}
+
+fn check_way(tree: &Tree, way: &str, report: &mut Report) {
     let Some(page) = tree.files.get(PAGE) else {
         return;
     };
-    let stations = match stations(&page.text) {
+    let stations = match stations(&page.text, way) {
         Ok(stations) => stations,
         Err((line, text)) => {
             let message = format!("`{text}` is not `file: function`");
@@ -72,14 +78,15 @@ pub fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// The lines of the list; an error is a line that is none.
-fn stations(page: &str) -> Result<Vec<Station<'_>>, (usize, &str)> {
+/// The lines of a list; an error is a line that is none.
+fn stations<'p>(page: &'p str, way: &str) -> Result<Vec<Station<'p>>, (usize, &'p str)> {
+    let (begin, end) = (format!("<!-- {way} -->"), format!("<!-- /{way} -->"));
     let mut found = Vec::new();
     let lines = page.lines().enumerate();
     let inside = lines
-        .skip_while(|(_, line)| line.trim() != BEGIN)
+        .skip_while(|(_, line)| line.trim() != begin)
         .skip(1)
-        .take_while(|(_, line)| line.trim() != END);
+        .take_while(|(_, line)| line.trim() != end);
     for (index, line) in inside {
         let text = line.trim();
         if text.is_empty() {
@@ -153,6 +160,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
+    const BEGIN: &str = "<!-- way-of-a-set -->";
+    const END: &str = "<!-- /way-of-a-set -->";
     const A: &str = "//! a\ntrait T { fn start(&self); }\nimpl T for A { fn start(&self) { let x = [0; 2]; select! { y = self.go_on::<u8>(x) => {} } } }\n";
     const B: &str = "//! b\nfn go_on() { map(end) }\nfn end() {}\nfn wake() { }\n";
 
@@ -209,6 +218,13 @@ mod tests {
                 "{list}"
             );
         }
+        let gone = "- crates/b/src/b.rs: gone";
+        let both =
+            format!("{BEGIN}\n- crates/b/src/b.rs: end\n{END}\n<!-- way-of-an-exec -->\n{gone}\n");
+        assert_eq!(
+            findings(&both),
+            ["`crates/b/src/b.rs` has no function `gone`"]
+        );
         let many = "- crates/b/src/b.rs: end (by the test)\n".repeat(FUNCTIONS_MAX + 1);
         assert_eq!(
             findings(&format!("{BEGIN}\n{many}{END}\n")),

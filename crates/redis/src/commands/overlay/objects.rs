@@ -3,7 +3,7 @@
 
 use super::super::one_key::Scratch;
 use super::super::plan::plan;
-use super::super::{Data, bit_op, expiry};
+use super::super::{Data, EachKey, ReadsFirst, bit_op, expiry};
 use super::{ObjectAt, VALUES_BYTES_MAX};
 use crate::database::{DatabaseId, mutation};
 use crate::failure;
@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 const IS_READ: &str = "the keys of a command are read before it";
 
 /// A value, and when it expires.
-type Held = (Bytes, Option<Deadline>);
+type StoredValue = (Bytes, Option<Deadline>);
 
 #[derive(Clone)]
 pub(crate) struct Object {
@@ -34,7 +34,7 @@ pub(crate) struct Object {
     table: TableId,
     /// Its version as the next operation sees it.
     version: ObjectVersion,
-    held: Option<Held>,
+    held: Option<StoredValue>,
     is_changed: bool,
     /// It was read because a script may want it, and no command has touched it yet.
     is_guess: bool,
@@ -53,7 +53,7 @@ impl Object {
     }
 
     /// An object of a table, in this version.
-    pub(super) fn found(version: ObjectVersion, table: TableId, held: Option<Held>) -> Self {
+    pub(super) fn found(version: ObjectVersion, table: TableId, held: Option<StoredValue>) -> Self {
         Self {
             read: version,
             table,
@@ -82,8 +82,8 @@ impl Object {
     }
 
     /// Changes it. Gives the bytes of all changed values, of which there were `all` before.
-    fn change_to(&mut self, held: Option<Held>, all: usize) -> usize {
-        let bytes = |held: &Option<Held>| held.as_ref().map_or(0, |(value, _)| value.len());
+    fn change_to(&mut self, held: Option<StoredValue>, all: usize) -> usize {
+        let bytes = |held: &Option<StoredValue>| held.as_ref().map_or(0, |(value, _)| value.len());
         let before = if self.is_changed {
             bytes(&self.held)
         } else {
@@ -158,20 +158,6 @@ pub(crate) struct Objects {
     now: Now,
 }
 
-/// Whether a command reads its objects before it knows what to do with them.
-fn reads_first(what: Data) -> bool {
-    matches!(
-        what,
-        Data::BitOp
-            | Data::Copy
-            | Data::MSetEx
-            | Data::MSetNx
-            | Data::Move
-            | Data::Rename
-            | Data::RenameNx
-    )
-}
-
 /// Objects that a command needs, and that were not read.
 #[derive(Debug)]
 pub(crate) struct Missing(pub(crate) Vec<ObjectAt>);
@@ -205,7 +191,7 @@ impl Objects {
 
     /// Whether a command is one of those that can be run here.
     pub(super) fn can_run(what: Data, command: &Command) -> bool {
-        reads_first(what)
+        matches!(what, Data::ReadsFirst(_))
             || plan(what, command, &mut Scratch::default(), &UnixMs::default).is_some()
     }
 
@@ -317,14 +303,20 @@ impl Objects {
         let mut scratch = Scratch::default();
         let judged = self.now.judged;
         let plan = plan(what, command, &mut scratch, &|| judged);
-        if plan.is_none() && !reads_first(what) {
-            return None;
-        }
-        if let Err(failure) = check(self.is_cluster, db, (what, judged), command) {
-            return Some(Ok(Reply::Error(failure)));
+        let decides = match what {
+            Data::ReadsFirst(which) => Some(which),
+            _ if plan.is_some() => None,
+            _ => return None,
+        };
+        let mut other = None;
+        if let Some(which) = decides {
+            if let Err(failure) = self.check(db, which, command) {
+                return Some(Ok(Reply::Error(failure)));
+            }
+            other = other_database(which, db, command);
         }
         let keys = || row.keys.of(command);
-        if matches!(what, Data::MGet) {
+        if what == Data::EachKey(EachKey::MGet) {
             let bytes: usize = keys().map(|at| self.bytes_at(db, command.get(at))).sum();
             if bytes > VALUES_BYTES_MAX {
                 return Some(Ok(Reply::Error(failure::reply_too_long(VALUES_BYTES_MAX))));
@@ -333,7 +325,7 @@ impl Objects {
         let is_missing = |db, at: &usize| self.places.find(db, command.get(*at)).is_err();
         let missing = keys().filter(|at| is_missing(db, at));
         let mut wanted: Vec<_> = missing.map(|at| (db, command.share(at))).collect();
-        if let Some(other) = other_database(what, db, command)
+        if let Some(other) = other
             && let Some(last) = keys().last().filter(|at| is_missing(other, at))
         {
             wanted.push((other, command.share(last)));
@@ -342,30 +334,41 @@ impl Objects {
             return Some(Err(Missing(wanted)));
         }
         if self.guesses > 0 {
-            let other = other_database(what, db, command);
             for at in keys() {
                 for db in [Some(db), other].into_iter().flatten() {
                     self.touch(db, command.get(at));
                 }
             }
         }
-        let reply = match (what, plan) {
-            (_, Some(plan)) => plan.map(|plan| {
+        let reply = match (plan, decides) {
+            (Some(plan), _) => plan.map(|plan| {
                 let each = plan.operations.iter();
                 let outcomes: SmallVec<[Outcome; 1]> =
                     each.map(|one| self.apply(db, one)).collect();
                 plan.gather.reply(outcomes)
             }),
-            (Data::BitOp, None) => self.bit_op(db, command),
-            (Data::Copy, None) => self.copy(db, command),
-            (Data::MSetEx, None) => self.set_all_expiring(db, command),
-            (Data::MSetNx, None) => self.set_all_new(db, command),
-            (Data::Move, None) => self.move_elsewhere(db, command),
-            (Data::Rename, None) => self.rename(db, command, false),
-            (Data::RenameNx, None) => self.rename(db, command, true),
-            (_, None) => return None,
+            (None, Some(which)) => self.decide(db, which, command),
+            (None, None) => return None,
         };
         Some(Ok(reply.into()))
+    }
+
+    /// Runs a command that follows from what its objects are.
+    fn decide(
+        &mut self,
+        db: DatabaseId,
+        which: ReadsFirst,
+        command: &Command,
+    ) -> Result<Reply, Failure> {
+        match which {
+            ReadsFirst::BitOp => self.bit_op(db, command),
+            ReadsFirst::Copy => self.copy(db, command),
+            ReadsFirst::MSetEx => self.set_all_expiring(db, command),
+            ReadsFirst::MSetNx => self.set_all_new(db, command),
+            ReadsFirst::Move => self.move_elsewhere(db, command),
+            ReadsFirst::Rename => self.rename(db, command, false),
+            ReadsFirst::RenameNx => self.rename(db, command, true),
+        }
     }
 
     /// Does an operation on an object that was read.
@@ -398,7 +401,7 @@ impl Objects {
     }
 
     /// The object as the next command sees it.
-    fn held(&self, db: DatabaseId, key: &Bytes) -> Option<Held> {
+    fn held(&self, db: DatabaseId, key: &Bytes) -> Option<StoredValue> {
         let now = self.now.judged;
         let object = self.places.get(db, key).expect(IS_READ);
         let (value, deadline) = object.held.clone()?;
@@ -406,9 +409,33 @@ impl Objects {
         (!is_gone).then_some((value, deadline))
     }
 
-    fn set(&mut self, db: DatabaseId, key: &Bytes, held: Option<Held>) {
+    fn set(&mut self, db: DatabaseId, key: &Bytes, held: Option<StoredValue>) {
         let object = self.places.get_mut(db, key).expect(IS_READ);
         self.changed_bytes = object.change_to(held, self.changed_bytes);
+    }
+
+    /// Whether the arguments of a command make sense, before anything is read.
+    fn check(&self, db: DatabaseId, which: ReadsFirst, command: &Command) -> Result<(), Failure> {
+        match which {
+            ReadsFirst::BitOp => bit_op::of(command).map(drop),
+            ReadsFirst::Copy => {
+                let options = CopyOptions::of(self.is_cluster, db, command)?;
+                match command.get(1) == command.get(2) && options.database == db {
+                    true => Err(failure::SAME_OBJECT),
+                    false => Ok(()),
+                }
+            }
+            ReadsFirst::MSetEx => {
+                let now = self.now.judged;
+                expiry::set_all_options(command, &|| now).map(drop)
+            }
+            ReadsFirst::MSetNx if command.len().is_multiple_of(2) => Err(wrong_arity("msetnx")),
+            ReadsFirst::Move if self.is_cluster => Err(failure::NO_MOVE),
+            ReadsFirst::Move if database(command.get(2))? == db => Err(failure::SAME_OBJECT),
+            ReadsFirst::MSetNx | ReadsFirst::Move | ReadsFirst::Rename | ReadsFirst::RenameNx => {
+                Ok(())
+            }
+        }
     }
 
     // --- commands -------------------------------------------------------------------------------
@@ -507,30 +534,6 @@ impl Objects {
     }
 }
 
-/// Whether the arguments of a command make sense, before anything is read.
-fn check(
-    is_cluster: bool,
-    db: DatabaseId,
-    (what, now): (Data, UnixMs),
-    command: &Command,
-) -> Result<(), Failure> {
-    match what {
-        Data::BitOp => bit_op::of(command).map(drop),
-        Data::Copy => {
-            let options = CopyOptions::of(is_cluster, db, command)?;
-            match command.get(1) == command.get(2) && options.database == db {
-                true => Err(failure::SAME_OBJECT),
-                false => Ok(()),
-            }
-        }
-        Data::MSetEx => expiry::set_all_options(command, &|| now).map(drop),
-        Data::MSetNx if command.len().is_multiple_of(2) => Err(wrong_arity("msetnx")),
-        Data::Move if is_cluster => Err(failure::NO_MOVE),
-        Data::Move if database(command.get(2))? == db => Err(failure::SAME_OBJECT),
-        _ => Ok(()),
-    }
-}
-
 /// The options of COPY.
 struct CopyOptions {
     database: DatabaseId,
@@ -567,15 +570,19 @@ fn database(number: &[u8]) -> Result<DatabaseId, Failure> {
     DatabaseId::new(number).ok_or(failure::BAD_DATABASE)
 }
 
-/// The database where the last key of a command that was [`check`]ed is wanted, too.
-fn other_database(what: Data, db: DatabaseId, command: &Command) -> Option<DatabaseId> {
-    let other = match what {
-        Data::Move => database(command.get(2)).ok(),
+/// The database where the last key of a command is wanted, too, whose arguments make sense.
+fn other_database(which: ReadsFirst, db: DatabaseId, command: &Command) -> Option<DatabaseId> {
+    let other = match which {
+        ReadsFirst::Move => database(command.get(2)).ok(),
         // Whether it may be another one was looked at.
-        Data::Copy => CopyOptions::of(false, db, command)
+        ReadsFirst::Copy => CopyOptions::of(false, db, command)
             .ok()
             .map(|options| options.database),
-        _ => None,
+        ReadsFirst::BitOp
+        | ReadsFirst::MSetEx
+        | ReadsFirst::MSetNx
+        | ReadsFirst::Rename
+        | ReadsFirst::RenameNx => None,
     }?;
     Some(other).filter(|other| *other != db)
 }

@@ -10,14 +10,14 @@
 //! beginning. Nobody else of this core runs meanwhile, so the turn is held for a moment only.
 
 use super::super::overlay::{Object, Objects};
-use super::{Attempt, By, Call, INLINE, INLINE_TIME, Limits, arguments, attempt, job_of};
+use super::{Attempt, Call, INLINE, INLINE_TIME, Limits, Lookup, arguments, attempt, job_of};
 use crate::commands::{Data, cluster};
 use crate::database::{DatabaseId, KnownHash};
 use crate::parser::Command;
 use crate::reply::Reply;
 use crate::shared::Core;
 use crate::users::caller::Caller;
-use pluvio_client::{AtOnce, Held};
+use pluvio_client::{AtOnce, HeldOutcome};
 use pluvio_mutation::Current;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) enum ScriptAtOnce {
     /// It has run, and its reply may be sent.
     Done(Reply),
     /// It has run. Its reply may be sent once its change is durable.
-    Held(Held, Reply),
+    Held(HeldOutcome, Reply),
     /// Nothing was done.
     Later,
 }
@@ -61,10 +61,10 @@ fn run(
     }
     let scripts = &core.shared.scripts;
     let body = match call.by {
-        By::Source => scripts.of_source(command.get(1))?,
-        By::Hash => scripts.remembered(core::str::from_utf8(command.get(1)).ok()?)?,
+        Lookup::Source => scripts.of_source(command.get(1))?,
+        Lookup::Hash => scripts.remembered(core::str::from_utf8(command.get(1)).ok()?)?,
         // Which libraries there are is asked for anew.
-        By::Function => return None,
+        Lookup::Function => return None,
     };
     let mut job = job_of(core, db, call, (command, 1), body).ok()?;
     job.caller = caller();

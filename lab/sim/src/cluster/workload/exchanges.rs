@@ -100,7 +100,7 @@ impl Worker {
             .collect();
         let (done, error) = match self.client.mutate_in_order(&mutations).await {
             Ok(done) => (done, None),
-            Err((done, error)) => (done, Some(error)),
+            Err(stopped) => (stopped.done, Some(stopped.error)),
         };
         if error.is_none() && done.len() != items.len() {
             let (done, asked) = (done.len(), items.len());
