@@ -134,6 +134,14 @@ async fn serve(
         open_disk,
         ..
     } = parts;
+    if let Some(tls) = &tls {
+        let called = process::is_called_at(tls, &arguments.listen);
+        // Without --tls-name others may call it by another name than the one it listens at. A
+        // certificate that has this one is renewed only by such.
+        if tls.has_name() {
+            called?;
+        }
+    }
     let mut options = CoordinatorOptions::default();
     options.dead_server_timeout = arguments.dead_server_timeout;
     options.settings = arguments.begins.settings();

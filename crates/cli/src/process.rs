@@ -186,11 +186,11 @@ pub fn may_be_reached<'a>(listen: &str, others: impl IntoIterator<Item = &'a str
     one_is_here(&all, |ip| UdpSocket::bind((ip, 0)).is_ok())
 }
 
-/// Looks that the certificate of a server has the name by which others will call it: the address
-/// that it listens at.
+/// Looks that the certificate of a process has the name by which others will call it: --tls-name,
+/// or the address that it listens at.
 ///
 /// # Errors
-/// It has not. The others would refuse the server once it is a member.
+/// It has not. The others would refuse the process.
 pub fn is_called_at(tls: &Tls, listen: &str) -> Result<(), Failure> {
     let own = Address::from(listen);
     let own = own.place_of(Transport::Tcp).unwrap_or_default();

@@ -137,8 +137,16 @@ impl Tls {
             Some(name) => name.clone(),
             None => name_of(place).map_err(|_| TlsError::Name(place.to_owned()))?,
         };
-        let name = self.own_name.get_or_init(|| name);
-        self.material().check_name(name, &self.options)
+        self.material().check_name(&name, &self.options)?;
+        // A second call is about the same process.
+        let _same = self.own_name.set(name);
+        Ok(())
+    }
+
+    /// Whether all certificates of the cluster have a name that was chosen.
+    #[must_use]
+    pub fn has_name(&self) -> bool {
+        self.name.is_some()
     }
 
     /// Reads the files again if one of them has changed since they were used. Connections that
