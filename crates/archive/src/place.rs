@@ -188,7 +188,7 @@ impl Place {
         }
     }
 
-    /// What lies among the manifests under a name that no archive has, sorted. It is left out.
+    /// Files among the manifests under names that no archive has, sorted. They are left out.
     ///
     /// # Errors
     /// The place cannot be read.

@@ -1,4 +1,5 @@
-//! What a data directory of a cluster on this machine has: servers' directories, and the metadata.
+//! The contents of a cluster's data directory on this machine: servers' directories, and the
+//! metadata.
 //!
 //! Looks only; changes nothing. Any thread; blocks on the file system.
 

@@ -170,7 +170,7 @@ fn pruned(cluster: &Cluster, place: &Path) {
     cluster.run(["backup", "list", empty]).fails(1, &[&makes]);
 }
 
-/// What lies in a place and is no archive is left out, with a notice.
+/// Files in a place that are no archives are left out, with a notice.
 fn foreign(cluster: &Cluster, place: &Path) {
     let name = place.to_str().unwrap();
     let archives = place.join("archives");

@@ -97,8 +97,8 @@ impl State {
     }
 }
 
-/// Servers whose logs are open. When such a one crashes, its log proves that it serves nothing any
-/// more (COORD-24); that of another one may never have been.
+/// Servers whose logs are open. When one of them crashes, its log proves that it serves nothing any
+/// more (COORD-24). Another server may have no log yet.
 pub(crate) async fn opened(context: &Context) -> BTreeSet<ServerId> {
     let state = context.state();
     let mut some: Vec<ServerInfo> = state.up().cloned().collect();
