@@ -108,7 +108,13 @@ impl<'a> Attempts<'a> {
 
     /// Remembers why the last attempt failed.
     pub(crate) fn failed(&mut self, why: String, reason: Option<RetryReason>) {
-        self.last = Some(why);
+        let is_cut_short = reason.is_none() && self.until_deadline().is_zero();
+        let told = self.last.take().filter(|_| self.reason.is_some());
+        self.last = Some(match told.filter(|_| is_cut_short) {
+            // The last try had no time for an answer. The one before it says more.
+            Some(told) => format!("{told}; then {why}"),
+            None => why,
+        });
         self.reason = reason;
         let is_full = reason.is_some_and(RetryReason::is_full);
         let is_short = matches!(reason, Some(RetryReason::Locked | RetryReason::InProgress));

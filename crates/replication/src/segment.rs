@@ -236,14 +236,15 @@ impl ReplicatedSegment {
     }
 
     /// Whether the next head can have more replicas than this segment, which will have fewer than
-    /// are wanted. It can on backups that have given up a replica of this one (REP-8).
+    /// are wanted, or would after one more loss. It can on backups that have given up a replica of
+    /// this one (REP-8).
     pub(crate) fn next_can_have_more(&self, view: &View) -> bool {
         let usable = || view.usable().map(|s| s.id);
         let unused = usable().filter(|id| !self.has_used(*id)).count();
         let is_for_others = |id: ServerId| {
             self.given_up.contains(&id) && !self.replicas.iter().any(|r| r.server == id)
         };
-        self.hopeful() + unused < view.wanted() && usable().any(is_for_others)
+        self.hopeful() + unused <= view.wanted() && usable().any(is_for_others)
     }
 
     /// Whether every current replica that is open has the newest epoch.

@@ -130,6 +130,32 @@ fn a_backup_that_hangs_or_crawls_is_left_behind_and_gets_no_new_replicas() {
 /// Of three servers. One backup leaves a data directory, then the other one dies.
 // shows: REP-19
 #[test]
+fn a_head_whose_last_place_is_taken_is_followed_by_one_that_has_another() {
+    let mut world = World::new(1, 2, 1, 1);
+    world.reliable = true;
+    world.grow(world.head);
+    world.deliver_all();
+    let first = world.head;
+    let lost = world.having(first)[0];
+    world.backups.get_mut(&lost).expect("it is up").lose(first);
+    world.machine.lost_at(first, lost, &mut world.placement);
+    let nobody = ServerId(0);
+    world.deliver_but_to(nobody);
+    assert_ne!(
+        world.head, first,
+        "it has its replica, and no place for another"
+    );
+    // Whichever of the two dies, writes go on.
+    let dead = world.having(world.head)[0];
+    world.backups.remove(&dead);
+    world.push_list(1);
+    world.grow(world.head);
+    world.deliver_but_to(nobody);
+    assert_eq!(world.durable, world.position(world.head));
+}
+
+// shows: REP-19
+#[test]
 fn a_backup_that_lost_a_replica_of_the_head_gets_one_of_the_next() {
     let _marks = pluvio_units::Marks::to_reach(&["head-left-for-places"]);
     let mut world = World::new(1, 2, 3, 1);
