@@ -218,10 +218,10 @@ impl Assignments {
     pub(crate) async fn create_table(&self, request: CreateTable) -> Result<TableInfo, Refusal> {
         let known = self.context.state();
         let known = known.find(&TableRef::Name(request.name.clone()));
-        let id = match known.map(|table| table.id) {
+        let id = match known {
             // Nothing has to be stored, which may be impossible now.
-            Ok(id) => id,
-            Err(_) => self.create(request).await?,
+            Ok(table) if !table.has(TabletState::Assigning) => table.id,
+            Ok(_) | Err(_) => self.create(request).await?,
         };
         let not_taken = |state: &Arc<State>| {
             let table = state.tables.get(&id);
