@@ -198,8 +198,8 @@ impl Catalogue {
         (lost, told.into_iter().collect())
     }
 
-    /// The frames of a data directory whose files are to be looked at next: of those that are open
-    /// for writing, and of the others (BACKUP-17).
+    /// The frames of a data directory whose files are to be looked at next (BACKUP-17). Some are
+    /// open for writing, then come others.
     pub(crate) fn next_to_visit(&self, home: &Directory, looks: &mut Looks) -> Vec<Arc<Frame>> {
         let open = next_keys(&self.open, &mut looks.last_open, looks.visits);
         let mut others = next_keys(&self.frames, &mut looks.last, looks.visits);

@@ -42,9 +42,10 @@
 //!   disk has answered, or the directory is left.
 //! - BACKUP-16: the recovery of a master may have a replica of it copied here from another backup.
 //!   Such a copy is synced, and takes the place of nothing that is here.
-//! - BACKUP-17: a frame whose file was removed or exchanged is lost as soon as that is noticed: it
-//!   is written no more, and offered to no recovery. Its master is told. Files are looked at in
-//!   turn, so many each second at most, and those that are open for writing have their own turn.
+//! - BACKUP-17: a frame whose file was removed or exchanged is lost as soon as that is noticed.
+//!   It is written no more, and offered to no recovery. Its master is told. Each second some files
+//!   are looked at, in turn. Their number is bounded. Those that are open for writing have a turn
+//!   of their own.
 //!
 //! Threads: a [`Backup`] is a cheap handle, used from every core. One lock guards the catalogue
 //! and is never held over an await; each frame has a turn (an async lock), held over its I/O. A
