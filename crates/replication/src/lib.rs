@@ -51,7 +51,7 @@
 //!   they count if it asks for that. In all else it is like other logs.
 //! - REP-19: a head that has too few replicas because backups gave one up (REP-8) is followed by a
 //!   new one at once. So is one that would have too few after one more loss. The new one may have
-//!   replicas on them. So such a backup is of use again when the former head is closed on as many
+//!   replicas on such a backup. So it is of use again when the former head is closed on as many
 //!   others as needed. The order of heads stays as it is (REP-2 to REP-4), so it changes nothing for
 //!   recovery.
 //! - REP-20: a log of a volatile class has no replicas, and is durable as far as it is appended. So
