@@ -49,11 +49,11 @@
 //!   loss of any rack.
 //! - REP-18: a log of a durability class has the replicas that the class asks for, synced before
 //!   they count if it asks for that. In all else it is like other logs.
-//! - REP-19: a head that has too few replicas because backups gave one up (REP-8) is followed by a
-//!   new one at once. So is one that would have too few after one more loss. The new one may have
-//!   replicas on such a backup. So it is of use again when the former head is closed on as many
-//!   others as needed. The order of heads stays as it is (REP-2 to REP-4), so it changes nothing for
-//!   recovery.
+//! - REP-19: a head that has too few replicas because backups gave one up (REP-8) is followed by
+//!   a new one at once. So is one that would have too few after one more loss. The new one may
+//!   have replicas on such a backup. So it is of use again when the former head is closed on as
+//!   many others as needed. The order of heads stays as it is (REP-2 to REP-4), so it changes
+//!   nothing for recovery.
 //! - REP-20: a log of a volatile class has no replicas, and is durable as far as it is appended. So
 //!   it waits for no backup, and nobody can recover it. No other log is without replicas.
 //!
