@@ -149,7 +149,17 @@ fn frames_that_are_removed_are_missed_and_made_again_elsewhere() {
         }
     };
     set(0);
-    // The seed of the placement is not ours: some server has no frames.
+    // While servers start, a master may try a backup and then take another one.
+    cluster.wait_replicated();
+    wait_for("each replica to be in one place", || {
+        let all = (1..=4).flat_map(|server| frame_names(&cluster, server));
+        let all: Vec<_> = all.collect();
+        let names: BTreeSet<_> = all.iter().collect();
+        (names.len() == all.len())
+            .then_some(())
+            .ok_or_else(|| format!("{all:?}"))
+    });
+    // The seed of the placement is not ours: some server may have none.
     let has_frames = |server: &u32| !frame_names(&cluster, *server).is_empty();
     let loses = (1..=4).find(has_frames).expect("somebody has them");
     let removed = frame_names(&cluster, loses);
@@ -157,6 +167,10 @@ fn frames_that_are_removed_are_missed_and_made_again_elsewhere() {
         let frames = cluster.data().join(format!("server-{loses}/frames"));
         fs::remove_file(frames.join(name)).unwrap();
     }
+    wait_for("the files to be missed", || {
+        let said = cluster.traced("files of frames were removed or exchanged");
+        said.then_some(()).ok_or("nobody says so".to_owned())
+    });
     wait_for("the replicas to be made again", || {
         let others = (1..=4).filter(|server| *server != loses);
         let there: BTreeSet<_> = others
@@ -169,7 +183,6 @@ fn frames_that_are_removed_are_missed_and_made_again_elsewhere() {
             .then_some(())
             .ok_or_else(|| format!("{missing:?} are missing"))
     });
-    assert!(cluster.traced("files of frames were removed or exchanged"));
     cluster.wait_replicated();
     set(100);
     // The directory is used still.
