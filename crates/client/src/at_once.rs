@@ -1,8 +1,8 @@
 //! Operations on one object that a front end in the owner's process executes without waiting.
 //!
 //! 1. The front end tries the operation at once.
-//! 2. Its outcome is there, or is [`HeldOutcome`]: executed, and not durable yet. Or it takes the long way,
-//!    as any operation of this client.
+//! 2. Its outcome is there. It may be held ([`HeldOutcome`]): executed, and not durable yet. An
+//!    operation that cannot be tried takes the long way, as any of this client.
 //! 3. A held outcome is opened once it is durable. One task waits for the first of its held
 //!    outcomes ([`Client::wait_for_held`]). Nothing is allocated and no timer is set for an
 //!    operation.

@@ -239,6 +239,9 @@ impl ReplicatedSegment {
     /// are wanted, or would after one more loss. It can on backups that have given up a replica of
     /// this one (REP-8).
     pub(crate) fn next_can_have_more(&self, view: &View) -> bool {
+        if self.given_up.is_empty() {
+            return false;
+        }
         let usable = || view.usable().map(|s| s.id);
         let unused = usable().filter(|id| !self.has_used(*id)).count();
         let is_for_others = |id: ServerId| {

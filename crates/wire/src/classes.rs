@@ -37,10 +37,11 @@ impl TableClass {
     /// and never more than there are to be.
     #[must_use]
     pub fn settings(&self, cluster: &ClusterSettings) -> ClusterSettings {
-        let least = self.replicas.min(1);
         ClusterSettings {
             replicas: self.replicas,
-            min_replicas: cluster.min_replicas.min(self.replicas).max(least),
+            min_replicas: cluster
+                .min_replicas
+                .clamp(self.replicas.min(1), self.replicas),
             synced: self.synced,
             strict_racks: cluster.strict_racks,
         }

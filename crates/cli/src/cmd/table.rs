@@ -92,8 +92,8 @@ impl Quota {
 /// How the objects of a table are kept, if not as the cluster's settings say.
 #[derive(Args, Clone, Debug)]
 struct Durability {
-    /// Who has a write when it is acknowledged: its server only (volatile), others (buffered), or
-    /// their devices (synced) [default: as in the cluster]
+    /// Where a write is when it is acknowledged: on its server (volatile), on others (buffered), or
+    /// on their devices (synced) [default: as in the cluster]
     #[arg(long, value_name = "WHEN", value_enum)]
     durability: Option<When>,
     /// Replicas of its objects, on other servers' disks; 0 is volatile [default: as in the cluster]

@@ -150,8 +150,8 @@ fn frames_that_are_removed_are_missed_and_made_again_elsewhere() {
     };
     set(0);
     cluster.wait_replicated();
-    // The first server may have kept its own replica for a moment, before there were others. So only
-    // names that no other server has are of replicas that somebody needs.
+    // The first server may have kept its own replica for a moment, before there were others. So
+    // somebody needs only those whose names no other server has.
     let only_at = |server: u32| {
         let others = (1..=4).filter(|other| *other != server);
         let elsewhere: BTreeSet<_> = others

@@ -109,6 +109,15 @@ pub(crate) struct WeakLogs {
 }
 
 impl WeakLogs {
+    /// The proof that a server answers no more lies in the logs of cores: weak ones need not be
+    /// there for it.
+    pub(crate) fn all_left_out(self) -> Self {
+        Self {
+            left_out: true,
+            ..self
+        }
+    }
+
     pub(crate) fn leaves_out(&self, log: LogId) -> bool {
         self.left_out && self.logs.contains(&log) || self.volatile.contains(&log)
     }

@@ -13,7 +13,7 @@
 use super::recover::{collect, opened, reconstruct_without};
 use crate::context::Context;
 use crate::refusals::{COME_AGAIN, FOLLOW_MAX};
-use crate::state::{FORMAT_SLOTS, State, TABLETS_MAX, TableRecord, TabletRecord, WeakLogs};
+use crate::state::{FORMAT_SLOTS, State, TABLETS_MAX, TableRecord, TabletRecord};
 use core::time::Duration;
 use futures_util::future::{join, join_all};
 use pluvio_env::{CallError, Rng, timeout};
@@ -36,6 +36,23 @@ pub(crate) enum Candidates {
     All,
     /// These, as far as they are up.
     Only(BTreeSet<ServerId>),
+}
+
+impl Candidates {
+    /// Whether there is nobody to choose, whoever is up.
+    pub(crate) fn is_nobody(&self) -> bool {
+        match self {
+            Self::All => false,
+            Self::Only(some) => some.is_empty(),
+        }
+    }
+
+    fn has(&self, server: ServerId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(some) => some.contains(&server),
+        }
+    }
 }
 
 impl State {
@@ -114,16 +131,12 @@ impl State {
 
     /// The same, of some servers.
     fn choose_owners_of(&self, span: Option<u32>, of: &Candidates, rng: &dyn Rng) -> Vec<ServerId> {
-        let may_be = |server: &ServerId| match of {
-            Candidates::All => true,
-            Candidates::Only(some) => some.contains(server),
-        };
-        let up = self.up().filter(|info| may_be(&info.id));
+        let up = self.up().filter(|info| of.has(info.id));
         let best = up.map(Self::reluctance).min();
         let mut candidates: Vec<(usize, ServerId)> = self
             .loads()
             .into_iter()
-            .filter(|(server, _)| may_be(server))
+            .filter(|(server, _)| of.has(*server))
             .filter(|(server, _)| Some(Self::reluctance(&self.servers[server].info)) == best)
             .map(|(server, load)| (load, server))
             .collect();
@@ -140,7 +153,8 @@ impl State {
         &mut self,
         table: TableId,
         crashed: &BTreeSet<ServerId>,
-        (to, rng): (&Candidates, &dyn Rng),
+        to: &Candidates,
+        rng: &dyn Rng,
     ) -> bool {
         let Some(record) = self.tables.get(&table) else {
             return true;
@@ -308,21 +322,22 @@ impl Assignments {
             return false;
         }
         self.context.sleep(self.context.options.zombie_grace).await;
-        let (rng, now_s) = (
-            self.context.env.rng.clone(),
-            self.context.env.clock.unix_seconds(),
-        );
         let state = self.context.state();
         let anew = crashed.iter().any(|owner| state.begins_anew(table, *owner));
         let to = match anew {
             true => Candidates::Only(opened(&self.context).await),
             false => Candidates::All,
         };
+        if to.is_nobody() {
+            return false;
+        }
+        let now_s = self.context.env.clock.unix_seconds();
+        let rng = self.context.env.rng.clone();
         let change = move |state: &mut State| {
             if anew {
                 state.raise_first_version(now_s);
             }
-            Ok(state.reassign(table, &crashed, (&to, &*rng)))
+            Ok(state.reassign(table, &crashed, &to, &*rng))
         };
         self.context.ledger.change(change).await == Ok(true)
     }
@@ -341,11 +356,7 @@ impl Assignments {
             return true;
         }
         let inventories = collect(&self.context, crashed).await;
-        let weak = WeakLogs {
-            // The proof lies in the logs of cores.
-            left_out: true,
-            ..before.weak_logs(record)
-        };
+        let weak = before.weak_logs(record).all_left_out();
         // Of new tablets, what was given up proves nothing: no witness may have been asked.
         let anew = before.begins_anew(table, crashed);
         let given_up = record.given_up.as_ref().filter(|_| anew);

@@ -178,7 +178,7 @@ fn tablets_of_a_crashed_owner_that_hold_nothing_are_given_to_others() {
     let id = create(&mut state, "t", None).unwrap();
     let crash = |state: &mut State, server| {
         state.mark_crashed(server);
-        state.reassign(id, &BTreeSet::from([server]), (&Candidates::All, &NoChoice))
+        state.reassign(id, &BTreeSet::from([server]), &Candidates::All, &NoChoice)
     };
     assert!(crash(&mut state, ServerId(1)));
     let tablets = &state.tables[&id].tablets;

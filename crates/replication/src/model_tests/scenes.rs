@@ -128,17 +128,24 @@ fn a_backup_that_hangs_or_crawls_is_left_behind_and_gets_no_new_replicas() {
 }
 
 /// Of three servers. One backup leaves a data directory, then the other one dies.
+impl World {
+    /// A head has its replicas, and a backup loses one and says so. Gives both.
+    fn lose_one_of_head(&mut self) -> (SegmentId, ServerId) {
+        self.reliable = true;
+        self.grow(self.head);
+        self.deliver_all();
+        let (head, lost) = (self.head, self.having(self.head)[0]);
+        self.backups.get_mut(&lost).expect("it is up").lose(head);
+        self.machine.lost_at(head, lost, &mut self.placement);
+        (head, lost)
+    }
+}
+
 // shows: REP-19
 #[test]
 fn a_head_whose_last_place_is_taken_is_followed_by_one_that_has_another() {
     let mut world = World::new(1, 2, 1, 1);
-    world.reliable = true;
-    world.grow(world.head);
-    world.deliver_all();
-    let first = world.head;
-    let lost = world.having(first)[0];
-    world.backups.get_mut(&lost).expect("it is up").lose(first);
-    world.machine.lost_at(first, lost, &mut world.placement);
+    let (first, _) = world.lose_one_of_head();
     let nobody = ServerId(0);
     world.deliver_but_to(nobody);
     assert_ne!(
@@ -159,13 +166,7 @@ fn a_head_whose_last_place_is_taken_is_followed_by_one_that_has_another() {
 fn a_backup_that_lost_a_replica_of_the_head_gets_one_of_the_next() {
     let _marks = pluvio_units::Marks::to_reach(&["head-left-for-places"]);
     let mut world = World::new(1, 2, 3, 1);
-    world.reliable = true;
-    world.grow(world.head);
-    world.deliver_all();
-    let first = world.head;
-    let lost = world.having(first)[0];
-    world.backups.get_mut(&lost).expect("it is up").lose(first);
-    world.machine.lost_at(first, lost, &mut world.placement);
+    let (first, lost) = world.lose_one_of_head();
     let nobody = ServerId(0);
     world.deliver_but_to(nobody);
     assert_eq!(world.having(first).len(), 1);

@@ -42,7 +42,8 @@ impl State {
         crashed: ServerId,
         specs: &[TabletSpec],
         now_s: u64,
-        to: (&Candidates, &dyn Rng),
+        to: &Candidates,
+        rng: &dyn Rng,
     ) -> usize {
         let (mut begun, mut tables) = (0, BTreeSet::new());
         for spec in specs {
@@ -67,7 +68,7 @@ impl State {
         }
         for table in tables {
             // Without a server that is up it stays where it is, and `Work::Assign` tries again.
-            self.reassign(table, &BTreeSet::from([crashed]), to);
+            self.reassign(table, &BTreeSet::from([crashed]), to, rng);
         }
         begun
     }
@@ -132,17 +133,14 @@ pub(super) async fn begin_anew(
     if !wait.is_zero() {
         context.sleep(wait).await;
     }
-    let opened = opened(context).await;
-    if opened.is_empty() {
+    let to = Candidates::Only(opened(context).await);
+    if to.is_nobody() {
         tracing::debug!(%crashed, "no server has its logs open: volatile tablets wait");
         return;
     }
-    let to = Candidates::Only(opened);
     let (rng, now_s) = (context.env.rng.clone(), context.env.clock.unix_seconds());
-    let change = move |state: &mut State| {
-        let to: (&Candidates, &dyn Rng) = (&to, &*rng);
-        Ok(state.begin_anew(crashed, &volatile, now_s, to))
-    };
+    let change =
+        move |state: &mut State| Ok(state.begin_anew(crashed, &volatile, now_s, &to, &*rng));
     if let Ok(tablets) = context.ledger.change(change).await {
         pluvio_units::mark("volatile-tablets-begin-anew");
         tracing::warn!(

@@ -312,14 +312,12 @@ impl<'a> Recovery<'a> {
     /// Settles what needs no recovery; gives what does.
     async fn prepare(&self) -> Result<Vec<TabletSpec>, AttemptEnd> {
         let crashed = self.crashed;
-        let (rng, now_s) = (
-            self.context.env.rng.clone(),
-            self.context.env.clock.unix_seconds(),
-        );
+        let now_s = self.context.env.clock.unix_seconds();
+        let rng = self.context.env.rng.clone();
         let prepare = self
             .context
             .ledger
-            .change(move |state| Ok(state.prepare_recovery(crashed, (now_s, &*rng))));
+            .change(move |state| Ok(state.prepare_recovery(crashed, now_s, &*rng)));
         match prepare.await {
             Ok(Prepared::Tablets(tablets)) => {
                 self.history.note(crashed, |s| s.attempts += 1);
@@ -354,11 +352,7 @@ impl<'a> Recovery<'a> {
             let state = self.context.state();
             let record = &state.servers[reader];
             let given_up = record.given_up.as_ref();
-            let weak = WeakLogs {
-                // The proof lies in the logs of cores.
-                left_out: true,
-                ..state.weak_logs(record)
-            };
+            let weak = state.weak_logs(record).all_left_out();
             let log = reconstruct_without(&found, &record.epochs, None, given_up, &weak);
             if let Err(incomplete) = log {
                 self.await_backups(&format!("server {reader} may answer reads: {incomplete}"));

@@ -71,7 +71,8 @@ impl State {
     pub(super) fn prepare_recovery(
         &mut self,
         crashed: ServerId,
-        (now_s, rng): (u64, &dyn Rng),
+        now_s: u64,
+        rng: &dyn Rng,
     ) -> Prepared {
         let Some(server) = self.servers.get(&crashed) else {
             return Prepared::Removed;
@@ -93,7 +94,7 @@ impl State {
         if !is_volatile {
             return Prepared::Tablets(tablets);
         }
-        Prepared::Lost(self.begin_anew(crashed, &tablets, now_s, (&Candidates::All, rng)))
+        Prepared::Lost(self.begin_anew(crashed, &tablets, now_s, &Candidates::All, rng))
     }
 
     /// The tablets of a crashed server that nobody serves: those of tables that are being dropped,

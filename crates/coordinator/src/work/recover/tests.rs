@@ -59,7 +59,7 @@ fn state() -> State {
 }
 
 fn prepare(state: &mut State) -> Prepared {
-    let prepared = state.prepare_recovery(ServerId(1), (NOW_S, &NoChoice));
+    let prepared = state.prepare_recovery(ServerId(1), NOW_S, &NoChoice);
     state.check();
     prepared
 }
@@ -375,7 +375,7 @@ fn what_a_crashed_master_answered_reads_of_is_recovered_from_where_it_stands() {
     // Its reads may not have ended.
     let readers = |state: &State| state.servers[&ServerId(1)].readers.clone();
     assert_eq!(readers(&state), BTreeSet::from([ServerId(2)]));
-    let fate = |state: &mut State| state.prepare_recovery(ServerId(2), (NOW_S, &NoChoice));
+    let fate = |state: &mut State| state.prepare_recovery(ServerId(2), NOW_S, &NoChoice);
     assert!(!matches!(fate(&mut state), Prepared::Removed));
     let refused = state.settle(&report(1, 2, 0), None);
     assert_eq!(refused, Err(not_a_member(ServerId(2))));
@@ -488,7 +488,7 @@ fn volatile_tablets_begin_anew_and_others_are_recovered() {
     let owner = ServerInfo::plain(ServerId(2), String::new());
     let first = |state: &State, table| state.first_version(&state.tables[&TableId(table)], &owner);
     assert_eq!(first(&state, 2), ObjectVersion(0));
-    let begun = state.begin_anew(ServerId(1), &volatile, NOW_S, (&Candidates::All, &NoChoice));
+    let begun = state.begin_anew(ServerId(1), &volatile, NOW_S, &Candidates::All, &NoChoice);
     assert_eq!(begun, volatile.len());
     state.check();
     let one = first(&state, 2);
@@ -501,7 +501,7 @@ fn volatile_tablets_begin_anew_and_others_are_recovered() {
     assert_eq!(tablets(&mut state), others);
     // A second time nothing is left to begin anew.
     assert_eq!(
-        state.begin_anew(ServerId(1), &volatile, NOW_S, (&Candidates::All, &NoChoice)),
+        state.begin_anew(ServerId(1), &volatile, NOW_S, &Candidates::All, &NoChoice),
         0
     );
     assert_eq!(first(&state, 2), one);

@@ -365,23 +365,11 @@ fn heads<'a>(
     logs.into_iter().filter_map(last).collect()
 }
 
-/// Puts the log together. `ends` is where it ends, if that is settled.
+/// Puts the log together, without what was given up (COORD-19), and perhaps without logs of weak
+/// classes. `ends` is where it ends, if that is settled.
 ///
 /// # Errors
-/// What is missing. Nothing is lost yet: backups that come back may have it.
-#[cfg(test)]
-pub(crate) fn reconstruct(
-    inventories: &[Inventory],
-    epochs: &Epochs,
-    ends: Option<&Ends>,
-) -> Result<LogMap, Incomplete> {
-    reconstruct_without(inventories, epochs, ends, None, &WeakLogs::default())
-}
-
-/// The same, without what was given up (COORD-19), and perhaps without logs of weak classes.
-///
-/// # Errors
-/// What is missing besides.
+/// What is missing besides. Nothing is lost yet: backups that come back may have it.
 pub(crate) fn reconstruct_without(
     inventories: &[Inventory],
     epochs: &Epochs,

@@ -8,6 +8,15 @@ use crate::state::Places;
 use pluvio_units::ReplicationEpoch;
 use pluvio_wire::TableLoad;
 
+/// Of a log of which nothing was given up, and that needs all classes.
+fn reconstruct(
+    inventories: &[Inventory],
+    epochs: &Epochs,
+    ends: Option<&Ends>,
+) -> Result<LogMap, Incomplete> {
+    reconstruct_without(inventories, epochs, ends, None, &WeakLogs::default())
+}
+
 fn replica(segment: u64) -> ReplicaInfo {
     ReplicaInfo {
         segment: SegmentId(segment),
