@@ -16,7 +16,7 @@ use pluvio_log::{Appended, Awaited, Durability, Durable};
 use pluvio_mutation::Outcome;
 use pluvio_replication::Replication;
 use pluvio_store::{Applied, DeadlineTime, Engine, EngineTable};
-use pluvio_units::{ClusterId, KeyHash, LogId, ObjectVersion, ServerId, TableId};
+use pluvio_units::{ClusterId, KeyHash, KeyPlace, LogId, ObjectVersion, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, DropTablets, FatalKind, Header, JoinTabletsLocal, Refusal, RetryReason,
     SplitTabletLocal, TabletSpec, TakeTablets,
@@ -108,12 +108,20 @@ impl DeadlineTime for ClusterTime {
     }
 }
 
-/// A key that is served here.
+/// A key that is served here, and what its tablet says of changes.
+#[derive(Clone, Copy)]
 pub(crate) struct Served<'s> {
     pub(crate) table: &'s Arc<EngineTable>,
     pub(crate) hash: KeyHash,
     pub(crate) phase: TabletPhase,
     pub(crate) tracked: Option<Tracked>,
+}
+
+impl<'s> Served<'s> {
+    #[inline]
+    pub(crate) fn place(&self) -> KeyPlace {
+        (self.table.id(), self.hash)
+    }
 }
 
 /// See the crate's text.

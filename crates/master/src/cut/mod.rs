@@ -83,7 +83,7 @@ impl Master {
     /// # Errors
     /// `Retry` when there is no room for the note of a tablet that leaves (MOVE-4).
     pub(crate) fn noting(&self, served: &Served<'_>) -> Result<Noting, Refusal> {
-        let leaving = self.leaving.of(served.phase, served.table, served.hash)?;
+        let leaving = self.leaving.of(served)?;
         let cut = served.tracked.map(|tracked| {
             let cuts = Arc::clone(&self.cuts);
             (cuts, served.table.id(), tracked.number)

@@ -2,7 +2,7 @@
 
 use super::Replies;
 use super::mutate::refusal_of;
-use crate::master::{Master, Served};
+use crate::master::Master;
 use crate::top_keys::Use;
 use pluvio_log::{Awaited, Durable};
 use pluvio_mutation::{Current, Get, Outcome};
@@ -62,20 +62,18 @@ impl Master {
                 });
                 match served {
                     Err(refusal) => replies.refused(refusal),
-                    Ok((Served { table, hash, .. }, taken)) => {
-                        match self.store().get(table, hash, get) {
-                            Ok(outcome) => {
-                                let moved = outcome.pending().output().bulk_len();
-                                self.sample((table, hash), (get.key, Use::Read), Some(moved));
-                                bytes += moved;
-                                replies.awaited(self, outcome);
-                            }
-                            Err(error) => {
-                                table.give_back(taken);
-                                replies.refused(refusal_of(&error));
-                            }
+                    Ok((served, taken)) => match self.store().get(served.table, served.hash, get) {
+                        Ok(outcome) => {
+                            let moved = outcome.pending().output().bulk_len();
+                            self.sample(&served, get.key, Use::Read, Some(moved));
+                            bytes += moved;
+                            replies.awaited(self, outcome);
                         }
-                    }
+                        Err(error) => {
+                            served.table.give_back(taken);
+                            replies.refused(refusal_of(&error));
+                        }
+                    },
                 }
             }
         }
@@ -94,13 +92,13 @@ impl Master {
     ) -> Result<Option<Durable<R>>, Refusal> {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
-        let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
-        let taken = self.take_operation(table, false)?;
-        let shown = self.store().show(table, hash, get.key, show);
+        let served = self.serving(&snapshot, get.table, get.hash)?;
+        let taken = self.take_operation(served.table, false)?;
+        let shown = self.store().show(served.table, served.hash, get.key, show);
         // Otherwise it is read, and sampled, by another function.
         match shown.is_some() {
-            true => self.sample((table, hash), (get.key, Use::Read), None),
-            false => table.give_back(taken),
+            true => self.sample(&served, get.key, Use::Read, None),
+            false => served.table.give_back(taken),
         }
         Ok(shown)
     }
@@ -112,16 +110,16 @@ impl Master {
     pub fn get_at_once(&self, header: &Header, get: &Get<'_>) -> Result<Awaited<Outcome>, Refusal> {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
-        let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
-        let taken = self.take_operation(table, false)?;
-        match self.store().get(table, hash, get) {
+        let served = self.serving(&snapshot, get.table, get.hash)?;
+        let taken = self.take_operation(served.table, false)?;
+        match self.store().get(served.table, served.hash, get) {
             Ok(outcome) => {
                 let moved = outcome.pending().output().bulk_len();
-                self.sample((table, hash), (get.key, Use::Read), Some(moved));
+                self.sample(&served, get.key, Use::Read, Some(moved));
                 Ok(outcome)
             }
             Err(error) => {
-                table.give_back(taken);
+                served.table.give_back(taken);
                 Err(refusal_of(&error))
             }
         }

@@ -16,7 +16,7 @@ use core::ops::ControlFlow;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Change, Mutation, Outcome};
 use pluvio_store::{Admission, Applied, EngineError, EngineTable, Item, Site, Taken};
-use pluvio_units::{KeyHash, LogId, LogPosition, OperationId, TableId};
+use pluvio_units::{KeyPlace, LogId, LogPosition, OperationId};
 use pluvio_wire::{
     Answer, FatalKind, Header, MULTI_BYTES_MAX, Outcomes, Refusal, Results, RetryReason,
 };
@@ -199,9 +199,9 @@ impl Master {
         let Served { table, hash, .. } = served;
         Self::must_take_changes(served.phase)?;
         self.not_held(&served)?;
-        self.not_held_back(table.id(), hash)?;
+        self.not_held_back(served.place())?;
         let noting = self.noting(&served)?;
-        let execution = match self.admit(mutation, (table.id(), hash)) {
+        let execution = match self.admit(mutation, served.place()) {
             None => None,
             Some(Admission::Execute(execution)) => Some(execution),
             Some(Admission::Answer(outcome)) => {
@@ -219,8 +219,8 @@ impl Master {
         self.writes_possible()?;
         let taken = self.take_operation(table, matches!(mutation.change, Change::Delete))?;
         let moved = mutation.change.bulk_len();
-        self.sample((table, hash), (mutation.key, Use::Write), Some(moved));
-        self.notice(table.id(), hash, mutation);
+        self.sample(&served, mutation.key, Use::Write, Some(moved));
+        self.notice(served.place(), mutation);
         let site = Site {
             log: self.store().log_of(log, table),
             table,
@@ -250,13 +250,13 @@ impl Master {
     }
 
     /// Looks whether an operation was executed before; `None` when it has no identity.
-    fn admit(&self, mutation: &Mutation<'_>, place: (TableId, KeyHash)) -> Option<Admission> {
+    fn admit(&self, mutation: &Mutation<'_>, place: KeyPlace) -> Option<Admission> {
         let id = mutation.id;
         id.is_some().then(|| self.admit_operation(id, place))
     }
 
     /// Looks whether an operation with an identity was executed before.
-    pub(super) fn admit_operation(&self, id: OperationId, place: (TableId, KeyHash)) -> Admission {
+    pub(super) fn admit_operation(&self, id: OperationId, place: KeyPlace) -> Admission {
         self.store().admit(id, place, self.monotonic())
     }
 }

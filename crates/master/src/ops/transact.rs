@@ -16,16 +16,14 @@
 use super::Replies;
 use super::mutate::{not_executed, refusal_of, reused};
 use crate::cut::Noting;
-use crate::master::Master;
-use crate::quotas::{Placed, give_back};
+use crate::master::{Master, Served};
+use crate::quotas::give_back;
 use crate::tablets::Snapshot;
 use crate::top_keys::Use;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Outcome, TransactionStep};
-use pluvio_store::{
-    Admission, EngineError, EngineTable, NotTransacted, Prepare, StepAt, Transacted,
-};
-use pluvio_units::{ClientId, KeyHash, KeyPlace, LogId, OperationId, TableId};
+use pluvio_store::{Admission, EngineError, NotTransacted, Prepare, StepAt, Transacted};
+use pluvio_units::{ClientId, KeyPlace, LogId, OperationId};
 use pluvio_wire::{
     Answer, FatalKind, Header, Refusal, Results, RetryReason, TRANSACTION_STEPS_MAX, Whole,
 };
@@ -89,13 +87,13 @@ impl Master {
         let snapshot = self.tablets().snapshot();
         let steps: Vec<_> = steps.collect();
         let has_outcome = header.operation.is_some();
-        let (placed, notings) = self.place(&snapshot, &steps, (whole.is_some(), has_outcome))?;
-        let Some(((first, hash), _)) = placed.split_first() else {
+        let (keys, notings) = self.place(&snapshot, &steps, (whole.is_some(), has_outcome))?;
+        let Some(first) = keys.first() else {
             return Err(Refusal::malformed("a transaction without steps"));
         };
         let execution = match header.operation.is_some() {
             false => None,
-            true => match self.admit_operation(header.operation, (first.id(), *hash)) {
+            true => match self.admit_operation(header.operation, first.place()) {
                 Admission::Execute(execution) => Some(execution),
                 Admission::Answer(outcome) => {
                     return match outcome.pending() {
@@ -108,7 +106,7 @@ impl Master {
         };
         let changes_some = steps.iter().any(changes);
         if changes_some {
-            self.goes_together(placed.iter().map(|(table, _)| &***table))?;
+            self.goes_together(keys.iter().map(|key| &**key.table))?;
         }
         let only_reads = whole.is_none() && !changes_some;
         if !only_reads {
@@ -119,25 +117,25 @@ impl Master {
             if execution.is_none() {
                 return Err(Refusal::malformed("a share without an identity"));
             }
-            self.wait_behind_others(client, &placed)?;
+            self.wait_behind_others(client, &keys)?;
         }
         let frees = match (only_reads, whole) {
-            (true, _) => self.keep_if_asked(header.operation, &placed)?,
+            (true, _) => self.keep_if_asked(header.operation, &keys)?,
             // Locks are above that (KEEP-2).
             (false, Some(_)) => true,
             (false, None) => {
-                self.not_kept_from(client, &placed)?;
+                self.not_kept_from(client, &keys)?;
                 true
             }
         };
-        let taken = self.take_operations_of(&steps, &placed)?;
-        self.sample_steps(&steps, &placed);
+        let taken = self.take_operations_of(&steps, &keys)?;
+        self.sample_steps(&steps, &keys);
         let at: Vec<StepAt<'_>> = steps
             .iter()
-            .zip(&placed)
-            .map(|(step, (table, hash))| StepAt {
-                table,
-                hash: *hash,
+            .zip(&keys)
+            .map(|(step, key)| StepAt {
+                table: key.table,
+                hash: key.hash,
                 step: *step,
             })
             .collect();
@@ -155,14 +153,14 @@ impl Master {
             (_, execution) => self.store().transact(place, &at, execution),
         };
         if done.is_err() {
-            give_back(&taken, &placed);
+            give_back(&taken, &keys);
         }
         if whole.is_some() {
             match &done {
                 // Room may come late, or never: who lacks that keeps nothing for himself.
                 Err(NotTransacted::Engine(EngineError::Locked) | NotTransacted::Scattered(_)) => {
                     self.waiters
-                        .refused(client, places(&placed), self.monotonic());
+                        .refused(client, places(&keys), self.monotonic());
                 }
                 Ok(_) | Err(_) => self.waiters.ended(client),
             }
@@ -173,19 +171,19 @@ impl Master {
                     let key = steps[change.step].operation.key();
                     notings[change.step].note(key, &change.outcome);
                     if let Some(slot) = change.slot {
-                        self.settlements
-                            .note(self.store(), placed[change.step].0, slot);
+                        let table = keys[change.step].table;
+                        self.settlements.note(self.store(), table, slot);
                     }
                 }
                 let now = self.monotonic();
-                self.held_back.release(places(&placed), frees, now);
+                self.held_back.release(places(&keys), frees, now);
                 Ok(outcome)
             }
             Err(NotTransacted::Engine(error)) => Err(refusal_of(&error)),
             Err(NotTransacted::TooLarge) => Err(too_large()),
             Err(NotTransacted::Scattered(_)) => {
                 let now = self.monotonic();
-                self.held_back.hold_scattered(places(&placed), now);
+                self.held_back.hold_scattered(places(&keys), now);
                 Err(Refusal::retry(SCATTERED_RETRY, RetryReason::InProgress))
             }
         }
@@ -196,7 +194,7 @@ impl Master {
     ///
     /// # Errors
     /// They cannot be kept yet.
-    fn keep_if_asked(&self, id: OperationId, placed: &[Placed<'_>]) -> Result<bool, Refusal> {
+    fn keep_if_asked(&self, id: OperationId, keys: &[Served<'_>]) -> Result<bool, Refusal> {
         if id.client == ClientId(0) || id.is_some() {
             return Ok(false);
         }
@@ -204,7 +202,7 @@ impl Master {
         if time.is_zero() {
             return Ok(true);
         }
-        if !self.held_back.keep(id.client, places(placed), time, now) {
+        if !self.held_back.keep(id.client, places(keys), time, now) {
             return Err(Refusal::retry(KEEP_RETRY, RetryReason::Locked));
         }
         pluvio_units::mark("keys-are-kept-for-who-was-overtaken");
@@ -213,29 +211,29 @@ impl Master {
 
     /// # Errors
     /// A key is kept for another client.
-    fn not_kept_from(&self, client: ClientId, placed: &[Placed<'_>]) -> Result<(), Refusal> {
+    fn not_kept_from(&self, client: ClientId, keys: &[Served<'_>]) -> Result<(), Refusal> {
         if !self.held_back.is_any() {
             return Ok(());
         }
         let now = self.monotonic();
-        match self.held_back.is_kept_from(client, places(placed), now) {
+        match self.held_back.is_kept_from(client, places(keys), now) {
             false => Ok(()),
             true => Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::Locked)),
         }
     }
 
     /// Lets those lock their keys first that have waited longer for any of these.
-    fn wait_behind_others(&self, client: ClientId, placed: &[Placed<'_>]) -> Result<(), Refusal> {
+    fn wait_behind_others(&self, client: ClientId, keys: &[Served<'_>]) -> Result<(), Refusal> {
         let now = self.monotonic();
-        let Some(again) = self.waiters.come_again(client, places(placed), now) else {
+        let Some(again) = self.waiters.come_again(client, places(keys), now) else {
             return Ok(());
         };
         pluvio_units::mark("locks-are-kept-for-who-waits");
-        self.waiters.refused(client, places(placed), now);
+        self.waiters.refused(client, places(keys), now);
         Err(Refusal::retry(again, RetryReason::Locked))
     }
 
-    /// The tables and hashes of the keys of a transaction, and where its changes are to be noted.
+    /// The keys of a transaction's steps, and where its changes are to be noted.
     /// With an identity, its outcome is kept with the first key. That is a change of its tablet,
     /// also if the key is only read: a tablet that is not durable here would be recovered without.
     ///
@@ -246,52 +244,49 @@ impl Master {
         snapshot: &'s Snapshot,
         steps: &[TransactionStep<'_>],
         (locks, has_outcome): (bool, bool),
-    ) -> Result<(Vec<Placed<'s>>, Vec<Noting>), Refusal> {
-        let mut placed = Vec::with_capacity(steps.len());
+    ) -> Result<(Vec<Served<'s>>, Vec<Noting>), Refusal> {
+        let mut keys = Vec::with_capacity(steps.len());
         let mut notings = Vec::with_capacity(steps.len());
         for step in steps {
             let (table, key) = (step.operation.table(), step.operation.key());
             let hash = self.hash_of(snapshot, table, key, step.operation.hash());
             let served = self.serving(snapshot, table, hash)?;
             // A lock is a change, too.
-            if locks || changes(step) || has_outcome && placed.is_empty() {
+            if locks || changes(step) || has_outcome && keys.is_empty() {
                 Self::must_take_changes(served.phase)?;
                 self.not_held(&served)?;
             }
             // Also of a read: another step may change its key.
             notings.push(self.noting(&served)?);
-            placed.push((served.table, served.hash));
+            keys.push(served);
         }
-        Ok((placed, notings))
+        Ok((keys, notings))
     }
 
-    fn sample_steps(&self, steps: &[TransactionStep<'_>], placed: &[(&Arc<EngineTable>, KeyHash)]) {
-        for (step, (table, hash)) in steps.iter().zip(placed) {
+    fn sample_steps(&self, steps: &[TransactionStep<'_>], keys: &[Served<'_>]) {
+        for (step, served) in steps.iter().zip(keys) {
             match step.operation.mutation() {
                 Some(mutation) => {
                     let moved = mutation.change.bulk_len();
-                    self.sample((table, *hash), (mutation.key, Use::Write), Some(moved));
-                    self.notice(table.id(), *hash, &mutation);
+                    self.sample(served, mutation.key, Use::Write, Some(moved));
+                    self.notice(served.place(), &mutation);
                 }
-                None => {
-                    let key = step.operation.key();
-                    self.sample((table, *hash), (key, Use::Read), None);
-                }
+                None => self.sample(served, step.operation.key(), Use::Read, None),
             }
         }
     }
 
     /// The refusal of a change of a key that is held back for a transaction.
-    pub(super) fn not_held_back(&self, table: TableId, hash: KeyHash) -> Result<(), Refusal> {
-        if !self.held_back.is_any() || !self.held_back.holds((table, hash), self.monotonic()) {
+    pub(super) fn not_held_back(&self, place: KeyPlace) -> Result<(), Refusal> {
+        if !self.held_back.is_any() || !self.held_back.holds(place, self.monotonic()) {
             return Ok(());
         }
         Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::Locked))
     }
 }
 
-fn places(placed: &[Placed<'_>]) -> impl Iterator<Item = KeyPlace> + Clone {
-    placed.iter().map(|(table, hash)| (table.id(), *hash))
+fn places(keys: &[Served<'_>]) -> impl Iterator<Item = KeyPlace> + Clone {
+    keys.iter().map(Served::place)
 }
 
 fn changes(step: &TransactionStep<'_>) -> bool {

@@ -218,9 +218,9 @@ impl Samples {
         }
     }
 
-    /// Whether this operation is to be sampled, and for how many it stands then.
+    /// For how many operations this one stands, if it is to be sampled.
     #[inline]
-    pub(crate) fn is_due(&self) -> Option<u32> {
+    pub(crate) fn due(&self) -> Option<u32> {
         STEPS.with(|place| {
             let mut steps = place.get();
             steps.left -= 1;
@@ -483,7 +483,7 @@ mod tests {
         let mut sampled = [0_u32; 4];
         let mut stands_for = 0;
         for n in 0..400_000 {
-            if let Some(weight) = samples.is_due() {
+            if let Some(weight) = samples.due() {
                 sampled[n % 4] += 1;
                 stands_for += weight;
             }
