@@ -3,6 +3,7 @@
 use super::Replies;
 use super::mutate::refusal_of;
 use crate::master::Master;
+use crate::tablets::Snapshot;
 use crate::top_keys::Use;
 use pluvio_log::{Awaited, Durable};
 use pluvio_mutation::{Current, Get, Outcome};
@@ -39,7 +40,6 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let mut replies = Replies::default();
-        let mut bytes = 0;
         let mut gets = gets.map(|get| {
             let hash = self.hash_of(&snapshot, get.table, get.key, get.hash);
             Get { hash, ..get }
@@ -51,29 +51,13 @@ impl Master {
             }
             self.prefetch(&snapshot, group.iter().map(|get| (get.table, get.hash)));
             for get in &group {
-                if bytes >= MULTI_BYTES_MAX {
+                if replies.bytes() >= MULTI_BYTES_MAX {
                     replies.refused(Refusal::retry(REST_OF_BATCH, RetryReason::Busy));
                     continue;
                 }
-                let served = self.serving(&snapshot, get.table, get.hash);
-                let served = served.and_then(|served| {
-                    let taken = self.take_operation(served.table, false)?;
-                    Ok((served, taken))
-                });
-                match served {
+                match self.get_one(&snapshot, get) {
+                    Ok(outcome) => replies.awaited(self, outcome),
                     Err(refusal) => replies.refused(refusal),
-                    Ok((served, taken)) => match self.store().get(served.table, served.hash, get) {
-                        Ok(outcome) => {
-                            let moved = outcome.pending().output().bulk_len();
-                            self.sample(&served, get.key, Use::Read, Some(moved));
-                            bytes += moved;
-                            replies.awaited(self, outcome);
-                        }
-                        Err(error) => {
-                            served.table.give_back(taken);
-                            replies.refused(refusal_of(&error));
-                        }
-                    },
                 }
             }
         }
@@ -110,7 +94,13 @@ impl Master {
     pub fn get_at_once(&self, header: &Header, get: &Get<'_>) -> Result<Awaited<Outcome>, Refusal> {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
-        let served = self.serving(&snapshot, get.table, get.hash)?;
+        self.get_one(&snapshot, get)
+    }
+
+    /// Reads one object, whose hash is known.
+    #[inline]
+    fn get_one(&self, snapshot: &Snapshot, get: &Get<'_>) -> Result<Awaited<Outcome>, Refusal> {
+        let served = self.serving(snapshot, get.table, get.hash)?;
         let taken = self.take_operation(served.table, false)?;
         match self.store().get(served.table, served.hash, get) {
             Ok(outcome) => {
@@ -136,7 +126,7 @@ impl Master {
     /// as early.
     pub(super) fn prefetch(
         &self,
-        snapshot: &crate::tablets::Snapshot,
+        snapshot: &Snapshot,
         keys: impl ExactSizeIterator<Item = (TableId, Option<KeyHash>)> + Clone,
     ) {
         if keys.len() < 2 {
