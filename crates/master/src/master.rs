@@ -15,7 +15,7 @@ use pluvio_env::{Clock, Env, Moment, timeout};
 use pluvio_log::{Appended, Awaited, Durability, Durable};
 use pluvio_mutation::Outcome;
 use pluvio_replication::Replication;
-use pluvio_store::{Applied, DeadlineTime, Engine, EngineTable};
+use pluvio_store::{Applied, DeadlineTime, Engine, EngineTable, Site};
 use pluvio_units::{ClusterId, KeyHash, KeyPlace, LogId, ObjectVersion, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, DropTablets, FatalKind, Header, JoinTabletsLocal, Refusal, RetryReason,
@@ -501,6 +501,29 @@ impl Master {
             phase: tablet.phase,
             tracked: tablet.tracked,
         })
+    }
+
+    /// Whether this key may be changed now: its tablet takes changes, and no cut holds them. A
+    /// transaction may keep the key for itself all the same.
+    ///
+    /// # Errors
+    /// The refusal of a change.
+    #[inline]
+    pub(crate) fn must_be_changeable(&self, served: &Served<'_>) -> Result<(), Refusal> {
+        Self::must_take_changes(served.phase)?;
+        self.not_held_by_cut(served)
+    }
+
+    /// Where a change of this key is applied, on a core that has the log `of_core`.
+    #[inline]
+    pub(crate) fn site<'s>(&self, of_core: LogId, served: &Served<'s>) -> Site<'s> {
+        Site {
+            log: self.store.log_of(of_core, served.table),
+            table: served.table,
+            hash: served.hash,
+            now_s: self.now_s(),
+            only_this_log: false,
+        }
     }
 
     /// The refusal of a change of a tablet in this phase, unless it takes changes (REC-7).

@@ -93,7 +93,7 @@ impl Master {
 
     /// The refusal of a change while changes of its tablet are held.
     #[inline]
-    pub(crate) fn not_held(&self, served: &Served<'_>) -> Result<(), Refusal> {
+    pub(crate) fn not_held_by_cut(&self, served: &Served<'_>) -> Result<(), Refusal> {
         match served.tracked {
             Some(tracked) if tracked.is_held && self.cuts.holds(self.monotonic()) => {
                 pluvio_units::mark("cut-holds-change");

@@ -8,7 +8,7 @@
 use super::Replies;
 use super::get::{GROUP, REST_OF_BATCH};
 use crate::cut::Noting;
-use crate::master::{BACKUPS_RETRY, Master, Served};
+use crate::master::{BACKUPS_RETRY, Master};
 use crate::quotas::over_quota;
 use crate::tablets::Snapshot;
 use crate::top_keys::Use;
@@ -196,9 +196,7 @@ impl Master {
         mutation: &'p Mutation<'p>,
     ) -> Result<Prepared<'p>, Refusal> {
         let served = self.serving(snapshot, mutation.table, mutation.hash)?;
-        let Served { table, hash, .. } = served;
-        Self::must_take_changes(served.phase)?;
-        self.not_held(&served)?;
+        self.must_be_changeable(&served)?;
         self.not_held_back(served.place())?;
         let noting = self.noting(&served)?;
         let execution = match self.admit(mutation, served.place()) {
@@ -217,16 +215,13 @@ impl Master {
             Some(other) => return Err(not_executed(&other)),
         };
         self.writes_possible()?;
-        let taken = self.take_operation(table, matches!(mutation.change, Change::Delete))?;
+        let taken = self.take_operation(served.table, matches!(mutation.change, Change::Delete))?;
         let moved = mutation.change.bulk_len();
         self.sample(&served, mutation.key, Use::Write, Some(moved));
         self.notice(served.place(), mutation);
         let site = Site {
-            log: self.store().log_of(log, table),
-            table,
-            hash,
-            now_s: self.now_s(),
             only_this_log,
+            ..self.site(log, &served)
         };
         let item = Item {
             site,
@@ -234,7 +229,7 @@ impl Master {
             execution,
         };
         let served = Admitted {
-            table,
+            table: served.table,
             noting,
             key: mutation.key,
             taken,

@@ -6,7 +6,7 @@
 
 use super::mutate::refusal_of;
 use crate::cut::Noting;
-use crate::master::{Master, Served};
+use crate::master::Master;
 use pluvio_log::Awaited;
 use pluvio_store::{EngineError, EngineTable, Locked, Released, Site};
 use pluvio_units::{ClientId, DECISION, KeyPlace, LogId};
@@ -130,19 +130,11 @@ impl Master {
         // Held until the change is noted (TAB-2).
         let snapshot = self.tablets().snapshot();
         let served = self.serving(&snapshot, table, Some(hash))?;
-        let Served { table, hash, .. } = served;
         // Not held back by a cut: it waits for the release (CUT-4).
         Self::must_take_changes(served.phase)?;
         let noting = self.noting(&served)?;
         self.writes_possible()?;
-        let site = Site {
-            log: self.store().log_of(log, table),
-            table,
-            hash,
-            now_s: self.now_s(),
-            only_this_log: false,
-        };
-        act(&site, table, &noting).map_err(|error| refusal_of(&error))
+        act(&self.site(log, &served), served.table, &noting).map_err(|error| refusal_of(&error))
     }
 
     fn answer_several<T: Send + 'static>(

@@ -253,8 +253,7 @@ impl Master {
             let served = self.serving(snapshot, table, hash)?;
             // A lock is a change, too.
             if locks || changes(step) || has_outcome && keys.is_empty() {
-                Self::must_take_changes(served.phase)?;
-                self.not_held(&served)?;
+                self.must_be_changeable(&served)?;
             }
             // Also of a read: another step may change its key.
             notings.push(self.noting(&served)?);
