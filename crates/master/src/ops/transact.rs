@@ -14,7 +14,7 @@
 //! for a read that asks for it.
 
 use super::Replies;
-use super::mutate::{not_executed, refusal_of, reused};
+use super::mutate::{Executed, refusal_of, reused};
 use crate::cut::Noting;
 use crate::master::{Master, Served};
 use crate::quotas::give_back;
@@ -22,7 +22,7 @@ use crate::tablets::Snapshot;
 use crate::top_keys::Use;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Outcome, TransactionStep};
-use pluvio_store::{Admission, EngineError, NotTransacted, Prepare, StepAt, Transacted};
+use pluvio_store::{EngineError, NotTransacted, Prepare, StepAt, Transacted};
 use pluvio_units::{ClientId, KeyPlace, LogId, OperationId};
 use pluvio_wire::{
     Answer, FatalKind, Header, Refusal, Results, RetryReason, TRANSACTION_STEPS_MAX, Whole,
@@ -91,18 +91,14 @@ impl Master {
         let Some(first) = keys.first() else {
             return Err(Refusal::malformed("a transaction without steps"));
         };
-        let execution = match header.operation.is_some() {
-            false => None,
-            true => match self.admit_operation(header.operation, first.place()) {
-                Admission::Execute(execution) => Some(execution),
-                Admission::Answer(outcome) => {
-                    return match outcome.pending() {
-                        Outcome::Together { .. } => Ok(outcome),
-                        _ => Err(reused()),
-                    };
-                }
-                other => return Err(not_executed(&other)),
-            },
+        let execution = match self.executed(header.operation, first.place())? {
+            Executed::NotYet(execution) => execution,
+            Executed::Before(outcome) => {
+                return match outcome.pending() {
+                    Outcome::Together { .. } => Ok(outcome),
+                    _ => Err(reused()),
+                };
+            }
         };
         let changes_some = steps.iter().any(changes);
         if changes_some {
