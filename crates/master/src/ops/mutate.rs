@@ -187,7 +187,7 @@ impl Master {
     ) -> Result<Prepared<'p>, Refusal> {
         let served = self.serving(snapshot, mutation.table, mutation.hash)?;
         self.must_be_changeable(&served)?;
-        self.not_held_back(served.place())?;
+        self.not_held_for_transaction(served.place())?;
         let noting = self.noting(&served)?;
         let execution = match self.executed(mutation.id, served.place())? {
             Executed::NotYet(execution) => execution,
@@ -302,8 +302,8 @@ struct Batch<'b> {
 impl<'b> Batch<'b> {
     /// Takes the next mutation up, or replies to it. Breaks where the request ends.
     fn take(&mut self, snapshot: &'b Snapshot, mutation: &'b Mutation<'b>) -> ControlFlow<()> {
-        if let Some(refusal) = self.held_back() {
-            return self.refuse_the_rest(refusal);
+        if let Some(refusal) = self.must_wait() {
+            return self.put_off(refusal);
         }
         self.go_to_log_of(snapshot, mutation)?;
         let only_this_log = self.ordered && (self.replies.is_waiting() || !self.items.is_empty());
@@ -316,8 +316,8 @@ impl<'b> Batch<'b> {
             }
             Ok(Prepared::Answer(outcome)) => {
                 self.apply()?;
-                match self.held_back() {
-                    Some(refusal) => self.refuse_the_rest(refusal),
+                match self.must_wait() {
+                    Some(refusal) => self.put_off(refusal),
                     None => {
                         self.replies.awaited(self.master, outcome);
                         ControlFlow::Continue(())
@@ -348,11 +348,11 @@ impl<'b> Batch<'b> {
         if self.replies.is_waiting() {
             pluvio_units::mark("ordered-batch-waits-for-another-class");
             let refusal = Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress);
-            return self.refuse_the_rest(refusal);
+            return self.put_off(refusal);
         }
         self.log = log;
-        match self.held_back() {
-            Some(refusal) => self.refuse_the_rest(refusal),
+        match self.must_wait() {
+            Some(refusal) => self.put_off(refusal),
             None => ControlFlow::Continue(()),
         }
     }
@@ -369,7 +369,7 @@ impl<'b> Batch<'b> {
                 Ok(applied) => {
                     let outcome = self.master.applied(of_item, applied);
                     self.replies.awaited(self.master, outcome);
-                    match self.held_back() {
+                    match self.must_wait() {
                         Some(_) => ControlFlow::Break(()),
                         None => ControlFlow::Continue(()),
                     }
@@ -385,14 +385,14 @@ impl<'b> Batch<'b> {
         }
         refused?;
         for _ in done..items.len() {
-            let refusal = self.held_back();
-            self.refuse_the_rest(refusal.expect("that is why the batch was left"))?;
+            let refusal = self.must_wait();
+            self.put_off(refusal.expect("that is why the batch was left"))?;
         }
         ControlFlow::Continue(())
     }
 
-    /// Why the next item may not be executed behind the last one.
-    fn held_back(&self) -> Option<Refusal> {
+    /// Why the next item may not be executed behind the last one now.
+    fn must_wait(&self) -> Option<Refusal> {
         if self.ordered && self.replies.last_rests_elsewhere(self.log) {
             // After a crash the next item could be there, and this one be gone.
             return Some(Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress));
@@ -401,8 +401,9 @@ impl<'b> Batch<'b> {
         is_full.then(|| Refusal::retry(REST_OF_BATCH, RetryReason::Busy))
     }
 
-    /// Replies to an item that comes again later, as everything behind it in an ordered batch.
-    fn refuse_the_rest(&mut self, refusal: Refusal) -> ControlFlow<()> {
+    /// Replies to an item that [must wait](Self::must_wait): it comes again later, and so does
+    /// everything behind it in an ordered batch.
+    fn put_off(&mut self, refusal: Refusal) -> ControlFlow<()> {
         if self.ordered && self.replies.last_rests_elsewhere(self.log) {
             pluvio_units::mark("ordered-batch-waits-for-another-log");
         }

@@ -272,7 +272,7 @@ impl Master {
     }
 
     /// The refusal of a change of a key that is held back for a transaction.
-    pub(super) fn not_held_back(&self, place: KeyPlace) -> Result<(), Refusal> {
+    pub(super) fn not_held_for_transaction(&self, place: KeyPlace) -> Result<(), Refusal> {
         if !self.held_back.is_any() || !self.held_back.holds(place, self.monotonic()) {
             return Ok(());
         }
