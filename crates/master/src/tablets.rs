@@ -18,7 +18,7 @@ use pluvio_env::Clock;
 use pluvio_store::EngineTable;
 use pluvio_store::GatePage;
 use pluvio_units::{HashRange, KeyHash, TableId};
-use pluvio_wire::Refusal;
+use pluvio_wire::{Refusal, TrackedRange};
 use std::collections::BTreeMap;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -376,27 +376,38 @@ impl TabletMap {
         })
     }
 
-    /// Lets changes of the tablet with this hash be noted from now on: for the session, if they are
-    /// not yet, under `number`. All operations that do not note them began under the maps that this
-    /// gives.
+    /// Lets changes of the tablet with this hash be noted from now on under `number`, unless they
+    /// are noted already under a number that `is_known`. All operations that do not note them began
+    /// under the maps that this gives.
+    ///
+    /// # Errors
+    /// No such tablet is here, or it takes no changes.
     pub(crate) fn track(
         &self,
         table: TableId,
         hash: KeyHash,
-        (session, number): (u64, u64),
-    ) -> (Result<(HashRange, u64), Refusal>, OldMaps) {
-        self.exchange(|map| {
+        number: u64,
+        is_known: impl FnOnce(u64) -> bool,
+    ) -> Result<(TrackedRange, OldMaps), Refusal> {
+        let (tracked, old) = self.exchange(|map| {
             let local = map.get_mut(&table).ok_or(Refusal::Refresh)?;
             let mut tablets = local.tablets.iter_mut();
             let tablet = tablets.find(|tablet| tablet.range.contains(hash));
             let tablet = tablet.ok_or(Refusal::Refresh)?;
             Master::must_take_changes(tablet.phase)?;
-            let known = tablet.tracked.filter(|known| known.number > session);
-            let is_held = false;
-            let tracked = known.unwrap_or(Tracked { number, is_held });
+            let known = tablet.tracked.filter(|known| is_known(known.number));
+            let tracked = known.unwrap_or(Tracked {
+                number,
+                is_held: false,
+            });
             tablet.tracked = Some(tracked);
-            Ok((tablet.range, tracked.number))
-        })
+            Ok(TrackedRange {
+                table,
+                range: tablet.range,
+                track: tracked.number,
+            })
+        });
+        tracked.map(|tracked| (tracked, old))
     }
 
     /// Changes something of every tablet.
@@ -471,12 +482,16 @@ mod tests {
     fn a_tablet_is_tracked_as_long_as_it_stays() {
         let map = map_of(TabletPhase::Serving);
         let table = Arc::clone(&map.snapshot()[&TableId(1)].table);
-        let track = |hash, number| map.track(TableId(1), KeyHash(hash), (1, number)).0;
+        let track_anew = |hash, number, is_known: fn(u64) -> bool| {
+            let tracked = map.track(TableId(1), KeyHash(hash), number, is_known);
+            tracked.map(|(tracked, _old)| (tracked.range, tracked.track))
+        };
+        let track = |hash, number| track_anew(hash, number, |known| known > 1);
         assert!(map.split(TableId(1), KeyHash(100)));
         let (lower, number) = track(7, 5).unwrap();
         assert_eq!((lower.last, number), (KeyHash(99), 5));
         assert_eq!(track(8, 6).unwrap().1, 5, "asked again");
-        assert_eq!(map.track(TableId(1), KeyHash(7), (6, 7)).0.unwrap().1, 7);
+        assert_eq!(track_anew(7, 7, |known| known > 6).unwrap().1, 7);
         let tracked = || -> Vec<Option<u64>> {
             let map = map.snapshot();
             let tablets = map[&TableId(1)].tablets.iter();

@@ -81,8 +81,9 @@ impl Master {
             inner.session(known_as)?;
             inner.next_number()
         };
-        let known = |track: u64| track > known_as;
-        let (tracked, mut old) = self.tablets().track(table, hash, number, known)?;
+        let is_of_session = |track: u64| track > known_as;
+        let tracked = self.tablets().track(table, hash, number, is_of_session);
+        let (tracked, mut old) = tracked?;
         // From here on every change under way is noted (TAB-2).
         until_gone(&*self.env.clock, || old.is_gone()).await;
         let mut reply = CutReply::to(known_as);
