@@ -115,6 +115,33 @@ impl LocalTable {
             .filter(|t| t.range.contains(hash))
     }
 
+    /// The tablets that overlap a range.
+    fn overlapping(&self, range: HashRange) -> impl Iterator<Item = &Tablet> {
+        let tablets = self.tablets.iter();
+        tablets.filter(move |tablet| tablet.range.overlaps(&range))
+    }
+
+    /// Whether all of a range is here, in tablets of these phases.
+    fn has_all(&self, range: HashRange, phases: &[TabletPhase]) -> bool {
+        let mut next = Some(range.first);
+        for tablet in self.overlapping(range) {
+            let follows = next.is_some_and(|next| tablet.range.contains(next));
+            if !(follows && phases.contains(&tablet.phase)) {
+                return false;
+            }
+            next = tablet.range.last.0.checked_add(1).map(KeyHash);
+        }
+        // None: the last tablet ends with the last hash.
+        next.is_none_or(|next| next > range.last)
+    }
+
+    /// Adds a tablet that overlaps none.
+    fn insert(&mut self, tablet: Tablet) {
+        let before = |other: &Tablet| other.range.first < tablet.range.first;
+        let at = self.tablets.partition_point(before);
+        self.tablets.insert(at, tablet);
+    }
+
     /// Cuts the tablet that contains `at` so that a tablet begins there. False when there is none.
     fn cut(&mut self, at: KeyHash) -> bool {
         let Some(index) = self.tablets.iter().position(|t| t.range.contains(at)) else {
@@ -220,15 +247,7 @@ impl TabletMap {
     ) -> Option<OldMaps> {
         let (shifted, old) = self.exchange(|map| {
             let local = map.get_mut(&table)?;
-            let mut next = Some(range.first);
-            for tablet in local.tablets.iter().filter(|t| t.range.overlaps(&range)) {
-                let follows = next.is_some_and(|next| tablet.range.contains(next));
-                if !(follows && from.contains(&tablet.phase)) {
-                    return None;
-                }
-                next = tablet.range.last.0.checked_add(1).map(KeyHash);
-            }
-            if next.is_some_and(|next| next <= range.last) {
+            if !local.has_all(range, from) {
                 return None;
             }
             local.cut(range.first);
@@ -268,17 +287,10 @@ impl TabletMap {
                 table,
                 tablets: Vec::new(),
             });
-            if let Some(other) = local
-                .tablets
-                .iter()
-                .find(|t| t.range.overlaps(&tablet.range))
-            {
+            if let Some(other) = local.overlapping(tablet.range).next() {
                 return Err(*other);
             }
-            let at = local
-                .tablets
-                .partition_point(|t| t.range.first < tablet.range.first);
-            local.tablets.insert(at, tablet);
+            local.insert(tablet);
             Ok(())
         })
     }
@@ -343,35 +355,23 @@ impl TabletMap {
             let Some(local) = map.get_mut(&table) else {
                 return false;
             };
-            let mut next = Some(range.first);
-            let mut joined: Option<HashRange> = None;
-            let mut tracks = Vec::new();
-            for tablet in local.tablets.iter().filter(|t| t.range.overlaps(&range)) {
-                let follows = next.is_some_and(|next| tablet.range.contains(next));
-                if !follows || tablet.phase != TabletPhase::Serving {
-                    return false;
-                }
-                let first = joined.map_or(tablet.range.first, |range| range.first);
-                joined = Some(HashRange::new(first, tablet.range.last));
-                tracks.push(tablet.tracked);
-                next = tablet.range.last.0.checked_add(1).map(KeyHash);
+            if !local.has_all(range, &[TabletPhase::Serving]) {
+                return false;
             }
-            let Some(joined) = joined.filter(|joined| range.last <= joined.last) else {
+            let parts: Vec<Tablet> = local.overlapping(range).copied().collect();
+            let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
                 return false;
             };
-            local.tablets.retain(|t| !t.range.overlaps(&joined));
-            let at = local
-                .tablets
-                .partition_point(|t| t.range.first < joined.first);
-            let phase = TabletPhase::Serving;
-            let range = joined;
-            let first = tracks.first().copied().flatten();
             let joined = Tablet {
-                range,
-                phase,
-                tracked: first.filter(|_| tracks.iter().all(|track| *track == first)),
+                range: HashRange::new(first.range.first, last.range.last),
+                phase: TabletPhase::Serving,
+                // One number for all, or none (CUT-2).
+                tracked: first
+                    .tracked
+                    .filter(|track| parts.iter().all(|part| part.tracked == Some(*track))),
             };
-            local.tablets.insert(at, joined);
+            local.tablets.retain(|t| !t.range.overlaps(&joined.range));
+            local.insert(joined);
             true
         })
     }
