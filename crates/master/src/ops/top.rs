@@ -44,20 +44,13 @@ impl Master {
 
     /// Notices the size of a large object that is about to be put.
     #[inline]
-    pub(super) fn notice(&self, (table, hash): KeyPlace, mutation: &Mutation<'_>) {
+    pub(super) fn notice(&self, place: KeyPlace, mutation: &Mutation<'_>) {
         if let Change::Put(value) = &mutation.change
             && value.bytes().len() >= LARGE
         {
-            let sample = Sample {
-                table,
-                hash,
-                key: mutation.key,
-                used: Use::Write,
-                weight: 0,
-                bytes: Some((mutation.key.len() + value.bytes().len()) as u64),
-                traffic: 0,
-            };
-            self.samples.note(self.monotonic(), &sample);
+            let bytes = (mutation.key.len() + value.bytes().len()) as u64;
+            let now = self.monotonic();
+            self.samples.note_size(now, place, mutation.key, bytes);
         }
     }
 
@@ -100,8 +93,7 @@ impl Master {
     /// stopped. `wanted`: how many its caller wants to see. False: that is going on.
     #[must_use]
     pub fn start_traffic(&self, wanted: usize, lasts: Option<Duration>) -> bool {
-        self.samples
-            .start_session(self.monotonic(), (wanted, lasts))
+        self.samples.start_session(self.monotonic(), wanted, lasts)
     }
 
     /// Ends what [`Master::start_traffic`] began. False: nothing is going on.
