@@ -603,14 +603,15 @@ impl Master {
         }
     }
 
-    /// An answer that rests on what others appended (MASTER-2, EO-3).
+    /// The answer of an operation, once all is durable that it rests on (MASTER-2, EO-3).
     pub(crate) fn answer_awaited<T: Send + 'static>(
         self: &Arc<Self>,
-        awaited: Awaited<T>,
+        done: Result<Awaited<T>, Refusal>,
     ) -> Answer<T> {
-        let appended = match awaited {
-            Awaited::Now(durable) => return Answer::Now(Ok(durable.into_value())),
-            Awaited::Later(appended) => appended,
+        let appended = match done {
+            Err(refusal) => return Answer::Now(Err(refusal)),
+            Ok(Awaited::Now(durable)) => return Answer::Now(Ok(durable.into_value())),
+            Ok(Awaited::Later(appended)) => appended,
         };
         let master = Arc::clone(self);
         Answer::Later(Box::pin(async move {

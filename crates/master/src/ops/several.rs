@@ -37,7 +37,7 @@ impl Master {
             let wish = (request.wish, self.monotonic());
             self.store().decide(site, request.client, wish)
         });
-        self.answer_several(decided.map(|awaited| {
+        self.answer_awaited(decided.map(|awaited| {
             awaited.map(|decided| Decided {
                 committed: decided.committed,
                 shares: decided.shares,
@@ -54,7 +54,7 @@ impl Master {
             let operation = (request.client, request.sequence);
             self.store().vote(site, operation, self.monotonic())
         });
-        self.answer_several(voted.map(|awaited| awaited.map(|yes| Voted { yes })))
+        self.answer_awaited(voted.map(|awaited| awaited.map(|yes| Voted { yes })))
     }
 
     /// Releases keys that a transaction has locked ([`Release`]).
@@ -135,16 +135,6 @@ impl Master {
         let noting = self.noting(&served)?;
         self.writes_possible()?;
         act(&self.site(log, &served), served.table, &noting).map_err(|error| refusal_of(&error))
-    }
-
-    fn answer_several<T: Send + 'static>(
-        self: &Arc<Self>,
-        awaited: Result<Awaited<T>, Refusal>,
-    ) -> Answer<T> {
-        match awaited {
-            Ok(awaited) => self.answer_awaited(awaited),
-            Err(refusal) => Answer::Now(Err(refusal)),
-        }
     }
 
     /// Up to `most` keys here that transactions have locked for at least this long. To be looked
