@@ -117,7 +117,7 @@ pub(crate) struct Served<'s> {
     pub(crate) tracked: Option<Tracked>,
 }
 
-impl<'s> Served<'s> {
+impl Served<'_> {
     #[inline]
     pub(crate) fn place(&self) -> KeyPlace {
         (self.table.id(), self.hash)

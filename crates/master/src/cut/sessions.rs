@@ -237,8 +237,8 @@ impl Cuts {
         Ok(until)
     }
 
-    /// Ends a hold, unless it has ended before. It has `lasted` if the caller says so and it was not
-    /// over by itself. Gives how it ended.
+    /// Ends a hold, unless it has ended before. It has `lasted` if the caller says so and it was
+    /// not over by itself. Gives how it ended.
     ///
     /// # Errors
     /// It is another one by now.

@@ -67,7 +67,7 @@ impl HeldKeys {
     }
 }
 
-/// What becomes of keys that are held back when a transaction on them is done.
+/// The state of keys that are held back, once a transaction on them is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Afterwards {
     /// They are free: it has changed or locked them, or its client says so (KEEP-2).
