@@ -59,5 +59,6 @@ pub use master::{Master, MasterParts};
 pub use ops::Replies;
 pub use pluvio_mutation::Current;
 pub use recover::{AddressBook, RecoveryOptions};
+pub use service::ObjectsOp;
 pub use tablets::{LocalTable, Snapshot, Tablet, TabletMap, TabletPhase, Tracked};
 pub use top_keys::{TableTraffic, Traffic};

@@ -15,8 +15,8 @@ use pluvio_env::{Clock, Env, Moment, timeout};
 use pluvio_log::{Appended, Awaited, Durability, Durable};
 use pluvio_mutation::Outcome;
 use pluvio_replication::Replication;
-use pluvio_store::{Applied, DeadlineTime, Engine, EngineTable};
-use pluvio_units::{ClusterId, KeyHash, LogId, ObjectVersion, ServerId, TableId};
+use pluvio_store::{Applied, DeadlineTime, Engine, EngineTable, Site};
+use pluvio_units::{ClusterId, KeyHash, KeyPlace, LogId, ObjectVersion, ServerId, TableId};
 use pluvio_wire::{
     Answer, Coordinators, DropTablets, FatalKind, Header, JoinTabletsLocal, Refusal, RetryReason,
     SplitTabletLocal, TabletSpec, TakeTablets,
@@ -108,12 +108,20 @@ impl DeadlineTime for ClusterTime {
     }
 }
 
-/// A key that is served here.
+/// A key that is served here, and what its tablet says of changes.
+#[derive(Clone, Copy)]
 pub(crate) struct Served<'s> {
     pub(crate) table: &'s Arc<EngineTable>,
     pub(crate) hash: KeyHash,
     pub(crate) phase: TabletPhase,
     pub(crate) tracked: Option<Tracked>,
+}
+
+impl Served<'_> {
+    #[inline]
+    pub(crate) fn place(&self) -> KeyPlace {
+        (self.table.id(), self.hash)
+    }
 }
 
 /// See the crate's text.
@@ -495,6 +503,29 @@ impl Master {
         })
     }
 
+    /// Whether this key may be changed now: its tablet takes changes, and no cut holds them. A
+    /// transaction may keep the key for itself all the same.
+    ///
+    /// # Errors
+    /// The refusal of a change.
+    #[inline]
+    pub(crate) fn must_be_changeable(&self, served: &Served<'_>) -> Result<(), Refusal> {
+        Self::must_take_changes(served.phase)?;
+        self.not_held_by_cut(served)
+    }
+
+    /// Where a change of this key is applied, on a core that has the log `of_core`.
+    #[inline]
+    pub(crate) fn site<'s>(&self, of_core: LogId, served: &Served<'s>) -> Site<'s> {
+        Site {
+            log: self.store.log_of(of_core, served.table),
+            table: served.table,
+            hash: served.hash,
+            now_s: self.now_s(),
+            only_this_log: false,
+        }
+    }
+
     /// The refusal of a change of a tablet in this phase, unless it takes changes (REC-7).
     pub(crate) fn must_take_changes(phase: TabletPhase) -> Result<(), Refusal> {
         if phase == TabletPhase::Standing {
@@ -572,14 +603,15 @@ impl Master {
         }
     }
 
-    /// An answer that rests on what others appended (MASTER-2, EO-3).
+    /// The answer of an operation, once all is durable that it rests on (MASTER-2, EO-3).
     pub(crate) fn answer_awaited<T: Send + 'static>(
         self: &Arc<Self>,
-        awaited: Awaited<T>,
+        done: Result<Awaited<T>, Refusal>,
     ) -> Answer<T> {
-        let appended = match awaited {
-            Awaited::Now(durable) => return Answer::Now(Ok(durable.into_value())),
-            Awaited::Later(appended) => appended,
+        let appended = match done {
+            Err(refusal) => return Answer::Now(Err(refusal)),
+            Ok(Awaited::Now(durable)) => return Answer::Now(Ok(durable.into_value())),
+            Ok(Awaited::Later(appended)) => appended,
         };
         let master = Arc::clone(self);
         Answer::Later(Box::pin(async move {

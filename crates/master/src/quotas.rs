@@ -10,17 +10,16 @@
 //! transaction, and no listing. An operation that is answered because it was done before counts
 //! once. One that is refused for another reason is given back: it comes again.
 
-use crate::master::Master;
+use crate::master::{Master, Served};
 use crate::tablets::TabletPhase;
 use pluvio_mutation::{Change, TransactionStep};
 use pluvio_store::{EngineTable, OverQuota, Share, Taken};
-use pluvio_units::KeyHash;
 use pluvio_wire::{
     FatalKind, QuotaGrant, QuotaRound, QuotaUse, Refusal, RetryReason, ShareQuotas,
     ShareQuotasReply,
 };
 use smallvec::SmallVec;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// When to come again with a change that needs more than this server's share: shares are given
@@ -108,23 +107,23 @@ impl Master {
         taken.map_err(too_many)
     }
 
-    /// [`Master::take_operation`] of the steps of a transaction. They are refused together. Gives
-    /// what was taken of each table, for [`give_back`].
+    /// [`Master::take_operation`] of the steps of a transaction, whose keys these are. They are
+    /// refused together. Gives what was taken of each table, for [`give_back`].
     ///
     /// # Errors
     /// As there.
     pub(crate) fn take_operations_of(
         &self,
         steps: &[TransactionStep<'_>],
-        placed: &[Placed<'_>],
+        keys: &[Served<'_>],
     ) -> Result<TakenOfTables, Refusal> {
         let mut all = TakenOfTables::new();
         // Mostly all of them are of one table.
         let mut from = 0;
-        while let Some((table, _)) = placed.get(from) {
-            let of_it = placed[from..]
+        while let Some(Served { table, .. }) = keys.get(from) {
+            let of_it = keys[from..]
                 .iter()
-                .take_while(|(other, _)| other.id() == table.id());
+                .take_while(|other| other.table.id() == table.id());
             let to = from + of_it.count();
             let is_deletion = |step: &TransactionStep<'_>| {
                 let mutation = step.operation.mutation();
@@ -135,7 +134,7 @@ impl Master {
             match taken {
                 Ok(taken) => all.push((from, taken)),
                 Err(after) => {
-                    give_back(&all, placed);
+                    give_back(&all, keys);
                     return Err(too_many(after));
                 }
             }
@@ -145,16 +144,13 @@ impl Master {
     }
 }
 
-/// Where the key of a transaction's step lies.
-pub(crate) type Placed<'s> = (&'s Arc<EngineTable>, KeyHash);
-
 /// The operations that the steps of a transaction took, with the first step of each table.
 pub(crate) type TakenOfTables = SmallVec<[(usize, Taken); 1]>;
 
 /// Gives back what a transaction took that was not done.
-pub(crate) fn give_back(all: &TakenOfTables, placed: &[Placed<'_>]) {
+pub(crate) fn give_back(all: &TakenOfTables, keys: &[Served<'_>]) {
     for (step, taken) in all {
-        placed[*step].0.give_back(*taken);
+        keys[*step].table.give_back(*taken);
     }
 }
 

@@ -45,7 +45,7 @@ use pluvio_wire::{
     RecoveryMasterFinished, RecoverySegment, Refusal, ReplayStats, RpcError, ServerList,
     TabletSpec, call,
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bounds of a recovery.
@@ -259,7 +259,6 @@ impl Master {
         let ReplayLoad { entries, objects } = replay.load();
         let replay_us = micros(self.env.clock.now().since(started));
         let limit = attempt.request.early.then_some(STANDING_MAX);
-        let limits = (&*attempt.cancellation, limit);
         let horizon = replay.horizon();
         let reads = async {
             if attempt.request.early {
@@ -267,7 +266,7 @@ impl Master {
             }
         };
         let joined = self
-            .join(log, replay, tablets, limits, reads)
+            .join(log, replay, tablets, &attempt.cancellation, limit, reads)
             .await
             .inspect_err(|_| pluvio_units::mark("recovery-withdrawn-awaiting-replicas"))?;
         let total_us = micros(self.env.clock.now().since(started));
@@ -300,13 +299,9 @@ impl Master {
             // Reads wait for this, and replicas take as much processor and disk.
             replay.hold_back();
         }
-        let replay = Arc::new(Mutex::new(Some(replay)));
+        let replay = SharedReplay::new(replay);
         let fetched = self.fetch_and_replay(attempt, &replay, manner).await;
-        let replay = replay
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-            .ok_or_else(|| ReplayFailure::Other("the replay was lost".into()))?;
+        let replay = replay.take()?;
         match fetched {
             Ok(fetched) => Ok((replay, fetched)),
             Err(why) => {

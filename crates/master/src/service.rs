@@ -10,13 +10,55 @@ use pluvio_wire::{
 };
 use std::sync::Arc;
 
+/// An operation whose reply is a list of outcomes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ObjectsOp {
+    /// Reads objects.
+    Get,
+    /// Changes objects.
+    Mutate,
+    /// Does all steps, or none.
+    Transact,
+}
+
+impl ObjectsOp {
+    /// `None`: this operation has another kind of reply.
+    #[must_use]
+    pub fn of(op: DataOp) -> Option<Self> {
+        match op {
+            DataOp::Get => Some(Self::Get),
+            DataOp::Mutate => Some(Self::Mutate),
+            DataOp::Transact => Some(Self::Transact),
+            DataOp::AwaitDurable
+            | DataOp::Enumerate
+            | DataOp::CountObjects
+            | DataOp::Decide
+            | DataOp::Vote
+            | DataOp::Release => None,
+        }
+    }
+
+    fn opcode(self) -> Opcode {
+        match self {
+            Self::Get => Opcode::Get,
+            Self::Mutate => Opcode::Mutate,
+            Self::Transact => Opcode::Transact,
+        }
+    }
+}
+
 impl Master {
-    /// Answers reads, mutations or transactions of objects at once. The reply must not leave before
-    /// the positions beside it are durable, if there are some.
-    pub fn handle_objects(&self, op: DataOp, log: LogId, frame: &Frame) -> (Frame, Option<Waits>) {
-        let opcode = Opcode::from_number(frame.opcode).unwrap_or(Opcode::Get);
+    /// Answers an operation on objects at once. The reply must not leave before the positions
+    /// beside it are durable, if there are some.
+    pub fn handle_objects(
+        &self,
+        op: ObjectsOp,
+        log: LogId,
+        frame: &Frame,
+    ) -> (Frame, Option<Waits>) {
+        let opcode = op.opcode();
         let (replies, early) = match op {
-            DataOp::Mutate => match decode_mutate(frame) {
+            ObjectsOp::Mutate => match decode_mutate(frame) {
                 Ok((header, mutations)) => {
                     let (items, ordered) = (mutations.iter(), mutations.ordered());
                     let replies = self.mutate_all(log, &header, items, ordered);
@@ -24,20 +66,14 @@ impl Master {
                 }
                 Err(refusal) => (Err(refusal), false),
             },
-            DataOp::Transact => {
+            ObjectsOp::Transact => {
                 let transact = decode_transact(frame);
                 let replies = transact.and_then(|(header, steps)| {
                     self.transact_all(log, &header, steps.whole(), steps.iter())
                 });
                 (replies, false)
             }
-            DataOp::Get
-            | DataOp::AwaitDurable
-            | DataOp::Enumerate
-            | DataOp::CountObjects
-            | DataOp::Decide
-            | DataOp::Vote
-            | DataOp::Release => {
+            ObjectsOp::Get => {
                 let get = decode_get(frame);
                 let replies = get.and_then(|(header, gets)| self.get_all(&header, gets.iter()));
                 (replies, false)

@@ -31,7 +31,7 @@ use pluvio_store::{EngineError, EngineTable, Replay, ReplayError};
 use pluvio_units::{HashRange, LogId, SegmentId};
 use pluvio_wire::{FatalKind, Refusal, Request, RetryReason, RpcError};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Pause before memory is asked for again.
@@ -43,7 +43,27 @@ const REPORT_PAUSE: Duration = Duration::from_millis(200);
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 
 /// A replay that is stepped outside the event loop.
-pub(crate) type SharedReplay = Arc<Mutex<Option<Replay>>>;
+#[derive(Clone)]
+pub(crate) struct SharedReplay(Arc<Mutex<Option<Replay>>>);
+
+impl SharedReplay {
+    pub(crate) fn new(replay: Replay) -> Self {
+        Self(Arc::new(Mutex::new(Some(replay))))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Replay>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the replay back after its last step.
+    ///
+    /// # Errors
+    /// It was taken before.
+    pub(crate) fn take(&self) -> Result<Replay, ReplayFailure> {
+        let replay = self.lock().take();
+        replay.ok_or_else(|| ReplayFailure::Other("the replay was lost".into()))
+    }
+}
 
 /// What is done with a slice of entries.
 pub(crate) type Step = fn(&mut Replay, &[u8], Duration) -> Result<(), ReplayError>;
@@ -121,11 +141,11 @@ impl Master {
         let give_up = self.env.clock.now() + patience;
         loop {
             cancellation.check().map_err(ReplayFailure::Other)?;
-            let (work, data) = (Arc::clone(replay), data.clone());
+            let (work, data) = (replay.clone(), data.clone());
             let (now, space) = (self.monotonic(), Arc::clone(self.store().space()));
             let outcome = self
                 .elsewhere(move || {
-                    let mut replay = work.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut replay = work.lock();
                     let replay = replay.as_mut()?;
                     let outcome = step(replay, &data, now);
                     // Bit by bit: nobody serves the tablets while the end is compared.
@@ -169,7 +189,8 @@ impl Master {
         log: LogId,
         replay: Replay,
         tablets: &[(Arc<EngineTable>, HashRange)],
-        (cancellation, limit): (&Cancellation, Option<Duration>),
+        cancellation: &Cancellation,
+        limit: Option<Duration>,
         meanwhile: impl Future<Output = ()>,
     ) -> Result<Joined, String> {
         let horizon = replay.horizon();

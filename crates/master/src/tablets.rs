@@ -18,7 +18,7 @@ use pluvio_env::Clock;
 use pluvio_store::EngineTable;
 use pluvio_store::GatePage;
 use pluvio_units::{HashRange, KeyHash, TableId};
-use pluvio_wire::Refusal;
+use pluvio_wire::{Refusal, TrackedRange};
 use std::collections::BTreeMap;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -113,6 +113,33 @@ impl LocalTable {
         self.tablets[..after]
             .last()
             .filter(|t| t.range.contains(hash))
+    }
+
+    /// The tablets that overlap a range.
+    fn overlapping(&self, range: HashRange) -> impl Iterator<Item = &Tablet> {
+        let tablets = self.tablets.iter();
+        tablets.filter(move |tablet| tablet.range.overlaps(&range))
+    }
+
+    /// Whether all of a range is here, in tablets of these phases.
+    fn has_all(&self, range: HashRange, phases: &[TabletPhase]) -> bool {
+        let mut next = Some(range.first);
+        for tablet in self.overlapping(range) {
+            let follows = next.is_some_and(|next| tablet.range.contains(next));
+            if !(follows && phases.contains(&tablet.phase)) {
+                return false;
+            }
+            next = tablet.range.last.0.checked_add(1).map(KeyHash);
+        }
+        // None: the last tablet ends with the last hash.
+        next.is_none_or(|next| next > range.last)
+    }
+
+    /// Adds a tablet that overlaps none.
+    fn insert(&mut self, tablet: Tablet) {
+        let before = |other: &Tablet| other.range.first < tablet.range.first;
+        let at = self.tablets.partition_point(before);
+        self.tablets.insert(at, tablet);
     }
 
     /// Cuts the tablet that contains `at` so that a tablet begins there. False when there is none.
@@ -220,15 +247,7 @@ impl TabletMap {
     ) -> Option<OldMaps> {
         let (shifted, old) = self.exchange(|map| {
             let local = map.get_mut(&table)?;
-            let mut next = Some(range.first);
-            for tablet in local.tablets.iter().filter(|t| t.range.overlaps(&range)) {
-                let follows = next.is_some_and(|next| tablet.range.contains(next));
-                if !(follows && from.contains(&tablet.phase)) {
-                    return None;
-                }
-                next = tablet.range.last.0.checked_add(1).map(KeyHash);
-            }
-            if next.is_some_and(|next| next <= range.last) {
+            if !local.has_all(range, from) {
                 return None;
             }
             local.cut(range.first);
@@ -268,17 +287,10 @@ impl TabletMap {
                 table,
                 tablets: Vec::new(),
             });
-            if let Some(other) = local
-                .tablets
-                .iter()
-                .find(|t| t.range.overlaps(&tablet.range))
-            {
+            if let Some(other) = local.overlapping(tablet.range).next() {
                 return Err(*other);
             }
-            let at = local
-                .tablets
-                .partition_point(|t| t.range.first < tablet.range.first);
-            local.tablets.insert(at, tablet);
+            local.insert(tablet);
             Ok(())
         })
     }
@@ -343,60 +355,59 @@ impl TabletMap {
             let Some(local) = map.get_mut(&table) else {
                 return false;
             };
-            let mut next = Some(range.first);
-            let mut joined: Option<HashRange> = None;
-            let mut tracks = Vec::new();
-            for tablet in local.tablets.iter().filter(|t| t.range.overlaps(&range)) {
-                let follows = next.is_some_and(|next| tablet.range.contains(next));
-                if !follows || tablet.phase != TabletPhase::Serving {
-                    return false;
-                }
-                let first = joined.map_or(tablet.range.first, |range| range.first);
-                joined = Some(HashRange::new(first, tablet.range.last));
-                tracks.push(tablet.tracked);
-                next = tablet.range.last.0.checked_add(1).map(KeyHash);
+            if !local.has_all(range, &[TabletPhase::Serving]) {
+                return false;
             }
-            let Some(joined) = joined.filter(|joined| range.last <= joined.last) else {
+            let parts: Vec<Tablet> = local.overlapping(range).copied().collect();
+            let (Some(first), Some(last)) = (parts.first(), parts.last()) else {
                 return false;
             };
-            local.tablets.retain(|t| !t.range.overlaps(&joined));
-            let at = local
-                .tablets
-                .partition_point(|t| t.range.first < joined.first);
-            let phase = TabletPhase::Serving;
-            let range = joined;
-            let first = tracks.first().copied().flatten();
             let joined = Tablet {
-                range,
-                phase,
-                tracked: first.filter(|_| tracks.iter().all(|track| *track == first)),
+                range: HashRange::new(first.range.first, last.range.last),
+                phase: TabletPhase::Serving,
+                // One number for all, or none (CUT-2).
+                tracked: first
+                    .tracked
+                    .filter(|track| parts.iter().all(|part| part.tracked == Some(*track))),
             };
-            local.tablets.insert(at, joined);
+            local.tablets.retain(|t| !t.range.overlaps(&joined.range));
+            local.insert(joined);
             true
         })
     }
 
-    /// Lets changes of the tablet with this hash be noted from now on: for the session, if they are
-    /// not yet, under `number`. All operations that do not note them began under the maps that this
-    /// gives.
+    /// Lets changes of the tablet with this hash be noted from now on under `number`, unless they
+    /// are noted already under a number that `is_known`. All operations that do not note them began
+    /// under the maps that this gives.
+    ///
+    /// # Errors
+    /// No such tablet is here, or it takes no changes.
     pub(crate) fn track(
         &self,
         table: TableId,
         hash: KeyHash,
-        (session, number): (u64, u64),
-    ) -> (Result<(HashRange, u64), Refusal>, OldMaps) {
-        self.exchange(|map| {
+        number: u64,
+        is_known: impl FnOnce(u64) -> bool,
+    ) -> Result<(TrackedRange, OldMaps), Refusal> {
+        let (tracked, old) = self.exchange(|map| {
             let local = map.get_mut(&table).ok_or(Refusal::Refresh)?;
             let mut tablets = local.tablets.iter_mut();
             let tablet = tablets.find(|tablet| tablet.range.contains(hash));
             let tablet = tablet.ok_or(Refusal::Refresh)?;
             Master::must_take_changes(tablet.phase)?;
-            let known = tablet.tracked.filter(|known| known.number > session);
-            let is_held = false;
-            let tracked = known.unwrap_or(Tracked { number, is_held });
+            let known = tablet.tracked.filter(|known| is_known(known.number));
+            let tracked = known.unwrap_or(Tracked {
+                number,
+                is_held: false,
+            });
             tablet.tracked = Some(tracked);
-            Ok((tablet.range, tracked.number))
-        })
+            Ok(TrackedRange {
+                table,
+                range: tablet.range,
+                track: tracked.number,
+            })
+        });
+        tracked.map(|tracked| (tracked, old))
     }
 
     /// Changes something of every tablet.
@@ -471,12 +482,16 @@ mod tests {
     fn a_tablet_is_tracked_as_long_as_it_stays() {
         let map = map_of(TabletPhase::Serving);
         let table = Arc::clone(&map.snapshot()[&TableId(1)].table);
-        let track = |hash, number| map.track(TableId(1), KeyHash(hash), (1, number)).0;
+        let track_anew = |hash, number, is_known: fn(u64) -> bool| {
+            let tracked = map.track(TableId(1), KeyHash(hash), number, is_known);
+            tracked.map(|(tracked, _old)| (tracked.range, tracked.track))
+        };
+        let track = |hash, number| track_anew(hash, number, |known| known > 1);
         assert!(map.split(TableId(1), KeyHash(100)));
         let (lower, number) = track(7, 5).unwrap();
         assert_eq!((lower.last, number), (KeyHash(99), 5));
         assert_eq!(track(8, 6).unwrap().1, 5, "asked again");
-        assert_eq!(map.track(TableId(1), KeyHash(7), (6, 7)).0.unwrap().1, 7);
+        assert_eq!(track_anew(7, 7, |known| known > 6).unwrap().1, 7);
         let tracked = || -> Vec<Option<u64>> {
             let map = map.snapshot();
             let tablets = map[&TableId(1)].tablets.iter();

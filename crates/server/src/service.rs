@@ -9,7 +9,7 @@ use core::task::Waker;
 use pluvio_backup::Backup;
 use pluvio_client::LocalMaster;
 use pluvio_env::{Frame, Handled, HeldReply, Peer, Service};
-use pluvio_master::Master;
+use pluvio_master::{Master, ObjectsOp};
 use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
     BackupOp, ChangeServerList, Class, CopyReplica, Cut, DataOp, DropTablets, EndMigration,
@@ -81,14 +81,16 @@ impl Service for ServerService {
     }
 
     fn handle_or_hold(&self, peer: Peer, request: Frame) -> Result<Handled, HeldReply> {
-        let (op, master) = match Opcode::from_number(request.opcode).map(Opcode::by_role) {
-            Some(RoleOp::Data(op @ (DataOp::Get | DataOp::Mutate | DataOp::Transact))) => {
-                match self.master() {
-                    Ok(master) => (op, master),
-                    Err(refusal) => return Ok(refuse(request.opcode, refusal)),
-                }
-            }
-            Some(_) | None => return Ok(self.handle(peer, request)),
+        let op = match Opcode::from_number(request.opcode).map(Opcode::by_role) {
+            Some(RoleOp::Data(op)) => ObjectsOp::of(op),
+            Some(_) | None => None,
+        };
+        let Some(op) = op else {
+            return Ok(self.handle(peer, request));
+        };
+        let master = match self.master() {
+            Ok(master) => master,
+            Err(refusal) => return Ok(refuse(request.opcode, refusal)),
         };
         let charge = request.len();
         let permit = match self.limits.admit(Class::Data, charge) {

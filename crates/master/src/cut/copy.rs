@@ -1,6 +1,6 @@
 //! What noted keys are now.
 
-use super::sessions::{Stage, lost};
+use super::sessions::{EndOfHold, Stage, lost};
 use super::{HOLD_BYTES_MAX, HOLD_NOTES_MAX};
 use crate::master::Master;
 use crate::tablets::TabletPhase;
@@ -168,7 +168,8 @@ impl Master {
     pub(super) fn copies_from(&self, known_as: u64, from: u64) -> Result<CutReply, Refusal> {
         let mut inner = self.cuts.inner();
         let hold = inner.session(known_as)?.hold.as_ref();
-        let hold = hold.filter(|hold| matches!(hold.stage, Stage::Over { held: true, .. }));
+        let hold =
+            hold.filter(|hold| matches!(hold.stage, Stage::Over(EndOfHold { lasted: true, .. })));
         let hold = hold.ok_or_else(lost)?;
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         let (mut objects, mut bytes) = (Vec::new(), 0);

@@ -83,7 +83,7 @@ impl Master {
     /// # Errors
     /// `Retry` when there is no room for the note of a tablet that leaves (MOVE-4).
     pub(crate) fn noting(&self, served: &Served<'_>) -> Result<Noting, Refusal> {
-        let leaving = self.leaving.of(served.phase, served.table, served.hash)?;
+        let leaving = self.leaving.of(served)?;
         let cut = served.tracked.map(|tracked| {
             let cuts = Arc::clone(&self.cuts);
             (cuts, served.table.id(), tracked.number)
@@ -93,7 +93,7 @@ impl Master {
 
     /// The refusal of a change while changes of its tablet are held.
     #[inline]
-    pub(crate) fn not_held(&self, served: &Served<'_>) -> Result<(), Refusal> {
+    pub(crate) fn not_held_by_cut(&self, served: &Served<'_>) -> Result<(), Refusal> {
         match served.tracked {
             Some(tracked) if tracked.is_held && self.cuts.holds(self.monotonic()) => {
                 pluvio_units::mark("cut-holds-change");

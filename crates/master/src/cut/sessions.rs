@@ -21,8 +21,26 @@ pub(super) enum Stage {
     Draining,
     /// Nothing changes.
     Held,
-    /// Changes are taken again. `held`: the backup was told that none was taken before it asked.
-    Over { held: bool, us: u64 },
+    /// Changes are taken again.
+    Over(EndOfHold),
+}
+
+/// How a hold ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct EndOfHold {
+    /// No change was taken until the backup asked (CUT-3).
+    pub(super) lasted: bool,
+    /// How long it was, in microseconds.
+    pub(super) us: u64,
+}
+
+/// One hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct HoldName {
+    /// The session's name here.
+    pub(super) known_as: u64,
+    /// The backup's number for the hold: later ones have higher numbers.
+    pub(super) number: u64,
 }
 
 /// Changes of tracked tablets are refused.
@@ -71,10 +89,14 @@ impl Inner {
         session.filter(|s| s.known_as == known_as).ok_or_else(lost)
     }
 
-    /// The hold with this number.
-    pub(super) fn hold(&mut self, known_as: u64, number: u64) -> Result<&mut Hold, Refusal> {
-        let hold = self.session(known_as)?.hold.as_mut();
-        hold.filter(|hold| hold.number == number).ok_or_else(late)
+    /// The hold with this name.
+    ///
+    /// # Errors
+    /// Its session is gone, or had a later hold.
+    pub(super) fn hold(&mut self, name: HoldName) -> Result<&mut Hold, Refusal> {
+        let hold = self.session(name.known_as)?.hold.as_mut();
+        hold.filter(|hold| hold.number == name.number)
+            .ok_or_else(late)
     }
 }
 
@@ -185,12 +207,16 @@ impl Cuts {
     pub(super) fn begin_hold(
         &self,
         inner: &mut Inner,
-        known_as: u64,
-        (number, limit): (u64, Duration),
+        name: HoldName,
+        limit: Duration,
         now: Moment,
     ) -> Result<Moment, Refusal> {
-        let session = inner.session(known_as)?;
-        if session.hold.as_ref().is_some_and(|h| h.number >= number) {
+        let session = inner.session(name.known_as)?;
+        if session
+            .hold
+            .as_ref()
+            .is_some_and(|h| h.number >= name.number)
+        {
             return Err(late());
         }
         if session.notes.len() > HOLD_NOTES_MAX {
@@ -198,7 +224,7 @@ impl Cuts {
         }
         let until = now + limit.min(HOLD_MAX);
         session.hold = Some(Hold {
-            number,
+            number: name.number,
             began: now,
             until,
             stage: Stage::Draining,
@@ -211,32 +237,34 @@ impl Cuts {
         Ok(until)
     }
 
-    /// Ends a hold. Gives how it ended, which is `held` if it has not ended before.
+    /// Ends a hold, unless it has ended before. It has `lasted` if the caller says so and it was
+    /// not over by itself. Gives how it ended.
     ///
     /// # Errors
     /// It is another one by now.
     pub(super) fn end_hold(
         &self,
         inner: &mut Inner,
-        (known_as, number): (u64, u64),
-        held: bool,
+        name: HoldName,
+        lasted: bool,
         now: Moment,
-    ) -> Result<(bool, u64), Refusal> {
-        let hold = inner.hold(known_as, number)?;
-        if let Stage::Over { held, us } = hold.stage {
-            return Ok((held, us));
+    ) -> Result<EndOfHold, Refusal> {
+        let hold = inner.hold(name)?;
+        if let Stage::Over(end) = hold.stage {
+            return Ok(end);
         }
-        let held = held && hold.stage == Stage::Held && now < hold.until;
+        let lasted = lasted && hold.stage == Stage::Held && now < hold.until;
         let end = now.min(hold.until);
         let us = u64::try_from(end.since(hold.began).as_micros()).unwrap_or(u64::MAX);
-        hold.stage = Stage::Over { held, us };
-        if !held {
+        let ended = EndOfHold { lasted, us };
+        hold.stage = Stage::Over(ended);
+        if !lasted {
             hold.copies = Vec::new();
         }
         self.until.store(0, Ordering::Relaxed);
         self.holds.fetch_add(1, Ordering::Relaxed);
         self.held_us.fetch_add(us, Ordering::Relaxed);
-        Ok((held, us))
+        Ok(ended)
     }
 
     /// Forgets the session, if it is this one; without a name: if its time is over. Gives whether
@@ -304,14 +332,17 @@ mod tests {
     #[test]
     fn a_hold_ends_by_itself_and_is_not_said_to_have_lasted() {
         let cuts = Cuts::default();
-        let name = cuts.enter(&asks(5, 0, true), at(0)).unwrap();
+        let known_as = cuts.enter(&asks(5, 0, true), at(0)).unwrap();
         let mut inner = cuts.inner();
+        let name = |number| HoldName { known_as, number };
         let begin = |inner: &mut Inner, number, ms| {
             let limit = Duration::from_millis(20);
-            cuts.begin_hold(inner, name, (number, limit), at(ms))
+            cuts.begin_hold(inner, name(number), limit, at(ms))
         };
-        let end =
-            |inner: &mut Inner, number, ms| cuts.end_hold(inner, (name, number), true, at(ms));
+        let end = |inner: &mut Inner, number, ms| {
+            let ended = cuts.end_hold(inner, name(number), true, at(ms));
+            ended.map(|end| (end.lasted, end.us))
+        };
         assert_eq!(begin(&mut inner, 1, 100), Ok(at(120)));
         assert!(cuts.holds(at(119).0) && !cuts.holds(at(120).0));
         assert_eq!(
@@ -321,10 +352,10 @@ mod tests {
         );
         assert!(begin(&mut inner, 1, 106).is_err(), "it came late");
         begin(&mut inner, 2, 200).unwrap();
-        inner.hold(name, 2).unwrap().stage = Stage::Held;
+        inner.hold(name(2)).unwrap().stage = Stage::Held;
         assert_eq!(end(&mut inner, 2, 220).unwrap(), (false, 20_000));
         begin(&mut inner, 3, 300).unwrap();
-        inner.hold(name, 3).unwrap().stage = Stage::Held;
+        inner.hold(name(3)).unwrap().stage = Stage::Held;
         assert_eq!(end(&mut inner, 3, 319).unwrap(), (true, 19_000));
         assert_eq!(
             end(&mut inner, 3, 500).unwrap(),

@@ -1,6 +1,6 @@
 //! The steps of a backup, as a master answers them.
 
-use super::sessions::Stage;
+use super::sessions::{EndOfHold, HoldName, Stage};
 use crate::master::{DOUBT_RETRY, Master};
 use crate::tablets::{OLD_MAPS_PAUSE, OldMaps, TabletPhase, until_gone};
 use pluvio_units::{CoreId, KeyHash, TableId};
@@ -35,9 +35,9 @@ impl Master {
             }
             CutStep::Hold { number, limit_us } => {
                 let limit = Duration::from_micros(limit_us.into());
-                self.hold(core, known_as, (number, limit)).await
+                self.hold(core, HoldName { known_as, number }, limit).await
             }
-            CutStep::Resume(number) => self.resume(known_as, number),
+            CutStep::Resume(number) => self.resume(HoldName { known_as, number }),
             CutStep::Copies(from) => {
                 let ends = {
                     let mut inner = self.cuts.inner();
@@ -81,36 +81,30 @@ impl Master {
             inner.session(known_as)?;
             inner.next_number()
         };
-        let (found, mut old) = self.tablets().track(table, hash, (known_as, number));
-        let (range, track) = found?;
+        let is_of_session = |track: u64| track > known_as;
+        let tracked = self.tablets().track(table, hash, number, is_of_session);
+        let (tracked, mut old) = tracked?;
         // From here on every change under way is noted (TAB-2).
         until_gone(&*self.env.clock, || old.is_gone()).await;
         let mut reply = CutReply::to(known_as);
-        reply.tracked.push(TrackedRange {
-            table,
-            range,
-            track,
-        });
+        reply.tracked.push(tracked);
         Ok(reply)
     }
 
     async fn hold(
         self: &Arc<Self>,
         core: CoreId,
-        known_as: u64,
-        (number, limit): (u64, Duration),
+        name: HoldName,
+        limit: Duration,
     ) -> Result<CutReply, Refusal> {
         let clock = &self.env.clock;
         let (until, old) = {
             let mut inner = self.cuts.inner();
-            let hold = (number, limit);
-            let until = self
-                .cuts
-                .begin_hold(&mut inner, known_as, hold, clock.now())?;
+            let until = self.cuts.begin_hold(&mut inner, name, limit, clock.now())?;
             // Under the lock, as where it ends: the map says what the last of both says.
             let old = self.tablets().edit_all(|tablet| {
                 if let Some(tracked) = &mut tablet.tracked {
-                    tracked.is_held = tracked.number > known_as;
+                    tracked.is_held = tracked.number > name.known_as;
                 }
             });
             (until, old)
@@ -121,14 +115,14 @@ impl Master {
             let now = master.env.clock.now();
             master.env.clock.sleep(until.since(now)).await;
             // An error: it is over.
-            let _over = master.end_hold((known_as, number), false);
+            let _over = master.end_hold(name, false);
         };
         self.env.tasks.spawn(core, "hold ends", ends);
-        let held = self.hold_still(known_as, number, old).await;
+        let held = self.hold_still(name, old).await;
         if held.is_err() {
-            let _over = self.end_hold((known_as, number), false);
+            let _over = self.end_hold(name, false);
         }
-        let mut reply = CutReply::to(known_as);
+        let mut reply = CutReply::to(name.known_as);
         reply.tracked = held?;
         Ok(reply)
     }
@@ -136,8 +130,7 @@ impl Master {
     /// Waits until nothing changes any more, and copies what is noted.
     async fn hold_still(
         self: &Arc<Self>,
-        known_as: u64,
-        number: u64,
+        name: HoldName,
         mut old: OldMaps,
     ) -> Result<Vec<TrackedRange>, Refusal> {
         let clock = &self.env.clock;
@@ -146,7 +139,7 @@ impl Master {
             if old.is_gone() && !is_locked {
                 break;
             }
-            if self.cuts.inner().hold(known_as, number)?.until <= clock.now() {
+            if self.cuts.inner().hold(name)?.until <= clock.now() {
                 // A longer hold does not help against a lock whose client is gone.
                 let locked = is_locked.then(|| Refusal::retry(AGAIN, RetryReason::Locked));
                 return Err(locked.unwrap_or_else(too_short));
@@ -154,16 +147,16 @@ impl Master {
             clock.sleep(OLD_MAPS_PAUSE).await;
         }
         let master = Arc::clone(self);
-        let copy = move || master.copy_noted(known_as);
+        let copy = move || master.copy_noted(name.known_as);
         let copies = self.elsewhere(copy).await.ok_or_else(Self::not_ready)??;
         let space = self.store().space();
         let ends = match self.is_replicated() {
             true => { space.logs().map(|log| (log, space.end_position(log))) }.collect(),
             false => Vec::new(),
         };
-        let tracked = self.held_ranges(known_as);
+        let tracked = self.held_ranges(name.known_as);
         let mut inner = self.cuts.inner();
-        let hold = inner.hold(known_as, number)?;
+        let hold = inner.hold(name)?;
         if hold.stage != Stage::Draining || hold.until <= clock.now() {
             return Err(too_short());
         }
@@ -210,26 +203,26 @@ impl Master {
         held
     }
 
-    fn resume(&self, known_as: u64, number: u64) -> Result<CutReply, Refusal> {
+    fn resume(&self, name: HoldName) -> Result<CutReply, Refusal> {
         let named = {
             let mut inner = self.cuts.inner();
-            inner.hold(known_as, number)?.tracked.clone()
+            inner.hold(name)?.tracked.clone()
         };
-        let now_held = self.held_ranges(known_as);
+        let now_held = self.held_ranges(name.known_as);
         let is_there = named.iter().all(|range| range.is_within(&now_held));
         // CUT-3: that it may serve is looked at last.
-        let held = is_there && self.may_serve();
-        let (held, held_us) = self.end_hold((known_as, number), held)?;
-        let mut reply = CutReply::to(known_as);
-        (reply.held, reply.held_us) = (held, held_us);
+        let lasted = is_there && self.may_serve();
+        let ended = self.end_hold(name, lasted)?;
+        let mut reply = CutReply::to(name.known_as);
+        (reply.held, reply.held_us) = (ended.lasted, ended.us);
         Ok(reply)
     }
 
     /// Takes changes again; see [`super::Cuts::end_hold`].
-    fn end_hold(&self, hold: (u64, u64), held: bool) -> Result<(bool, u64), Refusal> {
+    fn end_hold(&self, name: HoldName, lasted: bool) -> Result<EndOfHold, Refusal> {
         let mut inner = self.cuts.inner();
         let now = self.env.clock.now();
-        let ended = self.cuts.end_hold(&mut inner, hold, held, now);
+        let ended = self.cuts.end_hold(&mut inner, name, lasted, now);
         if !self.cuts.holds(now.0) && self.tablets().is_any_held() {
             self.tablets().edit_all(|tablet| {
                 if let Some(tracked) = &mut tablet.tracked {

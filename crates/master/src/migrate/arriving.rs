@@ -195,26 +195,17 @@ impl Master {
             .await?;
         let replay =
             Replay::new(self.store(), log, tablets.to_vec()).map_err(|error| error.to_string())?;
-        let replay = Arc::new(Mutex::new(Some(replay)));
+        let replay = SharedReplay::new(replay);
         let copied = self.copy(arrival, &replay).await;
-        let replay = replay
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-            .ok_or("the replay was lost")?;
+        let replay = replay.take().map_err(ReplayFailure::text)?;
         if let Err(why) = copied {
             self.elsewhere(move || replay.abort()).await;
             return Err(why.text());
         }
         let within = Some(FROZEN_MAX);
         let joined = self
-            .join(
-                log,
-                replay,
-                tablets,
-                (&arrival.cancellation, within),
-                async {},
-            )
+            .join(log, replay, tablets, &arrival.cancellation, within, async {
+            })
             .await?;
         Ok((since, joined))
     }
@@ -316,7 +307,7 @@ impl Master {
             Replay::replay,
         )
         .await?;
-        let replay = replay.lock().unwrap_or_else(PoisonError::into_inner);
+        let replay = replay.lock();
         let objects = replay.as_ref().map_or(0, |replay| replay.load().objects);
         let progress = &mut arrival.state().progress;
         progress.bytes += bytes;

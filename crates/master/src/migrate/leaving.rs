@@ -2,7 +2,7 @@
 
 use super::change_notes::ChangeNotes;
 use super::ended::Ended;
-use crate::master::Master;
+use crate::master::{Master, Served};
 use crate::recover::micros;
 use crate::tablets::{OldMaps, TabletMap, TabletPhase, until_gone};
 use bytes::Bytes;
@@ -137,14 +137,9 @@ impl Leavings {
     /// # Errors
     /// `Retry` when there is no room for the note (MOVE-4).
     #[inline]
-    pub(crate) fn of(
-        &self,
-        phase: TabletPhase,
-        table: &EngineTable,
-        hash: KeyHash,
-    ) -> Result<Option<Arc<Leaving>>, Refusal> {
-        match phase {
-            TabletPhase::Copying => self.copying(table, hash),
+    pub(crate) fn of(&self, served: &Served<'_>) -> Result<Option<Arc<Leaving>>, Refusal> {
+        match served.phase {
+            TabletPhase::Copying => self.copying(served.table, served.hash),
             TabletPhase::Serving
             | TabletPhase::Standing
             | TabletPhase::Recovering

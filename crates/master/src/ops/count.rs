@@ -13,23 +13,27 @@ impl Master {
         header: &Header,
         request: &CountObjects,
     ) -> Answer<CountObjectsReply> {
-        if let Err(refusal) = self.check_target(header) {
-            return Answer::Now(Err(refusal));
-        }
+        Answer::Now(self.count_now(header, request))
+    }
+
+    fn count_now(
+        &self,
+        header: &Header,
+        request: &CountObjects,
+    ) -> Result<CountObjectsReply, Refusal> {
+        self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
-        let Some(local) = snapshot.get(&request.table) else {
-            return Answer::Now(Err(Refusal::Refresh));
-        };
+        let local = snapshot.get(&request.table).ok_or(Refusal::Refresh)?;
         // A tablet that is being replayed is not here yet, and may never be. One that has left is
         // still counted.
         let served = |t: &Tablet| t.phase.is_served();
         if !local.tablets.iter().all(served) {
-            return Answer::Now(Err(Self::not_ready()));
+            return Err(Self::not_ready());
         }
-        Answer::Now(Ok(CountObjectsReply {
+        Ok(CountObjectsReply {
             objects: local.table.objects(),
             bytes: local.table.object_bytes(),
             bounded: local.table.bounded(),
-        }))
+        })
     }
 }

@@ -3,6 +3,7 @@
 use super::mutate::LOCKED_RETRY;
 use crate::master::Master;
 use bytes::Bytes;
+use pluvio_log::Awaited;
 use pluvio_store::{Scan, ScanOptions};
 use pluvio_units::{HashRange, KeyHash, Rank};
 use pluvio_wire::{
@@ -19,22 +20,22 @@ impl Master {
         header: &Header,
         request: &Enumerate,
     ) -> Answer<EnumerateReply> {
-        if let Err(refusal) = self.check_target(header) {
-            return Answer::Now(Err(refusal));
-        }
+        self.answer_awaited(self.enumerate_now(header, request))
+    }
+
+    fn enumerate_now(
+        &self,
+        header: &Header,
+        request: &Enumerate,
+    ) -> Result<Awaited<EnumerateReply>, Refusal> {
+        self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
-        let tablet = snapshot
-            .get(&request.table)
-            .and_then(|t| Some((&t.table, t.tablet_of(request.from)?)));
-        let Some((table, tablet)) = tablet else {
-            return Answer::Now(Err(Refusal::Refresh));
-        };
-        if let Err(refusal) = Self::must_serve(tablet.phase) {
-            return Answer::Now(Err(refusal));
-        }
+        let local = snapshot.get(&request.table).ok_or(Refusal::Refresh)?;
+        let tablet = local.tablet_of(request.from).ok_or(Refusal::Refresh)?;
+        Self::must_serve(tablet.phase)?;
         if request.to < request.from {
             let why = "a stretch that ends before it begins";
-            return Answer::Now(Err(Refusal::malformed(why)));
+            return Err(Refusal::malformed(why));
         }
         let last = request.to.min(tablet.range.last);
         let range = HashRange::new(request.from, last);
@@ -44,11 +45,11 @@ impl Master {
             bytes: MULTI_BYTES_MAX,
             values: request.values,
         };
-        let scan = self.store().scan(table, range, options);
+        let scan = self.store().scan(&local.table, range, options);
         if scan.pending().is_locked {
-            return Answer::Now(Err(Refusal::retry(LOCKED_RETRY, RetryReason::Locked)));
+            return Err(Refusal::retry(LOCKED_RETRY, RetryReason::Locked));
         }
-        self.answer_awaited(scan.map(move |scan| reply(scan, last)))
+        Ok(scan.map(move |scan| reply(scan, last)))
     }
 }
 

@@ -7,8 +7,8 @@
 //!
 //! Not here: what reads see. They judge deadlines themselves.
 
-use crate::master::{Master, Served};
-use pluvio_store::{Expired, Place, Site};
+use crate::master::Master;
+use pluvio_store::{Expired, Place};
 use pluvio_units::LogId;
 
 /// What became of the keys under one hash.
@@ -74,29 +74,18 @@ impl Master {
                 false => Dropped::NotServed,
             };
         };
-        let Served {
-            table, hash, phase, ..
-        } = served;
-        if Self::must_take_changes(phase).is_err() || self.not_held(&served).is_err() {
-            return Dropped::NotServed;
-        }
-        let Ok(noting) = self.noting(&served) else {
+        let changeable = self.must_be_changeable(&served);
+        let Ok(noting) = changeable.and_then(|()| self.noting(&served)) else {
             return Dropped::NotServed;
         };
-        let site = Site {
-            log: self.store().log_of(log, table),
-            table,
-            hash,
-            now_s: self.now_s(),
-            only_this_log: false,
-        };
+        let site = self.site(log, &served);
         loop {
             let dropped = self.store().drop_expired(&site, |key, applied| {
                 noting.note(key, applied.outcome());
             });
             match dropped {
                 // Its slot is settled when it is durable; nobody is told.
-                Ok(Expired::Dropped(applied)) => drop(self.outcome_of(table, applied)),
+                Ok(Expired::Dropped(applied)) => drop(self.outcome_of(served.table, applied)),
                 Ok(Expired::Nothing) => return Dropped::All,
                 Err(_) => return Dropped::NoRoom,
             }

@@ -2,7 +2,8 @@
 
 use super::Replies;
 use super::mutate::refusal_of;
-use crate::master::{Master, Served};
+use crate::master::Master;
+use crate::tablets::Snapshot;
 use crate::top_keys::Use;
 use pluvio_log::{Awaited, Durable};
 use pluvio_mutation::{Current, Get, Outcome};
@@ -39,7 +40,6 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         let mut replies = Replies::default();
-        let mut bytes = 0;
         let mut gets = gets.map(|get| {
             let hash = self.hash_of(&snapshot, get.table, get.key, get.hash);
             Get { hash, ..get }
@@ -51,31 +51,13 @@ impl Master {
             }
             self.prefetch(&snapshot, group.iter().map(|get| (get.table, get.hash)));
             for get in &group {
-                if bytes >= MULTI_BYTES_MAX {
+                if replies.bytes() >= MULTI_BYTES_MAX {
                     replies.refused(Refusal::retry(REST_OF_BATCH, RetryReason::Busy));
                     continue;
                 }
-                let served = self.serving(&snapshot, get.table, get.hash);
-                let served = served.and_then(|served| {
-                    let taken = self.take_operation(served.table, false)?;
-                    Ok((served, taken))
-                });
-                match served {
+                match self.get_one(&snapshot, get) {
+                    Ok(outcome) => replies.awaited(self, outcome),
                     Err(refusal) => replies.refused(refusal),
-                    Ok((Served { table, hash, .. }, taken)) => {
-                        match self.store().get(table, hash, get) {
-                            Ok(outcome) => {
-                                let moved = outcome.pending().output().bulk_len();
-                                self.sample((table, hash), (get.key, Use::Read), Some(moved));
-                                bytes += moved;
-                                replies.awaited(self, outcome);
-                            }
-                            Err(error) => {
-                                table.give_back(taken);
-                                replies.refused(refusal_of(&error));
-                            }
-                        }
-                    }
                 }
             }
         }
@@ -94,13 +76,13 @@ impl Master {
     ) -> Result<Option<Durable<R>>, Refusal> {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
-        let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
-        let taken = self.take_operation(table, false)?;
-        let shown = self.store().show(table, hash, get.key, show);
+        let served = self.serving(&snapshot, get.table, get.hash)?;
+        let taken = self.take_operation(served.table, false)?;
+        let shown = self.store().show(served.table, served.hash, get.key, show);
         // Otherwise it is read, and sampled, by another function.
         match shown.is_some() {
-            true => self.sample((table, hash), (get.key, Use::Read), None),
-            false => table.give_back(taken),
+            true => self.sample(&served, get.key, Use::Read, None),
+            false => served.table.give_back(taken),
         }
         Ok(shown)
     }
@@ -112,16 +94,22 @@ impl Master {
     pub fn get_at_once(&self, header: &Header, get: &Get<'_>) -> Result<Awaited<Outcome>, Refusal> {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
-        let Served { table, hash, .. } = self.serving(&snapshot, get.table, get.hash)?;
-        let taken = self.take_operation(table, false)?;
-        match self.store().get(table, hash, get) {
+        self.get_one(&snapshot, get)
+    }
+
+    /// Reads one object, whose hash is known.
+    #[inline]
+    fn get_one(&self, snapshot: &Snapshot, get: &Get<'_>) -> Result<Awaited<Outcome>, Refusal> {
+        let served = self.serving(snapshot, get.table, get.hash)?;
+        let taken = self.take_operation(served.table, false)?;
+        match self.store().get(served.table, served.hash, get) {
             Ok(outcome) => {
                 let moved = outcome.pending().output().bulk_len();
-                self.sample((table, hash), (get.key, Use::Read), Some(moved));
+                self.sample(&served, get.key, Use::Read, Some(moved));
                 Ok(outcome)
             }
             Err(error) => {
-                table.give_back(taken);
+                served.table.give_back(taken);
                 Err(refusal_of(&error))
             }
         }
@@ -138,7 +126,7 @@ impl Master {
     /// as early.
     pub(super) fn prefetch(
         &self,
-        snapshot: &crate::tablets::Snapshot,
+        snapshot: &Snapshot,
         keys: impl ExactSizeIterator<Item = (TableId, Option<KeyHash>)> + Clone,
     ) {
         if keys.len() < 2 {

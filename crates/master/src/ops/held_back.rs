@@ -67,6 +67,15 @@ impl HeldKeys {
     }
 }
 
+/// The state of keys that are held back, once a transaction on them is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Afterwards {
+    /// They are free: it has changed or locked them, or its client says so (KEEP-2).
+    Free,
+    /// It has only read them.
+    AsBefore,
+}
+
 impl HeldBack {
     /// Whether any key is held back.
     #[inline]
@@ -181,9 +190,16 @@ impl HeldBack {
         true
     }
 
-    /// A transaction on these keys is done. They are free only if it `frees` them: a mere read does
-    /// not.
-    pub(super) fn release(&self, keys: impl Iterator<Item = KeyPlace>, frees: bool, now: Duration) {
+    /// A transaction on these keys is done.
+    pub(super) fn release(
+        &self,
+        keys: impl Iterator<Item = KeyPlace>,
+        afterwards: Afterwards,
+        now: Duration,
+    ) {
+        if afterwards == Afterwards::AsBefore {
+            return;
+        }
         let Some(mut state) = self.current(now) else {
             return;
         };
@@ -192,7 +208,6 @@ impl HeldBack {
                 continue;
             };
             match held.client {
-                _ if !frees => {}
                 None => drop(state.keys.remove(&key)),
                 Some(_) if now >= held.until => {}
                 Some(_) => {
@@ -235,9 +250,9 @@ mod tests {
         assert!(!held.holds(key(1), at(20)), "its time is over");
         assert!(!held.is_any(), "nobody came again, and all were forgotten");
         held.hold_scattered(keys(1..3), at(20));
-        held.release(keys(1..3), false, at(21));
+        held.release(keys(1..3), Afterwards::AsBefore, at(21));
         assert!(held.holds(key(1), at(21)), "a read frees nothing");
-        held.release(keys(1..3), true, at(21));
+        held.release(keys(1..3), Afterwards::Free, at(21));
         assert!(!held.is_any());
         held.hold_scattered(keys(0..HELD_BACK_MAX as u64 + 9), at(30));
         assert_eq!(held.state().keys.len(), HELD_BACK_MAX);
@@ -274,13 +289,13 @@ mod tests {
     fn a_key_is_free_once_it_was_changed() {
         let held = HeldBack::default();
         assert!(held.keep(ONE, keys(1..3), LONG, at(100)));
-        held.release(keys(1..3), false, at(105));
+        held.release(keys(1..3), Afterwards::AsBefore, at(105));
         assert!(held.holds(key(1), at(105)), "a read frees nothing");
-        held.release(keys(1..2), true, at(110));
+        held.release(keys(1..2), Afterwards::Free, at(110));
         assert!(!held.holds(key(1), at(110)) && held.holds(key(2), at(110)));
         assert!(!held.keep(OTHER, keys(1..2), LONG, at(119)), "it rests");
         assert!(held.keep(OTHER, keys(1..2), LONG, at(120)));
-        held.release(keys(1..2), true, at(125));
+        held.release(keys(1..2), Afterwards::Free, at(125));
         held.hold_scattered(keys(1..2), at(126));
         assert!(held.holds(key(1), at(127)), "also while it rests");
     }

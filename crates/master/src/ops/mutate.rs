@@ -8,15 +8,15 @@
 use super::Replies;
 use super::get::{GROUP, REST_OF_BATCH};
 use crate::cut::Noting;
-use crate::master::{BACKUPS_RETRY, Master, Served};
+use crate::master::{BACKUPS_RETRY, Master};
 use crate::quotas::over_quota;
 use crate::tablets::Snapshot;
 use crate::top_keys::Use;
 use core::ops::ControlFlow;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Change, Mutation, Outcome};
-use pluvio_store::{Admission, Applied, EngineError, EngineTable, Item, Site, Taken};
-use pluvio_units::{KeyHash, LogId, LogPosition, OperationId, TableId};
+use pluvio_store::{Admission, Applied, EngineError, EngineTable, Execution, Item, Taken};
+use pluvio_units::{KeyPlace, LogId, LogPosition, OperationId};
 use pluvio_wire::{
     Answer, FatalKind, Header, MULTI_BYTES_MAX, Outcomes, Refusal, Results, RetryReason,
 };
@@ -145,7 +145,7 @@ impl Master {
                 ordered,
                 replies,
                 items: SmallVec::new(),
-                served: SmallVec::new(),
+                under_way: SmallVec::new(),
             };
             let flow = group.iter().try_for_each(|m| batch.take(&snapshot, m));
             let ends = flow.is_break() || batch.apply().is_break();
@@ -168,43 +168,30 @@ impl Master {
     ) -> Result<Awaited<Outcome>, Refusal> {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
-        self.mutate_one((log, false), &snapshot, mutation)
-    }
-
-    fn mutate_one(
-        &self,
-        site: (LogId, bool),
-        snapshot: &Snapshot,
-        mutation: &Mutation<'_>,
-    ) -> Result<Awaited<Outcome>, Refusal> {
-        match self.prepare(site, snapshot, mutation)? {
-            Prepared::Answer(outcome) => Ok(outcome),
-            Prepared::Execute(item, served) => {
-                match self.store().apply(&item.site, mutation, item.execution) {
-                    Ok(applied) => Ok(self.applied(&served, applied)),
-                    Err(error) => Err(served.refused(&error)),
-                }
-            }
+        let (item, under_way) = match self.prepare(log, &snapshot, mutation)? {
+            Prepared::Answer(outcome) => return Ok(outcome),
+            Prepared::Execute(item, under_way) => (item, under_way),
+        };
+        match self.store().apply(&item.site, mutation, item.execution) {
+            Ok(applied) => Ok(self.applied(&under_way, applied)),
+            Err(error) => Err(under_way.refused(&error)),
         }
     }
 
     /// Looks whether a mutation is to be executed here, or has been executed before.
     fn prepare<'p>(
         &self,
-        (log, only_this_log): (LogId, bool),
+        log: LogId,
         snapshot: &'p Snapshot,
         mutation: &'p Mutation<'p>,
     ) -> Result<Prepared<'p>, Refusal> {
         let served = self.serving(snapshot, mutation.table, mutation.hash)?;
-        let Served { table, hash, .. } = served;
-        Self::must_take_changes(served.phase)?;
-        self.not_held(&served)?;
-        self.not_held_back(table.id(), hash)?;
+        self.must_be_changeable(&served)?;
+        self.not_held_for_transaction(served.place())?;
         let noting = self.noting(&served)?;
-        let execution = match self.admit(mutation, (table.id(), hash)) {
-            None => None,
-            Some(Admission::Execute(execution)) => Some(execution),
-            Some(Admission::Answer(outcome)) => {
+        let execution = match self.executed(mutation.id, served.place())? {
+            Executed::NotYet(execution) => execution,
+            Executed::Before(outcome) => {
                 pluvio_units::mark("completion-answers-retry");
                 if outcome.pending().bulk_len() > 0 {
                     pluvio_units::mark("completion-answers-with-value");
@@ -214,61 +201,75 @@ impl Master {
                 }
                 return Ok(Prepared::Answer(outcome));
             }
-            Some(other) => return Err(not_executed(&other)),
         };
         self.writes_possible()?;
-        let taken = self.take_operation(table, matches!(mutation.change, Change::Delete))?;
+        let taken = self.take_operation(served.table, matches!(mutation.change, Change::Delete))?;
         let moved = mutation.change.bulk_len();
-        self.sample((table, hash), (mutation.key, Use::Write), Some(moved));
-        self.notice(table.id(), hash, mutation);
-        let site = Site {
-            log: self.store().log_of(log, table),
-            table,
-            hash,
-            now_s: self.now_s(),
-            only_this_log,
-        };
+        self.sample(&served, mutation.key, Use::Write, Some(moved));
+        self.notice(served.place(), mutation);
         let item = Item {
-            site,
+            site: self.site(log, &served),
             mutation,
             execution,
         };
-        let served = Admitted {
-            table,
+        let under_way = UnderWay {
+            table: served.table,
             noting,
             key: mutation.key,
             taken,
         };
-        Ok(Prepared::Execute(item, served))
+        Ok(Prepared::Execute(item, under_way))
     }
 
     /// The outcome of an applied mutation; a tablet that leaves takes note.
-    fn applied(&self, admitted: &Admitted<'_>, applied: Awaited<Applied>) -> Awaited<Outcome> {
+    fn applied(&self, under_way: &UnderWay<'_>, applied: Awaited<Applied>) -> Awaited<Outcome> {
         let outcome = applied.pending().outcome();
-        admitted.noting.note(admitted.key, outcome);
-        self.outcome_of(admitted.table, applied)
+        under_way.noting.note(under_way.key, outcome);
+        self.outcome_of(under_way.table, applied)
     }
 
-    /// Looks whether an operation was executed before; `None` when it has no identity.
-    fn admit(&self, mutation: &Mutation<'_>, place: (TableId, KeyHash)) -> Option<Admission> {
-        let id = mutation.id;
-        id.is_some().then(|| self.admit_operation(id, place))
+    /// Looks whether an operation was executed before (COMP-1). One without an identity never was.
+    ///
+    /// # Errors
+    /// It is neither to be executed now nor to be answered.
+    #[inline]
+    pub(super) fn executed(&self, id: OperationId, place: KeyPlace) -> Result<Executed, Refusal> {
+        if !id.is_some() {
+            return Ok(Executed::NotYet(None));
+        }
+        match self.store().admit(id, place, self.monotonic()) {
+            Admission::Execute(execution) => Ok(Executed::NotYet(Some(execution))),
+            Admission::Answer(outcome) => Ok(Executed::Before(outcome)),
+            Admission::InProgress => {
+                pluvio_units::mark("completion-in-progress");
+                Err(Refusal::retry(DUPLICATE_RETRY, RetryReason::InProgress))
+            }
+            Admission::Busy => Err(Refusal::retry(RESULTS_RETRY, RetryReason::Busy)),
+            Admission::Forgotten => Err(Refusal::fatal(
+                FatalKind::ResultForgotten,
+                "the client has this operation's result already",
+            )),
+            Admission::OtherKey => Err(reused()),
+        }
     }
+}
 
-    /// Looks whether an operation with an identity was executed before.
-    pub(super) fn admit_operation(&self, id: OperationId, place: (TableId, KeyHash)) -> Admission {
-        self.store().admit(id, place, self.monotonic())
-    }
+/// Whether an operation was executed before.
+pub(super) enum Executed {
+    /// It is to be executed: with an identity under this record.
+    NotYet(Option<Execution>),
+    /// It was, and this came of it.
+    Before(Awaited<Outcome>),
 }
 
 /// A mutation that may be executed, or the outcome that it had before.
 enum Prepared<'p> {
-    Execute(Item<'p>, Admitted<'p>),
+    Execute(Item<'p>, UnderWay<'p>),
     Answer(Awaited<Outcome>),
 }
 
 /// The part of a mutation that is kept until it was applied.
-struct Admitted<'p> {
+struct UnderWay<'p> {
     table: &'p Arc<EngineTable>,
     /// Where the change is noted.
     noting: Noting,
@@ -277,7 +278,7 @@ struct Admitted<'p> {
     taken: Taken,
 }
 
-impl Admitted<'_> {
+impl UnderWay<'_> {
     /// The refusal of a mutation that the engine has not applied.
     fn refused(&self, error: &EngineError) -> Refusal {
         self.table.give_back(self.taken);
@@ -294,30 +295,29 @@ struct Batch<'b> {
     ordered: bool,
     replies: Replies,
     items: SmallVec<[Item<'b>; 1]>,
-    served: SmallVec<[Admitted<'b>; 1]>,
+    /// The rest of each item.
+    under_way: SmallVec<[UnderWay<'b>; 1]>,
 }
 
 impl<'b> Batch<'b> {
     /// Takes the next mutation up, or replies to it. Breaks where the request ends.
     fn take(&mut self, snapshot: &'b Snapshot, mutation: &'b Mutation<'b>) -> ControlFlow<()> {
-        if let Some(refusal) = self.held_back() {
-            return self.refuse_the_rest(refusal);
+        if let Some(refusal) = self.must_wait() {
+            return self.put_off(refusal);
         }
         self.go_to_log_of(snapshot, mutation)?;
         let only_this_log = self.ordered && (self.replies.is_waiting() || !self.items.is_empty());
-        match self
-            .master
-            .prepare((self.of_core, only_this_log), snapshot, mutation)
-        {
-            Ok(Prepared::Execute(item, served)) => {
+        match self.master.prepare(self.of_core, snapshot, mutation) {
+            Ok(Prepared::Execute(mut item, under_way)) => {
+                item.site.only_this_log = only_this_log;
                 self.items.push(item);
-                self.served.push(served);
+                self.under_way.push(under_way);
                 ControlFlow::Continue(())
             }
             Ok(Prepared::Answer(outcome)) => {
                 self.apply()?;
-                match self.held_back() {
-                    Some(refusal) => self.refuse_the_rest(refusal),
+                match self.must_wait() {
+                    Some(refusal) => self.put_off(refusal),
                     None => {
                         self.replies.awaited(self.master, outcome);
                         ControlFlow::Continue(())
@@ -348,11 +348,11 @@ impl<'b> Batch<'b> {
         if self.replies.is_waiting() {
             pluvio_units::mark("ordered-batch-waits-for-another-class");
             let refusal = Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress);
-            return self.refuse_the_rest(refusal);
+            return self.put_off(refusal);
         }
         self.log = log;
-        match self.held_back() {
-            Some(refusal) => self.refuse_the_rest(refusal),
+        match self.must_wait() {
+            Some(refusal) => self.put_off(refusal),
             None => ControlFlow::Continue(()),
         }
     }
@@ -360,39 +360,39 @@ impl<'b> Batch<'b> {
     /// Applies what was taken up.
     fn apply(&mut self) -> ControlFlow<()> {
         let mut items = core::mem::take(&mut self.items);
-        let served = core::mem::take(&mut self.served);
-        let mut next = served.iter();
+        let under_way = core::mem::take(&mut self.under_way);
+        let mut next = under_way.iter();
         let mut refused = ControlFlow::Continue(());
         let done = self.master.store().apply_batch(&mut items, |applied| {
-            let admitted = next.next().expect("one for each item");
+            let of_item = next.next().expect("one for each item");
             match applied {
                 Ok(applied) => {
-                    let outcome = self.master.applied(admitted, applied);
+                    let outcome = self.master.applied(of_item, applied);
                     self.replies.awaited(self.master, outcome);
-                    match self.held_back() {
+                    match self.must_wait() {
                         Some(_) => ControlFlow::Break(()),
                         None => ControlFlow::Continue(()),
                     }
                 }
                 Err(error) => {
-                    refused = self.refuse(admitted.refused(&error));
+                    refused = self.refuse(of_item.refused(&error));
                     refused
                 }
             }
         });
-        for admitted in served.iter().skip(done) {
-            admitted.table.give_back(admitted.taken);
+        for of_item in under_way.iter().skip(done) {
+            of_item.table.give_back(of_item.taken);
         }
         refused?;
         for _ in done..items.len() {
-            let refusal = self.held_back();
-            self.refuse_the_rest(refusal.expect("that is why the batch was left"))?;
+            let refusal = self.must_wait();
+            self.put_off(refusal.expect("that is why the batch was left"))?;
         }
         ControlFlow::Continue(())
     }
 
-    /// Why the next item may not be executed behind the last one.
-    fn held_back(&self) -> Option<Refusal> {
+    /// Why the next item may not be executed behind the last one now.
+    fn must_wait(&self) -> Option<Refusal> {
         if self.ordered && self.replies.last_rests_elsewhere(self.log) {
             // After a crash the next item could be there, and this one be gone.
             return Some(Refusal::retry(AFTER_OTHERS_RETRY, RetryReason::InProgress));
@@ -401,8 +401,9 @@ impl<'b> Batch<'b> {
         is_full.then(|| Refusal::retry(REST_OF_BATCH, RetryReason::Busy))
     }
 
-    /// Replies to an item that comes again later, as everything behind it in an ordered batch.
-    fn refuse_the_rest(&mut self, refusal: Refusal) -> ControlFlow<()> {
+    /// Replies to an item that [must wait](Self::must_wait): it comes again later, and so does
+    /// everything behind it in an ordered batch.
+    fn put_off(&mut self, refusal: Refusal) -> ControlFlow<()> {
         if self.ordered && self.replies.last_rests_elsewhere(self.log) {
             pluvio_units::mark("ordered-batch-waits-for-another-log");
         }
@@ -424,22 +425,6 @@ impl<'b> Batch<'b> {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
-    }
-}
-
-/// The refusal of an operation that is neither executed nor answered.
-pub(super) fn not_executed(admission: &Admission) -> Refusal {
-    match admission {
-        Admission::InProgress => {
-            pluvio_units::mark("completion-in-progress");
-            Refusal::retry(DUPLICATE_RETRY, RetryReason::InProgress)
-        }
-        Admission::Busy => Refusal::retry(RESULTS_RETRY, RetryReason::Busy),
-        Admission::Forgotten => Refusal::fatal(
-            FatalKind::ResultForgotten,
-            "the client has this operation's result already",
-        ),
-        Admission::OtherKey | Admission::Execute(_) | Admission::Answer(_) => reused(),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::mutate::refusal_of;
 use crate::cut::Noting;
-use crate::master::{Master, Served};
+use crate::master::Master;
 use pluvio_log::Awaited;
 use pluvio_store::{EngineError, EngineTable, Locked, Released, Site};
 use pluvio_units::{ClientId, DECISION, KeyPlace, LogId};
@@ -37,7 +37,7 @@ impl Master {
             let wish = (request.wish, self.monotonic());
             self.store().decide(site, request.client, wish)
         });
-        self.answer_several(decided.map(|awaited| {
+        self.answer_awaited(decided.map(|awaited| {
             awaited.map(|decided| Decided {
                 committed: decided.committed,
                 shares: decided.shares,
@@ -54,7 +54,7 @@ impl Master {
             let operation = (request.client, request.sequence);
             self.store().vote(site, operation, self.monotonic())
         });
-        self.answer_several(voted.map(|awaited| awaited.map(|yes| Voted { yes })))
+        self.answer_awaited(voted.map(|awaited| awaited.map(|yes| Voted { yes })))
     }
 
     /// Releases keys that a transaction has locked ([`Release`]).
@@ -130,29 +130,11 @@ impl Master {
         // Held until the change is noted (TAB-2).
         let snapshot = self.tablets().snapshot();
         let served = self.serving(&snapshot, table, Some(hash))?;
-        let Served { table, hash, .. } = served;
         // Not held back by a cut: it waits for the release (CUT-4).
         Self::must_take_changes(served.phase)?;
         let noting = self.noting(&served)?;
         self.writes_possible()?;
-        let site = Site {
-            log: self.store().log_of(log, table),
-            table,
-            hash,
-            now_s: self.now_s(),
-            only_this_log: false,
-        };
-        act(&site, table, &noting).map_err(|error| refusal_of(&error))
-    }
-
-    fn answer_several<T: Send + 'static>(
-        self: &Arc<Self>,
-        awaited: Result<Awaited<T>, Refusal>,
-    ) -> Answer<T> {
-        match awaited {
-            Ok(awaited) => self.answer_awaited(awaited),
-            Err(refusal) => Answer::Now(Err(refusal)),
-        }
+        act(&self.site(log, &served), served.table, &noting).map_err(|error| refusal_of(&error))
     }
 
     /// Up to `most` keys here that transactions have locked for at least this long. To be looked

@@ -1,41 +1,37 @@
 //! Samples of operations, and the top lists that come of them.
 
-use crate::master::Master;
+use crate::master::{Master, Served};
 use crate::top_keys::{LARGE, Lists, Noticed, Rate, Sample, Traffic, Use};
 use pluvio_mutation::{Change, Get, Mutation, Outcome, Output, Projection};
 use pluvio_store::EngineTable;
-use pluvio_units::{KeyHash, TableId};
+use pluvio_units::{KeyHash, KeyPlace, TableId};
 use pluvio_wire::{GetTopKeys, HotKey, LargeKey, TOP_KEYS_MAX, TopKeys, TopKeysOfTable};
-use std::sync::Arc;
 use std::time::Duration;
 
 impl Master {
     /// Counts an operation on a key that is served here, if it is to be sampled. `moved`: the bytes
     /// of its value, or of the part that was read; `None`: those of the object.
     #[inline]
-    pub(super) fn sample(
-        &self,
-        (table, hash): (&Arc<EngineTable>, KeyHash),
-        (key, used): (&[u8], Use),
-        moved: Option<usize>,
-    ) {
-        if let Some(weight) = self.samples.is_due() {
-            self.take_sample((table, hash), (key, used), moved, weight);
+    pub(super) fn sample(&self, served: &Served<'_>, key: &[u8], used: Use, moved: Option<usize>) {
+        if let Some(weight) = self.samples.due() {
+            self.take_sample(*served, key, used, moved, weight);
         }
     }
 
     #[cold]
     fn take_sample(
         &self,
-        (table, hash): (&Arc<EngineTable>, KeyHash),
-        (key, used): (&[u8], Use),
+        served: Served<'_>,
+        key: &[u8],
+        used: Use,
         moved: Option<usize>,
         weight: u32,
     ) {
-        let bytes = self.size_of(table, hash, key);
+        let (table, hash) = served.place();
+        let bytes = self.size_of(served.table, hash, key);
         let moved = moved.map(|moved| (key.len() + moved) as u64);
         let sample = Sample {
-            table: table.id(),
+            table,
             hash,
             key,
             used,
@@ -48,20 +44,13 @@ impl Master {
 
     /// Notices the size of a large object that is about to be put.
     #[inline]
-    pub(super) fn notice(&self, table: TableId, hash: KeyHash, mutation: &Mutation<'_>) {
+    pub(super) fn notice(&self, place: KeyPlace, mutation: &Mutation<'_>) {
         if let Change::Put(value) = &mutation.change
             && value.bytes().len() >= LARGE
         {
-            let sample = Sample {
-                table,
-                hash,
-                key: mutation.key,
-                used: Use::Write,
-                weight: 0,
-                bytes: Some((mutation.key.len() + value.bytes().len()) as u64),
-                traffic: 0,
-            };
-            self.samples.note(self.monotonic(), &sample);
+            let bytes = (mutation.key.len() + value.bytes().len()) as u64;
+            let now = self.monotonic();
+            self.samples.note_size(now, place, mutation.key, bytes);
         }
     }
 
@@ -104,8 +93,7 @@ impl Master {
     /// stopped. `wanted`: how many its caller wants to see. False: that is going on.
     #[must_use]
     pub fn start_traffic(&self, wanted: usize, lasts: Option<Duration>) -> bool {
-        self.samples
-            .start_session(self.monotonic(), (wanted, lasts))
+        self.samples.start_session(self.monotonic(), wanted, lasts)
     }
 
     /// Ends what [`Master::start_traffic`] began. False: nothing is going on.

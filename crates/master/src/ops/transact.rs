@@ -14,18 +14,17 @@
 //! for a read that asks for it.
 
 use super::Replies;
-use super::mutate::{not_executed, refusal_of, reused};
+use super::held_back::Afterwards;
+use super::mutate::{Executed, refusal_of, reused};
 use crate::cut::Noting;
-use crate::master::Master;
-use crate::quotas::{Placed, give_back};
+use crate::master::{Master, Served};
+use crate::quotas::give_back;
 use crate::tablets::Snapshot;
 use crate::top_keys::Use;
 use pluvio_log::Awaited;
 use pluvio_mutation::{Outcome, TransactionStep};
-use pluvio_store::{
-    Admission, EngineError, EngineTable, NotTransacted, Prepare, StepAt, Transacted,
-};
-use pluvio_units::{ClientId, KeyHash, KeyPlace, LogId, OperationId, TableId};
+use pluvio_store::{EngineError, Execution, NotTransacted, Prepare, StepAt, Transacted};
+use pluvio_units::{ClientId, KeyPlace, LogId, OperationId};
 use pluvio_wire::{
     Answer, FatalKind, Header, Refusal, Results, RetryReason, TRANSACTION_STEPS_MAX, Whole,
 };
@@ -39,6 +38,51 @@ const SCATTERED_RETRY: Duration = Duration::from_micros(500);
 const HELD_BACK_RETRY: Duration = Duration::from_micros(500);
 /// When a read is to come again whose keys cannot be kept for it yet.
 const KEEP_RETRY: Duration = Duration::from_micros(500);
+
+/// What a transaction does with its keys here.
+#[derive(Clone, Copy)]
+enum Kind<'w> {
+    /// It reads all of them.
+    Reads,
+    /// It changes some of them.
+    Changes,
+    /// It locks all of them, as its share of a whole of several owners.
+    Locks(&'w Whole),
+}
+
+impl<'w> Kind<'w> {
+    fn of(steps: &[TransactionStep<'_>], whole: Option<&'w Whole>) -> Self {
+        match whole {
+            Some(whole) => Self::Locks(whole),
+            None if steps.iter().any(changes) => Self::Changes,
+            None => Self::Reads,
+        }
+    }
+}
+
+/// A transaction whose tablets are here, one item of each list for a step.
+struct Placed<'s, 'm> {
+    steps: Vec<TransactionStep<'m>>,
+    keys: Vec<Served<'s>>,
+    /// Where its change is to be noted.
+    notings: Vec<Noting>,
+}
+
+impl Placed<'_, '_> {
+    fn places(&self) -> impl Iterator<Item = KeyPlace> + Clone {
+        self.keys.iter().map(Served::place)
+    }
+
+    fn in_tables(&self) -> Vec<StepAt<'_>> {
+        let steps = self.steps.iter().zip(&self.keys);
+        let at = steps.map(|(step, key)| StepAt {
+            table: key.table,
+            hash: key.hash,
+            step: *step,
+        });
+        at.collect()
+    }
+}
 
 impl Master {
     /// Does all steps of a transaction at one moment, or none; answers when that is durable. The
@@ -88,210 +132,252 @@ impl Master {
         // Held until the changes are noted (TAB-2).
         let snapshot = self.tablets().snapshot();
         let steps: Vec<_> = steps.collect();
-        let has_outcome = header.operation.is_some();
-        let (placed, notings) = self.place(&snapshot, &steps, (whole.is_some(), has_outcome))?;
-        let Some(((first, hash), _)) = placed.split_first() else {
+        let kind = Kind::of(&steps, whole);
+        let id = header.operation;
+        let placed = self.place(&snapshot, steps, kind, id)?;
+        let Some(first) = placed.keys.first() else {
             return Err(Refusal::malformed("a transaction without steps"));
         };
-        let execution = match header.operation.is_some() {
-            false => None,
-            true => match self.admit_operation(header.operation, (first.id(), *hash)) {
-                Admission::Execute(execution) => Some(execution),
-                Admission::Answer(outcome) => {
-                    return match outcome.pending() {
-                        Outcome::Together { .. } => Ok(outcome),
-                        _ => Err(reused()),
-                    };
-                }
-                other => return Err(not_executed(&other)),
-            },
-        };
-        let changes_some = steps.iter().any(changes);
-        if changes_some {
-            self.goes_together(placed.iter().map(|(table, _)| &***table))?;
-        }
-        let only_reads = whole.is_none() && !changes_some;
-        if !only_reads {
-            self.writes_possible()?;
-        }
-        let client = header.operation.client;
-        if whole.is_some() {
-            if execution.is_none() {
-                return Err(Refusal::malformed("a share without an identity"));
-            }
-            self.wait_behind_others(client, &placed)?;
-        }
-        let frees = match (only_reads, whole) {
-            (true, _) => self.keep_if_asked(header.operation, &placed)?,
-            // Locks are above that (KEEP-2).
-            (false, Some(_)) => true,
-            (false, None) => {
-                self.not_kept_from(client, &placed)?;
-                true
-            }
-        };
-        let taken = self.take_operations_of(&steps, &placed)?;
-        self.sample_steps(&steps, &placed);
-        let at: Vec<StepAt<'_>> = steps
-            .iter()
-            .zip(&placed)
-            .map(|(step, (table, hash))| StepAt {
-                table,
-                hash: *hash,
-                step: *step,
-            })
-            .collect();
-        let place = (log, self.now_s());
-        let done = match (whole, execution) {
-            (Some(whole), Some(execution)) => {
-                let prepare = Prepare {
-                    client,
-                    home: whole.home,
-                    shares: &whole.shares,
+        let execution = match self.executed(id, first.place())? {
+            Executed::NotYet(execution) => execution,
+            Executed::Before(outcome) => {
+                return match outcome.pending() {
+                    Outcome::Together { .. } => Ok(outcome),
+                    _ => Err(reused()),
                 };
-                let prepare = (prepare, self.monotonic());
-                self.store().prepare(place, &at, execution, prepare)
             }
-            (_, execution) => self.store().transact(place, &at, execution),
         };
-        if done.is_err() {
-            give_back(&taken, &placed);
-        }
-        if whole.is_some() {
-            match &done {
-                // Room may come late, or never: who lacks that keeps nothing for himself.
-                Err(NotTransacted::Engine(EngineError::Locked) | NotTransacted::Scattered(_)) => {
-                    self.waiters
-                        .refused(client, places(&placed), self.monotonic());
-                }
-                Ok(_) | Err(_) => self.waiters.ended(client),
-            }
+        let afterwards = self.may_begin(&placed, kind, id)?;
+        let taken = self.take_operations_of(&placed.steps, &placed.keys)?;
+        self.sample_steps(&placed);
+        let done = self.do_or_lock(log, &placed, kind, id.client, execution);
+        if let Kind::Locks(_) = kind {
+            self.tend_waiters(id.client, &placed, done.as_ref().err());
         }
         match done {
-            Ok(Transacted { outcome, changed }) => {
-                for change in changed {
-                    let key = steps[change.step].operation.key();
-                    notings[change.step].note(key, &change.outcome);
-                    if let Some(slot) = change.slot {
-                        self.settlements
-                            .note(self.store(), placed[change.step].0, slot);
-                    }
-                }
+            Ok(transacted) => {
+                let outcome = self.note_changes(&placed, transacted);
                 let now = self.monotonic();
-                self.held_back.release(places(&placed), frees, now);
+                self.held_back.release(placed.places(), afterwards, now);
                 Ok(outcome)
             }
-            Err(NotTransacted::Engine(error)) => Err(refusal_of(&error)),
-            Err(NotTransacted::TooLarge) => Err(too_large()),
-            Err(NotTransacted::Scattered(_)) => {
-                let now = self.monotonic();
-                self.held_back.hold_scattered(places(&placed), now);
-                Err(Refusal::retry(SCATTERED_RETRY, RetryReason::InProgress))
+            Err(error) => {
+                give_back(&taken, &placed.keys);
+                Err(self.not_transacted(&placed, &error))
             }
         }
     }
 
-    /// Keeps the keys of a read as they are, if its client wants that. Gives whether they are to be
-    /// free behind it.
+    /// Whether a transaction that is not executed yet may be executed now. Gives what becomes then
+    /// of keys that are held back.
+    ///
+    /// # Errors
+    /// It has to come again, or never may.
+    fn may_begin(
+        &self,
+        placed: &Placed<'_, '_>,
+        kind: Kind<'_>,
+        id: OperationId,
+    ) -> Result<Afterwards, Refusal> {
+        if placed.steps.iter().any(changes) {
+            self.goes_together(placed.keys.iter().map(|key| &**key.table))?;
+        }
+        match kind {
+            Kind::Reads => self.keep_if_asked(id, placed),
+            Kind::Changes => {
+                self.writes_possible()?;
+                self.not_kept_from(id.client, placed)?;
+                Ok(Afterwards::Free)
+            }
+            Kind::Locks(_) => {
+                self.writes_possible()?;
+                if !id.is_some() {
+                    return Err(Refusal::malformed("a share without an identity"));
+                }
+                self.wait_behind_others(id.client, placed)?;
+                // Keys that are kept for another client are locked all the same (KEEP-2).
+                Ok(Afterwards::Free)
+            }
+        }
+    }
+
+    /// Lets the engine do all steps, or lock their keys.
+    fn do_or_lock(
+        &self,
+        log: LogId,
+        placed: &Placed<'_, '_>,
+        kind: Kind<'_>,
+        client: ClientId,
+        execution: Option<Execution>,
+    ) -> Result<Transacted, NotTransacted> {
+        let steps = placed.in_tables();
+        let place = (log, self.now_s());
+        let whole = match kind {
+            Kind::Reads | Kind::Changes => {
+                return self.store().transact(place, &steps, execution);
+            }
+            Kind::Locks(whole) => whole,
+        };
+        let prepare = Prepare {
+            client,
+            home: whole.home,
+            shares: &whole.shares,
+        };
+        let execution = execution.expect("a share without an identity may not begin");
+        let prepare = (prepare, self.monotonic());
+        self.store().prepare(place, &steps, execution, prepare)
+    }
+
+    /// After an attempt to lock keys: does its client wait for those who have locked them?
+    fn tend_waiters(
+        &self,
+        client: ClientId,
+        placed: &Placed<'_, '_>,
+        error: Option<&NotTransacted>,
+    ) {
+        match error {
+            Some(NotTransacted::Engine(EngineError::Locked) | NotTransacted::Scattered(_)) => {
+                let now = self.monotonic();
+                self.waiters.refused(client, placed.places(), now);
+            }
+            // Room may come late, or never: a client that lacks it keeps nothing for itself.
+            Some(NotTransacted::Engine(_) | NotTransacted::TooLarge) | None => {
+                self.waiters.ended(client);
+            }
+        }
+    }
+
+    /// Notes what a transaction has changed: for copies of its tablets, and for its slots to be
+    /// settled. Gives its outcome.
+    fn note_changes(&self, placed: &Placed<'_, '_>, transacted: Transacted) -> Awaited<Outcome> {
+        for change in transacted.changed {
+            let key = placed.steps[change.step].operation.key();
+            placed.notings[change.step].note(key, &change.outcome);
+            if let Some(slot) = change.slot {
+                let table = placed.keys[change.step].table;
+                self.settlements.note(self.store(), table, slot);
+            }
+        }
+        transacted.outcome
+    }
+
+    /// The refusal of a transaction that the engine has not done. The keys of one that can only be
+    /// done while others do not change them are held back for it.
+    fn not_transacted(&self, placed: &Placed<'_, '_>, error: &NotTransacted) -> Refusal {
+        match error {
+            NotTransacted::Engine(error) => refusal_of(error),
+            NotTransacted::TooLarge => too_large(),
+            NotTransacted::Scattered(_) => {
+                let now = self.monotonic();
+                self.held_back.hold_scattered(placed.places(), now);
+                Refusal::retry(SCATTERED_RETRY, RetryReason::InProgress)
+            }
+        }
+    }
+
+    /// Keeps the keys of a read as they are, if its client wants that. The client says so by a name
+    /// without a number, and by a time. With no time it gives up what was kept.
     ///
     /// # Errors
     /// They cannot be kept yet.
-    fn keep_if_asked(&self, id: OperationId, placed: &[Placed<'_>]) -> Result<bool, Refusal> {
+    fn keep_if_asked(
+        &self,
+        id: OperationId,
+        placed: &Placed<'_, '_>,
+    ) -> Result<Afterwards, Refusal> {
         if id.client == ClientId(0) || id.is_some() {
-            return Ok(false);
+            return Ok(Afterwards::AsBefore);
         }
         let (time, now) = (id.retry(), self.monotonic());
         if time.is_zero() {
-            return Ok(true);
+            return Ok(Afterwards::Free);
         }
-        if !self.held_back.keep(id.client, places(placed), time, now) {
+        if !self.held_back.keep(id.client, placed.places(), time, now) {
             return Err(Refusal::retry(KEEP_RETRY, RetryReason::Locked));
         }
         pluvio_units::mark("keys-are-kept-for-who-was-overtaken");
-        Ok(false)
+        Ok(Afterwards::AsBefore)
     }
 
     /// # Errors
     /// A key is kept for another client.
-    fn not_kept_from(&self, client: ClientId, placed: &[Placed<'_>]) -> Result<(), Refusal> {
+    fn not_kept_from(&self, client: ClientId, placed: &Placed<'_, '_>) -> Result<(), Refusal> {
         if !self.held_back.is_any() {
             return Ok(());
         }
         let now = self.monotonic();
-        match self.held_back.is_kept_from(client, places(placed), now) {
+        match self.held_back.is_kept_from(client, placed.places(), now) {
             false => Ok(()),
             true => Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::Locked)),
         }
     }
 
     /// Lets those lock their keys first that have waited longer for any of these.
-    fn wait_behind_others(&self, client: ClientId, placed: &[Placed<'_>]) -> Result<(), Refusal> {
+    fn wait_behind_others(&self, client: ClientId, placed: &Placed<'_, '_>) -> Result<(), Refusal> {
         let now = self.monotonic();
-        let Some(again) = self.waiters.come_again(client, places(placed), now) else {
+        let Some(again) = self.waiters.come_again(client, placed.places(), now) else {
             return Ok(());
         };
         pluvio_units::mark("locks-are-kept-for-who-waits");
-        self.waiters.refused(client, places(placed), now);
+        self.waiters.refused(client, placed.places(), now);
         Err(Refusal::retry(again, RetryReason::Locked))
     }
 
-    /// The tables and hashes of the keys of a transaction, and where its changes are to be noted.
-    /// With an identity, its outcome is kept with the first key. That is a change of its tablet,
-    /// also if the key is only read: a tablet that is not durable here would be recovered without.
+    /// Finds the keys of a transaction. With an identity, its outcome is kept with the first key.
+    /// That is a change of its tablet, also if the key is only read: a tablet that is not durable
+    /// here would be recovered without.
     ///
     /// # Errors
     /// A tablet is not here, or takes no changes.
-    fn place<'s>(
+    fn place<'s, 'm>(
         &self,
         snapshot: &'s Snapshot,
-        steps: &[TransactionStep<'_>],
-        (locks, has_outcome): (bool, bool),
-    ) -> Result<(Vec<Placed<'s>>, Vec<Noting>), Refusal> {
-        let mut placed = Vec::with_capacity(steps.len());
+        steps: Vec<TransactionStep<'m>>,
+        kind: Kind<'_>,
+        id: OperationId,
+    ) -> Result<Placed<'s, 'm>, Refusal> {
+        // A lock is a change, too.
+        let locks = matches!(kind, Kind::Locks(_));
+        let mut keys = Vec::with_capacity(steps.len());
         let mut notings = Vec::with_capacity(steps.len());
-        for step in steps {
+        for step in &steps {
             let (table, key) = (step.operation.table(), step.operation.key());
             let hash = self.hash_of(snapshot, table, key, step.operation.hash());
             let served = self.serving(snapshot, table, hash)?;
-            // A lock is a change, too.
-            if locks || changes(step) || has_outcome && placed.is_empty() {
-                Self::must_take_changes(served.phase)?;
-                self.not_held(&served)?;
+            if locks || changes(step) || id.is_some() && keys.is_empty() {
+                self.must_be_changeable(&served)?;
             }
             // Also of a read: another step may change its key.
             notings.push(self.noting(&served)?);
-            placed.push((served.table, served.hash));
+            keys.push(served);
         }
-        Ok((placed, notings))
+        Ok(Placed {
+            steps,
+            keys,
+            notings,
+        })
     }
 
-    fn sample_steps(&self, steps: &[TransactionStep<'_>], placed: &[(&Arc<EngineTable>, KeyHash)]) {
-        for (step, (table, hash)) in steps.iter().zip(placed) {
+    fn sample_steps(&self, placed: &Placed<'_, '_>) {
+        for (step, served) in placed.steps.iter().zip(&placed.keys) {
             match step.operation.mutation() {
                 Some(mutation) => {
                     let moved = mutation.change.bulk_len();
-                    self.sample((table, *hash), (mutation.key, Use::Write), Some(moved));
-                    self.notice(table.id(), *hash, &mutation);
+                    self.sample(served, mutation.key, Use::Write, Some(moved));
+                    self.notice(served.place(), &mutation);
                 }
-                None => {
-                    let key = step.operation.key();
-                    self.sample((table, *hash), (key, Use::Read), None);
-                }
+                None => self.sample(served, step.operation.key(), Use::Read, None),
             }
         }
     }
 
     /// The refusal of a change of a key that is held back for a transaction.
-    pub(super) fn not_held_back(&self, table: TableId, hash: KeyHash) -> Result<(), Refusal> {
-        if !self.held_back.is_any() || !self.held_back.holds((table, hash), self.monotonic()) {
+    pub(super) fn not_held_for_transaction(&self, place: KeyPlace) -> Result<(), Refusal> {
+        if !self.held_back.is_any() || !self.held_back.holds(place, self.monotonic()) {
             return Ok(());
         }
         Err(Refusal::retry(HELD_BACK_RETRY, RetryReason::Locked))
     }
-}
-
-fn places(placed: &[Placed<'_>]) -> impl Iterator<Item = KeyPlace> + Clone {
-    placed.iter().map(|(table, hash)| (table.id(), *hash))
 }
 
 fn changes(step: &TransactionStep<'_>) -> bool {

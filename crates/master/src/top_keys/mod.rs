@@ -25,7 +25,7 @@ pub use session::{TableTraffic, Traffic};
 
 use core::cell::Cell;
 use list::{KEY_SHOWN, ShownKey, TopList};
-use pluvio_units::{KeyHash, TableId};
+use pluvio_units::{KeyHash, KeyPlace, TableId};
 use session::Session;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -86,7 +86,7 @@ pub(crate) struct Sample<'k> {
     pub(crate) hash: KeyHash,
     pub(crate) key: &'k [u8],
     pub(crate) used: Use,
-    /// Operations that it stands for; 0: it is not counted, only its size is noted.
+    /// Operations that it stands for.
     pub(crate) weight: u32,
     /// Bytes of key and value, where there is an object.
     pub(crate) bytes: Option<u64>,
@@ -218,9 +218,9 @@ impl Samples {
         }
     }
 
-    /// Whether this operation is to be sampled, and for how many it stands then.
+    /// For how many operations this one stands, if it is to be sampled.
     #[inline]
-    pub(crate) fn is_due(&self) -> Option<u32> {
+    pub(crate) fn due(&self) -> Option<u32> {
         STEPS.with(|place| {
             let mut steps = place.get();
             steps.left -= 1;
@@ -252,15 +252,11 @@ impl Samples {
 
     /// Counts a sample, unless another one is being counted (TOP-2).
     pub(crate) fn note(&self, now: Duration, sample: &Sample<'_>) {
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+        let Some(mut state) = self.try_lock() else {
+            return;
         };
         state.fade(now);
-        if sample.weight > 0 {
-            self.keep_pace(&mut state, now, sample.weight);
-        }
+        self.keep_pace(&mut state, now, sample.weight);
         let weight = f64::from(sample.weight);
         if let Some(session) = &mut state.session {
             let key = (sample.hash, sample.key);
@@ -268,12 +264,30 @@ impl Samples {
         }
         let of_table = state.of_table(sample.table);
         match sample.used {
-            _ if sample.weight == 0 => {}
             Use::Read => of_table.reads.count(sample.hash, sample.key, weight),
             Use::Write => of_table.writes.count(sample.hash, sample.key, weight),
         }
         if let Some(bytes) = sample.bytes {
             of_table.note_size(sample.hash, sample.key, bytes);
+        }
+    }
+
+    /// Notes the size of an object, whose use is not counted; unless a sample is being counted
+    /// (TOP-2).
+    pub(crate) fn note_size(&self, now: Duration, (table, hash): KeyPlace, key: &[u8], bytes: u64) {
+        let Some(mut state) = self.try_lock() else {
+            return;
+        };
+        state.fade(now);
+        state.of_table(table).note_size(hash, key, bytes);
+    }
+
+    /// The state, unless another thread has it.
+    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -325,10 +339,11 @@ impl Samples {
     pub(crate) fn start_session(
         &self,
         now: Duration,
-        (wanted, lasts): (usize, Option<Duration>),
+        wanted: usize,
+        lasts: Option<Duration>,
     ) -> bool {
         let mut state = self.lock();
-        let is_on = state.session.as_ref().is_some_and(|one| one.is_active(now));
+        let is_on = state.has_active_session(now);
         if !is_on {
             state.session = Some(Session::new(now, wanted, lasts));
         }
@@ -345,7 +360,7 @@ impl Samples {
     /// Forgets the session. False: it is on.
     pub(crate) fn reset_session(&self, now: Duration) -> bool {
         let mut state = self.lock();
-        let is_on = state.session.as_ref().is_some_and(|one| one.is_active(now));
+        let is_on = state.has_active_session(now);
         if !is_on {
             state.session = None;
         }
@@ -432,6 +447,10 @@ impl State {
         (self.seconds + since).max(0.001)
     }
 
+    fn has_active_session(&self, now: Duration) -> bool {
+        self.session.as_ref().is_some_and(|one| one.is_active(now))
+    }
+
     /// The lists of a table (TOP-3).
     fn of_table(&mut self, table: TableId) -> &mut OfTable {
         if self.tables.len() >= TABLES && !self.tables.contains_key(&table) {
@@ -483,7 +502,7 @@ mod tests {
         let mut sampled = [0_u32; 4];
         let mut stands_for = 0;
         for n in 0..400_000 {
-            if let Some(weight) = samples.is_due() {
+            if let Some(weight) = samples.due() {
                 sampled[n % 4] += 1;
                 stands_for += weight;
             }
@@ -557,11 +576,7 @@ mod tests {
         let samples = Samples::new(secs(0));
         let put = |n: u64, bytes: u64| {
             let key = n.to_string();
-            let noticed = Sample {
-                bytes: Some(bytes),
-                ..sample(n, key.as_bytes(), Use::Write, 0)
-            };
-            samples.note(secs(1), &noticed);
+            samples.note_size(secs(1), (TABLE, KeyHash(n)), key.as_bytes(), bytes);
         };
         for n in 0..1000 {
             put(n, (n * 7919) % 1000 + 1);
@@ -619,8 +634,8 @@ mod tests {
         moves(0, 1, 1000);
         assert_eq!(samples.session(secs(0)), None);
         assert!(!samples.stop_session(secs(0)));
-        assert!(samples.start_session(secs(1), (5, Some(secs(10)))));
-        assert!(!samples.start_session(secs(2), (5, None)) && !samples.reset_session(secs(2)));
+        assert!(samples.start_session(secs(1), 5, Some(secs(10))));
+        assert!(!samples.start_session(secs(2), 5, None) && !samples.reset_session(secs(2)));
         moves(2, 1, 100);
         moves(3, 2, 250);
         moves(3, 1, 0);
@@ -636,7 +651,7 @@ mod tests {
         assert_eq!((seen.is_active, seen.lasted), (false, secs(10)));
         assert_eq!(seen.tables[&TABLE].bytes, 1400);
         // A new one begins with nothing, and is stopped.
-        assert!(samples.start_session(secs(100), (7, None)));
+        assert!(samples.start_session(secs(100), 7, None));
         assert!(samples.stop_session(secs(103)) && !samples.stop_session(secs(104)));
         let (seen, _) = samples.session(secs(200)).expect("it is remembered");
         assert_eq!((seen.lasted, seen.tables.len()), (secs(3), 0));
