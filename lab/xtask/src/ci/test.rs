@@ -72,6 +72,9 @@ const EXAMPLES: [&str; 3] = ["hello", "counting_words", "durable"];
 /// compile.
 const BUILT: [&str; 4] = ["--no-run", "--lib", "--bins", "--tests"];
 
+/// Tests of one program at a time beside the crates: those that start processes mostly wait.
+const INTEGRATION_THREADS: &str = "4";
+
 /// One step of the run.
 struct Step {
     name: &'static str,
@@ -229,6 +232,9 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
                 .env("PLUVIO_TEST_PYTHON", &tools.python)
                 .env("PLUVIO_TEST_DATASETS", &tools.datasets)
                 .env("PLUVIO_TEST_BLOCK_TRACE", &tools.block_trace);
+            if step.name == "integration" {
+                command.env("RUST_TEST_THREADS", INTEGRATION_THREADS);
+            }
             if step.name != "build" {
                 skip_missing(&mut command, tools);
             }

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use tempfile::TempDir;
 
-/// Tests with a cluster at a time: a cluster has about five processes, and machines of CI two
-/// cores.
-const TESTS_MAX: usize = 2;
+/// Tests with a cluster at a time. Mostly they wait for leases, clients and disks: with two at a
+/// time, two processors had something to do for a third of the time.
+const TESTS_MAX: usize = 4;
 
 /// How to start a cluster.
 #[derive(Clone, Debug)]
