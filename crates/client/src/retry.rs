@@ -47,6 +47,8 @@ pub(crate) struct Attempts<'a> {
     locked_since: Option<Moment>,
     reason: Option<RetryReason>,
     last: Option<String>,
+    /// Whether that attempt had no time for an answer.
+    is_cut_short: bool,
     maybe_executed: bool,
 }
 
@@ -66,6 +68,7 @@ impl<'a> Attempts<'a> {
             locked_since: None,
             reason: None,
             last: None,
+            is_cut_short: false,
             maybe_executed: false,
         }
     }
@@ -108,9 +111,10 @@ impl<'a> Attempts<'a> {
 
     /// Remembers why the last attempt failed.
     pub(crate) fn failed(&mut self, why: String, reason: Option<RetryReason>) {
-        let is_cut_short = reason.is_none() && self.until_deadline().is_zero();
-        let told = self.last.take().filter(|_| self.reason.is_some());
-        self.last = Some(match told.filter(|_| is_cut_short) {
+        let was_cut_short = self.is_cut_short;
+        self.is_cut_short = reason.is_none() && self.until_deadline().is_zero();
+        let told = self.last.take().filter(|_| !was_cut_short);
+        self.last = Some(match told.filter(|_| self.is_cut_short) {
             // The last try had no time for an answer. The one before it says more.
             Some(told) => format!("{told}; then {why}"),
             None => why,
@@ -136,6 +140,7 @@ impl<'a> Attempts<'a> {
         self.locked_since = None;
         self.reason = None;
         self.last = None;
+        self.is_cut_short = false;
     }
 
     /// Remembers that the operation may have been executed.
@@ -163,6 +168,7 @@ impl<'a> Attempts<'a> {
     pub(crate) fn absorb(&mut self, part: Self) {
         if part.last.is_some() {
             self.last = part.last;
+            self.is_cut_short = part.is_cut_short;
             self.reason = part.reason;
             self.full_since = part.full_since;
             self.locked_since = part.locked_since;

@@ -474,17 +474,22 @@ fn a_last_try_without_an_answer_hides_nothing_that_was_told_before() {
     let (cluster, ..) = cluster(1);
     let options = ClientOptions::new(["coordinator"]).attempt_timeout(10 * SECOND);
     let client = Client::new(cluster.parts(), options);
-    // It comes again before its time is up, and gets no answer until then.
     let trouble = Refusal::retry(6 * SECOND, RetryReason::MetadataTrouble);
-    cluster.plan(Opcode::CreateTable, Fault::Refuse(trouble), 1);
-    cluster.plan(Opcode::CreateTable, Fault::DelayReply, 1);
-    let error = cluster.run(client.create_table("new", None)).unwrap_err();
-    let text = error.to_string();
-    let told = RetryReason::MetadataTrouble.to_string();
-    assert!(
-        text.contains(&told) && text.contains("; then no reply"),
-        "{text}"
-    );
+    let refused = RetryReason::MetadataTrouble.to_string();
+    for (fault, told) in [
+        (Fault::Refuse(trouble), &*refused),
+        (Fault::Unreachable, "cannot reach coordinator"),
+    ] {
+        // It comes again before its time is up, and gets no answer until then.
+        cluster.plan(Opcode::CreateTable, fault, 1);
+        cluster.plan(Opcode::CreateTable, Fault::DelayReply, 1);
+        let error = cluster.run(client.create_table("new", None)).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains(told) && text.contains("; then no reply"),
+            "{text}"
+        );
+    }
 }
 
 #[test]
