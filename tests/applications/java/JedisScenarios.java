@@ -13,6 +13,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.ConnectionPoolConfig;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
@@ -188,7 +189,7 @@ public final class JedisScenarios {
       var building = RedisClient.builder().hostAndPort(ONE).clientConfig(config);
       try (var victim = building.poolConfig(tested).build(); var other = new Jedis(ONE)) {
         victim.set("k", "v");
-        var id = victim.sendCommand(Command.CLIENT, "ID");
+        var id = victim.executeCommand(new CommandArguments(Command.CLIENT).add("ID"));
         equal(other.clientKill(ClientKillParams.clientKillParams().id(String.valueOf(id))), 1L);
         equal(victim.get("k"), "v");
       }
@@ -230,11 +231,13 @@ public final class JedisScenarios {
       equal(redis.dbSize(), 2000L);
     });
     scenarios.test("keys have a prefix everywhere, in scripts too", () -> {
-      var config = config().commandKeyArgumentPreProcessor(
-          new PrefixedKeyArgumentPreProcessor("app:")).build();
+      var prefix = new PrefixedKeyArgumentPreProcessor("app:");
+      var config = config().commandKeyArgumentPreProcessor(prefix).build();
       var building = RedisClient.builder().hostAndPort(ONE).clientConfig(config);
       try (var prefixed = building.build()) {
+        prefixed.set("a", "1");
         prefixed.mset("a", "1", "b", "2");
+        System.out.println(redis.keys("*"));
         equal(redis.mget("app:a", "app:b"), List.of("1", "2"));
         equal(prefixed.eval("return redis.call('GET', KEYS[1])", 1, "a"), "1");
       }
@@ -278,7 +281,7 @@ public final class JedisScenarios {
         }
       }
       var wrong = config().user("ann").password("guess").build();
-      refused("WRONGPASS", () -> new Jedis(where, wrong).ping());
+      refused("WRONGPASS", () -> new Jedis(where, wrong));
       equal(admin.aclDelUser("ann"), 1L);
     }
   }
