@@ -8,6 +8,7 @@ import static redis.clients.jedis.params.SetParams.setParams;
 import java.net.URI;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
@@ -235,14 +236,13 @@ public final class JedisScenarios {
       var config = config().commandKeyArgumentPreProcessor(prefix).build();
       var building = RedisClient.builder().hostAndPort(ONE).clientConfig(config);
       try (var prefixed = building.build()) {
-        prefixed.set("a", "1");
         prefixed.mset("a", "1", "b", "2");
-        System.out.println(redis.keys("*"));
         equal(redis.mget("app:a", "app:b"), List.of("1", "2"));
-        equal(prefixed.eval("return redis.call('GET', KEYS[1])", 1, "a"), "1");
+        String get = "return redis.call('GET', KEYS[1])";
+        equal(prefixed.eval(get, List.of("a"), List.of()), "1");
       }
     });
-    scenarios.test("users have passwords and rights", () -> users(ONE));
+    scenarios.test("users have passwords and rights", () -> users(List.of(ONE)));
     scenarios.test("others are seen by MONITOR", () -> {
       var told = new CompletableFuture<String>();
       try (var jedis = new Jedis(ONE)) {
@@ -262,27 +262,36 @@ public final class JedisScenarios {
     });
   }
 
-  private static void users(HostAndPort where) {
-    try (var admin = new Jedis(where)) {
-      admin.aclSetUser("ann", "reset", "on", ">secret", "~ann:*", "+@all", "-@dangerous");
-      var ann = config().user("ann").password("secret").build();
-      try (var jedis = new Jedis(where, ann)) {
-        jedis.aclWhoAmI();
+  /** A user, made at each of these servers: others know it within a second. */
+  private static void users(Collection<HostAndPort> servers) {
+    for (HostAndPort server : servers) {
+      try (var admin = new Jedis(server)) {
+        admin.aclSetUser("ann", "reset", "on", ">secret", "~ann:*", "+@all", "-@dangerous");
       }
-      if (where == NODE) {
-        var building = RedisClusterClient.builder().nodes(Set.of(NODE)).clientConfig(ann);
-        // It learns the slots with CLUSTER, which is not among the dangerous commands.
-        try (var client = building.build()) {
-          rights(client);
-        }
-      } else {
-        try (var client = RedisClient.builder().hostAndPort(where).clientConfig(ann).build()) {
-          rights(client);
-        }
+    }
+    HostAndPort where = servers.iterator().next();
+    var config = config().user("ann").password("secret").build();
+    try (var jedis = new Jedis(where, config)) {
+      equal(jedis.aclWhoAmI(), "ann");
+    }
+    if (where.equals(ONE)) {
+      var building = RedisClient.builder().hostAndPort(where).clientConfig(config);
+      try (var client = building.build()) {
+        rights(client);
       }
-      var wrong = config().user("ann").password("guess").build();
-      refused("WRONGPASS", () -> new Jedis(where, wrong));
-      equal(admin.aclDelUser("ann"), 1L);
+    } else {
+      // It learns the slots with CLUSTER, which is not among the dangerous commands.
+      var building = RedisClusterClient.builder().nodes(Set.of(where)).clientConfig(config);
+      try (var client = building.build()) {
+        rights(client);
+      }
+    }
+    var wrong = config().user("ann").password("guess").build();
+    refused("WRONGPASS", () -> new Jedis(where, wrong));
+    for (HostAndPort server : servers) {
+      try (var admin = new Jedis(server)) {
+        admin.aclDelUser("ann");
+      }
     }
   }
 
@@ -422,7 +431,8 @@ public final class JedisScenarios {
       equal(new HashSet<>(found).size(), 3000);
       equal(cluster.keys("other:*").size(), 3000);
     });
-    scenarios.test("cluster: users have passwords and rights", () -> users(NODE));
+    scenarios.test("cluster: users have passwords and rights", () ->
+        users(cluster.getClusterNodes().keySet().stream().map(HostAndPort::from).toList()));
     scenarios.test("cluster: killed connections are replaced", () -> {
       for (int i = 0; i < 100; i += 1) {
         cluster.set("k" + i, String.valueOf(i));

@@ -505,7 +505,7 @@ public final class LettuceScenarios {
           return;
         } catch (RedisException error) {
           String text = String.valueOf(error.getMessage());
-          boolean lost = text.contains("Connection reset") || text.equals("Connection closed");
+          boolean lost = text.matches(".*Connection (reset|closed|is closed).*");
           if (!lost && !text.startsWith("TRYAGAIN") && !text.startsWith("ERR it is not known")) {
             throw error;
           }
