@@ -234,13 +234,25 @@ impl Databases {
             return Ok(table);
         }
         let name = database.table_name();
-        let created = self
-            .client
-            .create_table_hashed(&name, None, HashKind::Slots);
-        let created = created.await;
-        let table = Arc::new(created.map_err(of_table)?);
-        self.remember(database, &Some(table.clone()));
-        Ok(table)
+        let mut tries = 0;
+        loop {
+            let client = &self.client;
+            let created = client.create_table_hashed(&name, None, HashKind::Slots);
+            match created.await {
+                Ok(table) => {
+                    let table = Arc::new(table);
+                    self.remember(database, &Some(table.clone()));
+                    return Ok(table);
+                }
+                // Somebody dropped it while servers began to serve it.
+                Err(error) if error.kind() == ErrorKind::NoSuchTable && tries < TRIES_MAX => {
+                    let pause = PAUSE * (1 << tries.min(6));
+                    self.parts.clock.sleep(pause).await;
+                    tries += 1;
+                }
+                Err(error) => return Err(of_table(error)),
+            }
+        }
     }
 
     fn tries(&self, database: DatabaseId) -> TableTries<'_> {

@@ -198,7 +198,8 @@ public final class LettuceScenarios {
                 commands.watch("count");
                 String count = commands.get("count");
                 commands.multi();
-                commands.set("count", String.valueOf(count == null ? 1 : Long.parseLong(count) + 1));
+                long next = count == null ? 1 : Long.parseLong(count) + 1;
+                commands.set("count", String.valueOf(next));
               } while (commands.exec().wasDiscarded());
             }
           }
