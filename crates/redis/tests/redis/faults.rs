@@ -80,10 +80,7 @@ fn a_write_in_doubt_says_so_and_nothing_else_does() {
 fn a_table_that_others_drop_while_it_is_made_is_made_again() {
     let mut bench = Bench::new();
     let mut c = bench.connect();
-    let gone = Refusal::fatal(
-        FatalKind::NoSuchTable,
-        "there is no table with id 224".into(),
-    );
+    let gone = Refusal::fatal(FatalKind::NoSuchTable, "there is no table with id 224");
     bench
         .cluster
         .plan(Opcode::CreateTable, Fault::Refuse(gone.clone()), 2);
