@@ -235,24 +235,18 @@ impl Databases {
         }
         let name = database.table_name();
         let mut tries = 0;
-        loop {
-            let client = &self.client;
-            let created = client.create_table_hashed(&name, None, HashKind::Slots);
-            match created.await {
-                Ok(table) => {
-                    let table = Arc::new(table);
-                    self.remember(database, &Some(table.clone()));
-                    return Ok(table);
-                }
+        let created = loop {
+            let (client, kind) = (&self.client, HashKind::Slots);
+            match client.create_table_hashed(&name, None, kind).await {
                 // Somebody dropped it while servers began to serve it.
-                Err(error) if error.kind() == ErrorKind::NoSuchTable && tries < TRIES_MAX => {
-                    let pause = PAUSE * (1 << tries.min(6));
-                    self.parts.clock.sleep(pause).await;
-                    tries += 1;
-                }
-                Err(error) => return Err(of_table(error)),
+                Err(e) if e.kind() == ErrorKind::NoSuchTable && tries < TRIES_MAX => tries += 1,
+                other => break other.map_err(of_table)?,
             }
-        }
+            self.parts.clock.sleep(PAUSE * (1 << tries.min(6))).await;
+        };
+        let table = Arc::new(created);
+        self.remember(database, &Some(table.clone()));
+        Ok(table)
     }
 
     fn tries(&self, database: DatabaseId) -> TableTries<'_> {

@@ -559,7 +559,7 @@ impl Scripts {
             };
             let edits = edit(&known)?;
             if edits.is_empty() {
-                // What this server remembers may be older than what was just found.
+                // The libraries that this server remembers may be older than those just found.
                 lock(&self.libraries).asked = None;
                 return Ok(());
             }

@@ -74,8 +74,8 @@ fn a_write_in_doubt_says_so_and_nothing_else_does() {
     assert!(c.say("SET k w").starts_with("-TRYAGAIN "));
 }
 
-/// Clients flush all nodes of a cluster at a time. So the table that one makes may be dropped before
-/// its servers serve it.
+/// Clients flush all nodes of a cluster at a time. So the table that one makes may be dropped
+/// before its servers serve it.
 #[test]
 fn a_table_that_others_drop_while_it_is_made_is_made_again() {
     let mut bench = Bench::new();
