@@ -234,11 +234,17 @@ impl Databases {
             return Ok(table);
         }
         let name = database.table_name();
-        let created = self
-            .client
-            .create_table_hashed(&name, None, HashKind::Slots);
-        let created = created.await;
-        let table = Arc::new(created.map_err(of_table)?);
+        let mut tries = 0;
+        let created = loop {
+            let (client, kind) = (&self.client, HashKind::Slots);
+            match client.create_table_hashed(&name, None, kind).await {
+                // Somebody dropped it while servers began to serve it.
+                Err(e) if e.kind() == ErrorKind::NoSuchTable && tries < TRIES_MAX => tries += 1,
+                other => break other.map_err(of_table)?,
+            }
+            self.parts.clock.sleep(PAUSE * (1 << tries.min(6))).await;
+        };
+        let table = Arc::new(created);
         self.remember(database, &Some(table.clone()));
         Ok(table)
     }

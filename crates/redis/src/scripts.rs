@@ -71,10 +71,29 @@ pub(crate) type Known = Arc<BTreeMap<String, (Library, Bytes)>>;
 pub(crate) enum Existing {
     /// They stay; one of the same name is an error.
     Keep,
+    /// They stay; one of the same name is an error, unless its source is the same.
+    KeepEqual,
     /// Those of the same name are replaced.
     Replace,
     /// They go.
     Forget,
+}
+
+impl Existing {
+    /// Whether one that is there prevents a new one.
+    fn forbids(
+        self,
+        known: &BTreeMap<String, (Library, Bytes)>,
+        name: &str,
+        source: &Bytes,
+    ) -> bool {
+        let there = known.get(name).map(|(_, source)| source);
+        match self {
+            Self::Keep => there.is_some(),
+            Self::KeepEqual => there.is_some_and(|there| there != source),
+            Self::Replace | Self::Forget => false,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -540,6 +559,8 @@ impl Scripts {
             };
             let edits = edit(&known)?;
             if edits.is_empty() {
+                // The libraries that this server remembers may be older than those just found.
+                lock(&self.libraries).asked = None;
                 return Ok(());
             }
             let Some((table, version)) = edition else {
@@ -578,15 +599,11 @@ impl Scripts {
         client: &Client,
         library: Library,
         source: Bytes,
-        replaces: bool,
+        how: Existing,
     ) -> Result<(), Failure> {
-        let how = match replaces {
-            true => Existing::Replace,
-            false => Existing::Keep,
-        };
         let quoted = |name: &str| format!("ERR Library '{name}' already exists");
         self.edit(client, |known| {
-            if how == Existing::Keep && known.contains_key(&library.name) {
+            if how.forbids(known, &library.name, &source) {
                 return Err(Failure::new(quoted(&library.name)));
             }
             joined(known, &[(library.clone(), source.clone())], how)
@@ -606,11 +623,17 @@ impl Scripts {
             .await
     }
 
-    /// Forgets a library.
-    pub(crate) async fn delete_library(&self, client: &Client, name: &[u8]) -> Result<(), Failure> {
+    /// Forgets a library. That one is absent is an error, unless `may_be_absent`.
+    pub(crate) async fn delete_library(
+        &self,
+        client: &Client,
+        name: &[u8],
+        may_be_absent: bool,
+    ) -> Result<(), Failure> {
         let name = String::from_utf8_lossy(name).into_owned();
         self.edit(client, |known| match known.contains_key(&name) {
             true => Ok(Edits::from([(name.clone(), None)])),
+            false if may_be_absent => Ok(Edits::new()),
             false => Err(NO_LIBRARY),
         })
         .await
@@ -641,27 +664,31 @@ fn joined(
     how: Existing,
 ) -> Result<Edits, Failure> {
     let mut edits = match how {
-        Existing::Keep | Existing::Replace => Edits::new(),
+        Existing::Keep | Existing::KeepEqual | Existing::Replace => Edits::new(),
         Existing::Forget => known.keys().map(|name| (name.clone(), None)).collect(),
     };
     for (library, source) in new {
-        if how == Existing::Keep && known.contains_key(&library.name) {
+        if how.forbids(known, &library.name, source) {
             let name = &library.name;
             return Err(Failure::new(format!("ERR Library {name} already exists")));
         }
-        edits.insert(library.name.clone(), Some(source.clone()));
+        if how != Existing::KeepEqual || !known.contains_key(&library.name) {
+            edits.insert(library.name.clone(), Some(source.clone()));
+        }
     }
+    let new = || new.iter().filter(|(l, _)| edits.contains_key(&l.name));
     let stay = || known.iter().filter(|(name, _)| !edits.contains_key(*name));
     let taken: BTreeSet<&str> = stay()
         .flat_map(|(_, (library, _))| &library.functions)
         .map(|function| &function.name[..])
         .collect();
-    let mut names = new.iter().flat_map(|(library, _)| &library.functions);
+    let mut names = new().flat_map(|(library, _)| &library.functions);
     if let Some(function) = names.find(|function| taken.contains(&function.name[..])) {
         let name = &function.name;
         return Err(Failure::new(format!("ERR Function {name} already exists")));
     }
-    if stay().count() + new.len() > LIBRARIES_MAX && !new.is_empty() {
+    let added = new().count();
+    if stay().count() + added > LIBRARIES_MAX && added > 0 {
         return Err(Failure::new(format!(
             "ERR a cluster keeps at most {LIBRARIES_MAX} libraries of functions"
         )));

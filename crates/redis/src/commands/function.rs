@@ -1,4 +1,8 @@
 //! FUNCTION: the libraries of functions of a cluster.
+//!
+//! In Redis each node of a cluster has libraries of its own, so cluster clients send LOAD, DELETE
+//! and RESTORE to every node. Here the first one does it. On the port for such clients a library
+//! with the same source may therefore be there already, and one to delete may be gone.
 
 use super::{CommandResult, script};
 use crate::failure;
@@ -30,10 +34,20 @@ pub(super) async fn load(core: &Core, command: &Command) -> CommandResult {
     let name = library.name.clone();
     let scripts = &core.shared.scripts;
     let client = core.databases.client();
-    scripts
-        .load_library(client, library, source, replaces)
-        .await?;
+    let how = match replaces {
+        true => Existing::Replace,
+        false => keep(core),
+    };
+    scripts.load_library(client, library, source, how).await?;
     Ok(Reply::copy(name.as_bytes()))
+}
+
+/// How libraries stay that are there.
+fn keep(core: &Core) -> Existing {
+    match core.options().cluster {
+        Some(_) => Existing::KeepEqual,
+        None => Existing::Keep,
+    }
 }
 
 /// FUNCTION DUMP.
@@ -47,8 +61,8 @@ pub(super) async fn dump(core: &Core) -> CommandResult {
 /// FUNCTION RESTORE: all libraries of a payload are kept, or none of them.
 pub(super) async fn restore(core: &Core, command: &Command) -> CommandResult {
     let how = match command.len() {
-        3 => Existing::Keep,
-        4 if command.is(3, "APPEND") => Existing::Keep,
+        3 => keep(core),
+        4 if command.is(3, "APPEND") => keep(core),
         4 if command.is(3, "REPLACE") => Existing::Replace,
         4 if command.is(3, "FLUSH") => Existing::Forget,
         4 => return Err(BAD_POLICY),
@@ -111,7 +125,7 @@ pub(super) async fn delete(core: &Core, command: &Command) -> CommandResult {
     let client = core.databases.client();
     core.shared
         .scripts
-        .delete_library(client, command.get(2))
+        .delete_library(client, command.get(2), core.options().cluster.is_some())
         .await?;
     Ok(Reply::OK)
 }

@@ -207,3 +207,36 @@ fn the_ordinary_port_is_no_cluster() {
     }
     assert!(c.say("INFO").contains("cluster_enabled:0"));
 }
+
+/// In Redis each node has libraries of its own, so clients send these commands to every node.
+#[test]
+fn libraries_may_be_loaded_and_deleted_at_every_node() {
+    let mut bench = bench(None);
+    let mut ordinary = bench.another();
+    let (mut c, mut d) = (bench.connect(), ordinary.connect());
+    let library = "#!lua name=lib\nredis.register_function('one', function() return 1 end)";
+    let changed = "#!lua name=lib\nredis.register_function('one', function() return 2 end)";
+    let key = key_of(0, 0);
+    let one = ["FCALL", "one", "1", &key];
+    let [load, delete] = [["FUNCTION", "LOAD", library], ["FUNCTION", "DELETE", "lib"]];
+    let unknown = "-ERR Function not found\r\n";
+    let taken = "-ERR Library 'lib' already exists\r\n";
+    assert_eq!(call(&mut c, &one), unknown);
+    // Another node was first.
+    assert_eq!(call(&mut d, &load), "$3\r\nlib\r\n");
+    assert_eq!(call(&mut c, &load), "$3\r\nlib\r\n");
+    assert_eq!(call(&mut c, &one), ":1\r\n");
+    assert_eq!(call(&mut c, &["FUNCTION", "LOAD", changed]), taken);
+    assert_eq!(call(&mut d, &load), taken);
+    let dump = d.call(&["FUNCTION", "DUMP"]);
+    let text = dump.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let restore: [&[u8]; 3] = [b"FUNCTION", b"RESTORE", &dump[text..dump.len() - 2]];
+    assert_eq!(c.call(&restore), b"+OK\r\n");
+    assert_eq!(d.call(&restore), b"-ERR Library lib already exists\r\n");
+    assert_eq!(call(&mut d, &delete), "+OK\r\n");
+    assert_eq!(call(&mut c, &delete), "+OK\r\n");
+    assert_eq!(call(&mut c, &one), unknown);
+    assert_eq!(call(&mut d, &delete), "-ERR Library not found\r\n");
+    assert_eq!(c.call(&restore), b"+OK\r\n");
+    assert_eq!(call(&mut c, &one), ":1\r\n");
+}

@@ -3,7 +3,7 @@
 use crate::bench::{Bench, encode, run_together};
 use pluvio_client::testing::Fault;
 use pluvio_units::ServerId;
-use pluvio_wire::{Opcode, Refusal, RetryReason};
+use pluvio_wire::{FatalKind, Opcode, Refusal, RetryReason};
 use std::time::Duration;
 
 fn refused(why: RetryReason) -> Fault {
@@ -72,6 +72,24 @@ fn a_write_in_doubt_says_so_and_nothing_else_does() {
     assert!(c.say("GET k").starts_with("-TRYAGAIN "));
     c.say("SELECT 1");
     assert!(c.say("SET k w").starts_with("-TRYAGAIN "));
+}
+
+/// Clients flush all nodes of a cluster at a time. So the table that one makes may be dropped
+/// before its servers serve it.
+#[test]
+fn a_table_that_others_drop_while_it_is_made_is_made_again() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    let gone = Refusal::fatal(FatalKind::NoSuchTable, "there is no table with id 224");
+    bench
+        .cluster
+        .plan(Opcode::CreateTable, Fault::Refuse(gone.clone()), 2);
+    assert_eq!(c.say("SET k v"), "+OK\r\n");
+    c.say("SELECT 1");
+    bench
+        .cluster
+        .plan(Opcode::CreateTable, Fault::Refuse(gone), 10_000);
+    assert!(c.say("SET k v").starts_with("-ERR there is no table"));
 }
 
 const IN_DOUBT: &str = "-ERR it is not known whether the command was executed: ";

@@ -16,7 +16,7 @@
 //! whose packages contain no tests.
 //!
 //! Every program that is started has a time limit. Not part of CI: it fetches some 200 MB and takes
-//! some ten minutes. Needs Python, Node.js, Go, and a user who may make namespaces (root).
+//! some ten minutes. Needs Python, Node.js, Go, Java, and a user who may make namespaces (root).
 
 mod left_out;
 mod place;

@@ -94,6 +94,9 @@ impl System {
                     .args(["--replicas", &replicas])
                     .args(["--redis-port", &suite.port.to_string()])
                     .args(["--redis-cluster-port", &CLUSTER_PORT.to_string()]);
+                if suite.kills_servers() {
+                    command.arg("--respawn");
+                }
                 command
             }
             Self::Redis => {

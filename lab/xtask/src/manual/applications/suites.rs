@@ -28,6 +28,20 @@ pub struct Suite {
     limit: Duration,
 }
 
+impl Suite {
+    /// Whether it kills servers, which must then start again.
+    pub fn kills_servers(&self) -> bool {
+        match self.runner {
+            Runner::Java(_) => true,
+            Runner::Django(_)
+            | Runner::Pytest(..)
+            | Runner::Go(_)
+            | Runner::Ginkgo(_)
+            | Runner::Node(_) => false,
+        }
+    }
+}
+
 /// How a suite is started.
 enum Runner {
     /// Django's own program, with labels of tests.
@@ -40,6 +54,8 @@ enum Runner {
     Ginkgo(&'static str),
     /// A file for the test runner of Node.js.
     Node(&'static str),
+    /// A class of Java, which runs its scenarios itself.
+    Java(&'static str),
 }
 
 /// Marks of tests of redis-py that are left out: clusters, modules, TLS, other services.
@@ -86,7 +102,7 @@ const REDIS_PY_ASYNCIO: [&str; 13] = [
 ];
 
 /// All of them.
-pub const SUITES: [Suite; 11] = [
+pub const SUITES: [Suite; 13] = [
     Suite {
         name: "django",
         application: "Django",
@@ -208,6 +224,26 @@ pub const SUITES: [Suite; 11] = [
         runner: Runner::Node("node-redis.test.mjs"),
         limit: Duration::from_secs(120),
     },
+    Suite {
+        name: "jedis",
+        application: "jedis",
+        version: "8.0.2",
+        what: "scenarios of our own, also with servers that die",
+        port: 6379,
+        fetch: java,
+        runner: Runner::Java("pluvio.JedisScenarios"),
+        limit: Duration::from_secs(300),
+    },
+    Suite {
+        name: "lettuce",
+        application: "lettuce",
+        version: "7.7.0",
+        what: "scenarios of our own, also with servers that die",
+        port: 6379,
+        fetch: java,
+        runner: Runner::Java("pluvio.LettuceScenarios"),
+        limit: Duration::from_secs(300),
+    },
 ];
 
 /// What a suite did.
@@ -236,7 +272,9 @@ pub fn run(place: &Place, suite: &Suite, server: &Server, left_out: &LeftOut) ->
     std::fs::write(&log, &outcome.text)?;
     let reported = std::fs::read_to_string(&report)?;
     let results = match suite.runner {
-        Runner::Django(_) | Runner::Pytest(..) | Runner::Node(_) => results::of_lines(&reported),
+        Runner::Django(_) | Runner::Pytest(..) | Runner::Node(_) | Runner::Java(_) => {
+            results::of_lines(&reported)
+        }
         Runner::Go(_) => results::of_go(&outcome.text),
         Runner::Ginkgo(_) => results::of_ginkgo(&reported),
     };
@@ -302,9 +340,19 @@ impl Runner {
                     .arg(file);
                 command
             }
+            Self::Java(class) => {
+                let mut command = Command::new("java");
+                command
+                    .current_dir(place.cache.join("java"))
+                    .args(["-cp", JAVA_PATH, class]);
+                command
+            }
         }
     }
 }
+
+/// Where classes of the scenarios and of what they use lie.
+const JAVA_PATH: &str = "classes:lib/*";
 
 /// Fetches a source distribution, and all that the requirements name.
 fn python(place: &Place, package: &str, version: &str) -> Result<()> {
@@ -380,5 +428,43 @@ fn node(place: &Place) -> Result<()> {
     match succeeds(&mut install) {
         true => Ok(()),
         false => bail!("npm is not installed, or what package.json names is not to be had"),
+    }
+}
+
+/// Fetches the libraries of the scenarios, and compiles the scenarios.
+fn java(place: &Place) -> Result<()> {
+    let (sources, folder) = (place.sources.join("java"), place.cache.join("java"));
+    for inner in ["lib", "classes"] {
+        drop(std::fs::remove_dir_all(folder.join(inner)));
+        std::fs::create_dir_all(folder.join(inner))?;
+    }
+    let mut fetch = Command::new("mvn");
+    fetch
+        .args(["--batch-mode", "--quiet", "--file"])
+        .arg(sources.join("pom.xml"))
+        .arg("dependency:copy-dependencies")
+        .arg(format!(
+            "-DoutputDirectory={}",
+            folder.join("lib").display()
+        ));
+    if !succeeds(&mut fetch) {
+        bail!("Maven is not installed, or what pom.xml names is not to be had");
+    }
+    let mut compile = Command::new("javac");
+    compile
+        .current_dir(&folder)
+        .args(["-nowarn", "-cp", JAVA_PATH, "-d", "classes"]);
+    for entry in std::fs::read_dir(sources)? {
+        let file = entry?.path();
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "java")
+        {
+            compile.arg(file);
+        }
+    }
+    match succeeds(&mut compile) {
+        true => Ok(()),
+        false => bail!("the JDK is not installed, or the scenarios cannot be compiled"),
     }
 }
