@@ -3,6 +3,7 @@
 use crate::state::{State, TABLETS_MAX, TableRecord};
 use crate::testing::{self, NoChoice};
 use crate::work::assign::Candidates;
+use pluvio_env::Rng;
 use pluvio_units::{ClusterId, HashKind, KeyHash, ServerId, TableId};
 use pluvio_wire::{
     CreateTable, Enlist, FatalKind, PROTOCOL_VERSION, QUOTAS_SINCE, QuotaWish, Refusal, SetTable,
@@ -10,6 +11,7 @@ use pluvio_wire::{
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 fn cluster(servers: u64) -> State {
     let mut state = State::new(ClusterId(1));
@@ -30,6 +32,15 @@ fn cluster(servers: u64) -> State {
 }
 
 fn create(state: &mut State, name: &str, span: Option<u32>) -> Result<TableId, Refusal> {
+    create_with(state, name, span, &NoChoice)
+}
+
+fn create_with(
+    state: &mut State,
+    name: &str,
+    span: Option<u32>,
+    rng: &dyn Rng,
+) -> Result<TableId, Refusal> {
     let name = name.to_owned();
     let id = state.create_table(
         CreateTable {
@@ -40,7 +51,7 @@ fn create(state: &mut State, name: &str, span: Option<u32>) -> Result<TableId, R
             durability: pluvio_wire::DurabilityWish::default(),
         },
         1,
-        &NoChoice,
+        rng,
     )?;
     state.check();
     Ok(id)
@@ -57,6 +68,40 @@ fn tablets_go_to_the_servers_that_have_fewest() {
     assert_eq!(state.tables[&wide].tablets.len(), 4);
     let wider = create(&mut state, "wider", Some(100)).unwrap();
     assert_eq!(state.tables[&wider].tablets.len(), 4);
+}
+
+/// Each number is another one.
+#[derive(Default)]
+struct Numbers(AtomicU64);
+
+impl Rng for Numbers {
+    fn next_u64(&self) -> u64 {
+        let number = self.0.fetch_add(1, Relaxed) + 1;
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+#[test]
+fn a_table_that_is_emptied_stays_where_it_is() {
+    let mut state = cluster(5);
+    let numbers = Numbers::default();
+    let mut lies = Vec::new();
+    for _ in 0..20 {
+        let id = create_with(&mut state, "t", None, &numbers).unwrap();
+        let tablets = &state.tables[&id].tablets;
+        let owners: Vec<_> = tablets.iter().map(|t| (t.range, t.owner)).collect();
+        lies.push(owners);
+        state.drop_table(&TableRef::Name("t".into()), true).unwrap();
+    }
+    assert!(lies.iter().all(|owners| *owners == lies[0]), "{lies:?}");
+    // Which servers have a table that is on some of them only is chance.
+    let some = (0..20).map(|n| create_with(&mut state, &format!("t{n}"), Some(1), &numbers));
+    let some: BTreeSet<_> = some.map(Result::unwrap).collect();
+    let first = some
+        .iter()
+        .take(5)
+        .map(|id| state.tables[id].tablets[0].owner);
+    assert_eq!(first.collect::<BTreeSet<_>>().len(), 5);
 }
 
 #[test]
