@@ -230,7 +230,7 @@ fn shrink_and_grow_again(preemptions: usize) {
     }
 }
 
-// Two tests, because each takes half a minute of one processor.
+// Two tests, which run side by side: together they take half a minute of one processor.
 #[test]
 fn a_reader_a_writer_and_the_step_that_adds_a_block_go_together() {
     step_beside_a_reader_and_a_writer(&[(3, 4)]);

@@ -1,5 +1,7 @@
 package pluvio;
 
+import static pluvio.Scenarios.CHANGE_IF_EQUAL;
+import static pluvio.Scenarios.LIBRARY;
 import static pluvio.Scenarios.check;
 import static pluvio.Scenarios.equal;
 import static pluvio.Scenarios.refused;
@@ -42,10 +44,6 @@ public final class JedisScenarios {
   private static final URI URL = URI.create(System.getenv("PLUVIO_URL"));
   private static final HostAndPort ONE = new HostAndPort("127.0.0.1", URL.getPort());
   private static final HostAndPort NODE = new HostAndPort("127.0.0.1", Scenarios.CLUSTER_PORT);
-  private static final String LIBRARY =
-      "#!lua name=mine\n"
-          + "redis.register_function('twice', "
-          + "function(keys) return redis.call('GET', keys[1]) * 2 end)";
 
   private static RedisClient redis;
   private static RedisClusterClient cluster;
@@ -196,13 +194,10 @@ public final class JedisScenarios {
       }
     });
     scenarios.test("scripts and functions", () -> {
-      String cas =
-          "if redis.call('GET', KEYS[1]) == ARGV[1] then"
-              + " redis.call('SET', KEYS[1], ARGV[2]) return 1 end return 0";
       redis.set("k", "a");
-      equal(redis.eval(cas, 1, "k", "b", "c"), 0L);
-      equal(redis.eval(cas, List.of("k"), List.of("a", "c")), 1L);
-      String hash = redis.scriptLoad(cas);
+      equal(redis.eval(CHANGE_IF_EQUAL, 1, "k", "b", "c"), 0L);
+      equal(redis.eval(CHANGE_IF_EQUAL, List.of("k"), List.of("a", "c")), 1L);
+      String hash = redis.scriptLoad(CHANGE_IF_EQUAL);
       equal(redis.scriptExists(List.of(hash)), List.of(true));
       equal(redis.evalsha(hash, 1, "k", "c", "d"), 1L);
       redis.scriptFlush();
@@ -454,19 +449,11 @@ public final class JedisScenarios {
 
   private static void deaths(Scenarios scenarios) {
     scenarios.test("servers die: a client of another one sees a delay", () -> {
-      int servers = servers();
-      var ports = new ArrayList<Integer>();
-      for (int server = 1; server < servers; server += 1) {
-        ports.add(ONE.getPort() + server);
-      }
-      Scenarios.writeWhileServersDie(ports, redis::set, redis::get);
+      var others = ports(ONE.getPort()).stream().skip(1).toList();
+      Scenarios.writeWhileServersDie(others, redis::set, redis::get);
     });
     scenarios.test("servers die: a cluster client sees a delay", () -> {
-      int servers = servers();
-      var ports = new ArrayList<Integer>();
-      for (int server = 0; server < servers; server += 1) {
-        ports.add(NODE.getPort() + server);
-      }
+      var ports = ports(Scenarios.CLUSTER_PORT);
       var building = RedisClusterClient.builder().nodes(Set.of(NODE));
       try (var client = building.topologyRefreshPeriod(Duration.ofSeconds(1)).build()) {
         Scenarios.writeWhileServersDie(ports, client::set, client::get);
@@ -480,12 +467,8 @@ public final class JedisScenarios {
     });
   }
 
-  private static int servers() throws Exception {
-    int servers = cluster.getClusterNodes().size();
-    if (servers == 1 || Scenarios.server(NODE.getPort()).isEmpty()) {
-      throw new Scenarios.Skipped("it needs several servers of ours");
-    }
-    return servers;
+  private static List<Integer> ports(int first) throws Exception {
+    return Scenarios.ports(first, cluster.getClusterNodes().size());
   }
 
   private static void writeAndRead(UnifiedJedis client) throws Exception {

@@ -1,5 +1,7 @@
 package pluvio;
 
+import static pluvio.Scenarios.CHANGE_IF_EQUAL;
+import static pluvio.Scenarios.LIBRARY;
 import static pluvio.Scenarios.check;
 import static pluvio.Scenarios.equal;
 import static pluvio.Scenarios.refused;
@@ -54,10 +56,6 @@ import reactor.core.publisher.Flux;
 public final class LettuceScenarios {
   private static final RedisURI ONE = RedisURI.create(System.getenv("PLUVIO_URL"));
   private static final RedisURI NODE = RedisURI.create("127.0.0.1", Scenarios.CLUSTER_PORT);
-  private static final String LIBRARY =
-      "#!lua name=mine\n"
-          + "redis.register_function('twice', "
-          + "function(keys) return redis.call('GET', keys[1]) * 2 end)";
 
   private static RedisClient client;
   private static StatefulRedisConnection<String, String> connection;
@@ -218,16 +216,13 @@ public final class LettuceScenarios {
       }
     });
     scenarios.test("scripts and functions", () -> {
-      String cas =
-          "if redis.call('GET', KEYS[1]) == ARGV[1] then"
-              + " redis.call('SET', KEYS[1], ARGV[2]) return 1 end return 0";
       String[] keys = {"k"};
       var number = ScriptOutputType.INTEGER;
       redis.set("k", "a");
-      equal(redis.eval(cas, number, keys, "b", "c"), 0L);
-      equal(redis.eval(cas, number, keys, "a", "c"), 1L);
-      String hash = redis.scriptLoad(cas);
-      equal(hash, redis.digest(cas));
+      equal(redis.eval(CHANGE_IF_EQUAL, number, keys, "b", "c"), 0L);
+      equal(redis.eval(CHANGE_IF_EQUAL, number, keys, "a", "c"), 1L);
+      String hash = redis.scriptLoad(CHANGE_IF_EQUAL);
+      equal(hash, redis.digest(CHANGE_IF_EQUAL));
       equal(redis.scriptExists(hash), List.of(true));
       equal(redis.evalsha(hash, number, keys, "c", "d"), 1L);
       redis.scriptFlush();
@@ -456,23 +451,15 @@ public final class LettuceScenarios {
 
   private static void deaths(Scenarios scenarios) {
     scenarios.test("servers die: a client of another one sees a delay", () -> {
-      int servers = servers();
-      var ports = new ArrayList<Integer>();
-      for (int server = 1; server < servers; server += 1) {
-        ports.add(ONE.getPort() + server);
-      }
-      Scenarios.writeWhileServersDie(ports, again(redis), redis::get);
+      var others = ports(ONE.getPort()).stream().skip(1).toList();
+      Scenarios.writeWhileServersDie(others, again(redis), redis::get);
     });
     scenarios.test("servers die: their own client goes on when they are back", () -> {
-      servers();
-      Scenarios.writeWhileServersDie(List.of(ONE.getPort()), again(redis), redis::get);
+      var own = ports(ONE.getPort()).subList(0, 1);
+      Scenarios.writeWhileServersDie(own, again(redis), redis::get);
     });
     scenarios.test("servers die: a cluster client sees a delay", () -> {
-      int servers = servers();
-      var ports = new ArrayList<Integer>();
-      for (int server = 0; server < servers; server += 1) {
-        ports.add(Scenarios.CLUSTER_PORT + server);
-      }
+      var ports = ports(Scenarios.CLUSTER_PORT);
       var refresh = ClusterTopologyRefreshOptions.builder();
       refresh.enablePeriodicRefresh(Duration.ofSeconds(1));
       try (var own = RedisClusterClient.create(NODE)) {
@@ -483,7 +470,7 @@ public final class LettuceScenarios {
       }
     });
     scenarios.test("servers die: a cluster client of old knowledge still finds all keys", () -> {
-      servers();
+      ports(Scenarios.CLUSTER_PORT);
       writeAndRead(cluster);
       nodes.refreshPartitions();
       long moved = moved();
@@ -516,12 +503,8 @@ public final class LettuceScenarios {
     };
   }
 
-  private static int servers() throws Exception {
-    int servers = cluster.clusterNodes().split("\n").length;
-    if (servers == 1 || Scenarios.server(Scenarios.CLUSTER_PORT).isEmpty()) {
-      throw new Scenarios.Skipped("it needs several servers of ours");
-    }
-    return servers;
+  private static List<Integer> ports(int first) throws Exception {
+    return Scenarios.ports(first, cluster.clusterNodes().split("\n").length);
   }
 
   private static void writeAndRead(RedisClusterCommands<String, String> commands)

@@ -22,6 +22,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.regex.Pattern;
+import java.util.stream.IntStream;
 
 /** Runs scenarios in their order, and writes a line for each, with what came of it. */
 final class Scenarios {
@@ -30,6 +31,17 @@ final class Scenarios {
 
   /** A scenario that takes longer has failed: it waits for something that does not come. */
   private static final Duration LIMIT = Duration.ofSeconds(90);
+
+  /** A library of functions. */
+  static final String LIBRARY =
+      "#!lua name=mine\n"
+          + "redis.register_function('twice', "
+          + "function(keys) return redis.call('GET', keys[1]) * 2 end)";
+
+  /** A script that changes a value if it is the one that the caller knows. */
+  static final String CHANGE_IF_EQUAL =
+      "if redis.call('GET', KEYS[1]) == ARGV[1] then"
+          + " redis.call('SET', KEYS[1], ARGV[2]) return 1 end return 0";
 
   interface Scenario {
     void run() throws Exception;
@@ -152,6 +164,14 @@ final class Scenarios {
   static long counted(String info, String field) {
     var found = Pattern.compile("(?m)^" + field + "[:=](?:count=)?(\\d+)").matcher(info);
     return found.find() ? Long.parseLong(found.group(1)) : 0;
+  }
+
+  /** Ports of servers that follow each other, for a scenario in which several of ours die. */
+  static List<Integer> ports(int first, int servers) throws IOException {
+    if (servers == 1 || server(CLUSTER_PORT).isEmpty()) {
+      throw new Skipped("it needs several servers of ours");
+    }
+    return IntStream.range(first, first + servers).boxed().toList();
   }
 
   /**
