@@ -6,6 +6,7 @@ import { after, before, beforeEach, test } from "node:test";
 import Redis from "ioredis";
 import Redlock from "redlock";
 import { RateLimiterRedis } from "rate-limiter-flexible";
+import { writeWhileServersDie } from "./servers_die.mjs";
 
 const url = process.env.PLUVIO_URL;
 let redis;
@@ -162,6 +163,17 @@ test("a cluster client finds the owner of each key", async () => {
   const replies = await cluster.multi().set("{u}a", 1).incr("{u}a").mget("{u}a", "{u}b").exec();
   assert.deepEqual(replies, [[null, "OK"], [null, 2], [null, ["2", null]]]);
   await assert.rejects(cluster.mget("a", "b"), /CROSSSLOT|slot/);
+  await cluster.quit();
+});
+
+test("a cluster client's writers see a delay when servers die", async (t) => {
+  const cluster = new Redis.Cluster([{ host: "127.0.0.1", port: 7001 }]);
+  const slots = await cluster.cluster("SLOTS");
+  const ports = [...new Set(slots.map(([, , [, port]]) => port))];
+  const write = (key, value) => cluster.set(key, value);
+  if (!(await writeWhileServersDie(ports, write, (key) => cluster.get(key)))) {
+    t.skip("it needs several servers of ours");
+  }
   await cluster.quit();
 });
 

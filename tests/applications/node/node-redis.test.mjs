@@ -5,6 +5,7 @@ import { after, before, beforeEach, test } from "node:test";
 import { RedisStore } from "connect-redis";
 import { RateLimiterRedis } from "rate-limiter-flexible";
 import { createClient, createClientPool, createCluster, defineScript, WatchError } from "redis";
+import { writeWhileServersDie } from "./servers_die.mjs";
 
 const url = process.env.PLUVIO_URL;
 let client;
@@ -146,6 +147,29 @@ test("a cluster client finds the owner of each key", async () => {
   const values = await Promise.all(Array.from({ length: 300 }, (_, i) => cluster.get(`k${i}`)));
   assert.deepEqual(values, Array.from({ length: 300 }, (_, i) => String(i)));
   assert.deepEqual(await cluster.multi().set("{u}a", "1").incr("{u}a").exec(), ["OK", 2]);
+  await cluster.close();
+});
+
+test("a cluster client's writers see a delay when servers die", async (t) => {
+  const cluster = createCluster({ rootNodes: [{ url: "redis://127.0.0.1:7001" }] });
+  await cluster.on("error", () => {}).connect();
+  const ports = [...new Set(cluster.masters.map(({ port }) => port))];
+  // The client gives up commands that are under way on a connection that ends.
+  const repeated = async (command) => {
+    for (;;) {
+      try {
+        return await command();
+      } catch (error) {
+        const what = `${error.constructor.name} ${error.code}`;
+        assert.match(what, /Socket|Connect|Client|ECONN/, error);
+      }
+    }
+  };
+  const write = (key, value) => repeated(() => cluster.set(key, value));
+  const read = (key) => repeated(() => cluster.get(key));
+  if (!(await writeWhileServersDie(ports, write, read))) {
+    t.skip("it needs several servers of ours");
+  }
   await cluster.close();
 });
 

@@ -51,19 +51,22 @@ impl AddAssign for Counts {
 enum Work {
     /// `cargo test` over the workspace with these arguments.
     Cargo(&'static [&'static str]),
-    /// `cargo test` with these arguments, if nothing is missing for tests of this name. They are
-    /// built here: the programs of the other steps have none of the feature that the arguments
-    /// name, nor of the libraries behind it.
-    Feature(&'static str, &'static [&'static str]),
+    /// `cargo test` with these arguments, if maturin is there. They are built here: the programs of
+    /// the other steps have none of the feature that the arguments name, nor of its libraries.
+    Wheel(&'static [&'static str]),
     /// Programs that the build step made.
     Examples,
     /// The simulator's seeds.
     Seeds,
 }
 
-/// The tests that need a server that speaks S3, and the feature that these need. Where the server
-/// is there, everything is built with the feature, once. Clippy looks at the default build.
-const FEATURE: (&str, &str) = (setup::MOTO, "pluvio-archive/s3");
+/// Tests that need a server that speaks S3, or libfabric, and the features that these need. Where
+/// the thing is there, everything is built with the feature, once. Clippy looks at the default
+/// build.
+const FEATURES: [(&str, &str); 2] = [
+    (setup::MOTO, "pluvio-archive/s3"),
+    (setup::LIBFABRIC, "pluvio-net/fabric"),
+];
 
 /// The examples that are run.
 const EXAMPLES: [&str; 3] = ["hello", "counting_words", "durable"];
@@ -84,7 +87,7 @@ struct Step {
 
 /// The steps in order. Building is one of its own, so that its time shows and a failure ends the
 /// run; the later ones find everything built.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 7] = [
     Step {
         name: "build",
         what: "the binaries and all tests",
@@ -101,30 +104,13 @@ const STEPS: [Step; 8] = [
         work: Work::Cargo(&["--no-fail-fast", "--test", "*"]),
     },
     Step {
-        name: "fabric",
-        what: "the transport over libfabric",
-        work: Work::Feature(
-            setup::LIBFABRIC,
-            &[
-                "--package=pluvio-fabric",
-                "--package=pluvio-net",
-                "--features=pluvio-net/fabric",
-                "--lib",
-                "--test=net",
-            ],
-        ),
-    },
-    Step {
         name: "python",
         what: "the embedded store for Python, as a wheel",
-        work: Work::Feature(
-            setup::MATURIN,
-            &[
-                "--package=pluvio-store-python",
-                "--features=pluvio-store-python/wheel",
-                "--test=wheel",
-            ],
-        ),
+        work: Work::Wheel(&[
+            "--package=pluvio-store-python",
+            "--features=pluvio-store-python/wheel",
+            "--test=wheel",
+        ]),
     },
     Step {
         name: "doc",
@@ -211,11 +197,11 @@ fn run_step(step: &Step, root: &Path, target: &Path, tools: &Tools) -> Result<Co
             }
             examples(root, target)
         }
-        Work::Feature(needs, _) if tools.lacks(needs) => {
+        Work::Wheel(_) if tools.lacks(setup::MATURIN) => {
             println!("SKIPPED: {} is left out", step.name);
             Ok(Counts::default())
         }
-        Work::Feature(_, arguments) => {
+        Work::Wheel(arguments) => {
             let mut command = cargo_command(root, "test");
             command
                 .arg("--no-fail-fast")
@@ -256,9 +242,10 @@ fn cargo_command(root: &Path, verb: &str) -> Command {
 fn workspace(root: &Path, verb: &str, tools: &Tools) -> Command {
     let mut command = cargo_command(root, verb);
     command.arg("--workspace");
-    let (needs, feature) = FEATURE;
-    if !tools.lacks(needs) {
-        command.args(["--features", feature]);
+    for (needs, feature) in FEATURES {
+        if !tools.lacks(needs) {
+            command.args(["--features", feature]);
+        }
     }
     command
 }

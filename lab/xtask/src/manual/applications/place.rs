@@ -19,8 +19,9 @@ const READY: &str = "Ready";
 
 /// A cluster of redis-server with one node, and a redis-server beside it.
 const PEER: &str = r#"
-    redis-server --port "$2" --cluster-enabled yes --cluster-config-file nodes.conf --save "" &
+    redis-server --port "$2" --cluster-enabled yes --cluster-config-file nodes.conf --save "" > cluster.log &
     until redis-cli -p "$2" cluster addslotsrange 0 16383; do sleep 0.1; done
+    until redis-cli -p "$2" cluster info | grep -q state:ok; do sleep 0.1; done
     exec redis-server --port "$1" --save "" --appendonly no"#;
 
 /// The folders.
@@ -93,10 +94,9 @@ impl System {
                     .args(["dev", "--servers", &servers.to_string()])
                     .args(["--replicas", &replicas])
                     .args(["--redis-port", &suite.port.to_string()])
-                    .args(["--redis-cluster-port", &CLUSTER_PORT.to_string()]);
-                if suite.kills_servers() {
-                    command.arg("--respawn");
-                }
+                    .args(["--redis-cluster-port", &CLUSTER_PORT.to_string()])
+                    // Some suites kill servers.
+                    .arg("--respawn");
                 command
             }
             Self::Redis => {

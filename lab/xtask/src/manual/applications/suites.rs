@@ -28,20 +28,6 @@ pub struct Suite {
     limit: Duration,
 }
 
-impl Suite {
-    /// Whether it kills servers, which must then start again.
-    pub fn kills_servers(&self) -> bool {
-        match self.runner {
-            Runner::Java(_) => true,
-            Runner::Django(_)
-            | Runner::Pytest(..)
-            | Runner::Go(_)
-            | Runner::Ginkgo(_)
-            | Runner::Node(_) => false,
-        }
-    }
-}
-
 /// How a suite is started.
 enum Runner {
     /// Django's own program, with labels of tests.
@@ -102,7 +88,7 @@ const REDIS_PY_ASYNCIO: [&str; 13] = [
 ];
 
 /// All of them.
-pub const SUITES: [Suite; 13] = [
+pub const SUITES: [Suite; 14] = [
     Suite {
         name: "django",
         application: "Django",
@@ -205,10 +191,20 @@ pub const SUITES: [Suite; 13] = [
         limit: Duration::from_secs(400),
     },
     Suite {
+        name: "go-redis-cluster",
+        application: "go-redis, cluster client",
+        version: "9.23.0",
+        what: "scenarios of our own, also with servers that die",
+        port: 6379,
+        fetch: |place| go(place, "pluvio/applications/scenarios"),
+        runner: Runner::Go("pluvio/applications/scenarios"),
+        limit: Duration::from_secs(120),
+    },
+    Suite {
         name: "ioredis",
         application: "ioredis",
         version: "6.0.0",
-        what: "scenarios of our own: its package has no tests",
+        what: "scenarios of our own, also with servers that die: its package has no tests",
         port: 6379,
         fetch: node,
         runner: Runner::Node("ioredis.test.mjs"),
@@ -218,7 +214,7 @@ pub const SUITES: [Suite; 13] = [
         name: "node-redis",
         application: "node-redis",
         version: "6.3.1",
-        what: "scenarios of our own: its package has no tests",
+        what: "scenarios of our own, also with servers that die: its package has no tests",
         port: 6379,
         fetch: node,
         runner: Runner::Node("node-redis.test.mjs"),
@@ -267,7 +263,8 @@ pub fn run(place: &Place, suite: &Suite, server: &Server, left_out: &LeftOut) ->
     command
         .env("PLUVIO_URL", format!("redis://127.0.0.1:{}", suite.port))
         .env("PLUVIO_RESULTS", &report)
-        .env("PLUVIO_LEFT_OUT", place.left_out(suite.name));
+        .env("PLUVIO_LEFT_OUT", place.left_out(suite.name))
+        .env("PLUVIO_KILL", place.sources.join("kill_server.sh"));
     let outcome = server.run_beside(&command, suite.limit)?;
     std::fs::write(&log, &outcome.text)?;
     let reported = std::fs::read_to_string(&report)?;
