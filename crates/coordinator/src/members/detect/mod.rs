@@ -11,7 +11,8 @@
 //!   silent only when another server has answered shortly before or meanwhile. After one that does
 //!   not count, `PINGS` others must be silent, as connections come back one by one. Nor does a
 //!   machine that cannot be reached prove a crash, as one that refuses the connection does. An
-//!   answer to any ping ends the silence, so the suspect is no witness against itself.
+//!   answer to any ping ends the silence, so the suspect is no witness against itself. A verdict
+//!   of any kind waits for its turn to be stored. It is void if the suspect answers meanwhile.
 //! - DETECT-2: while servers fall silent again and again, the n-th conviction for silence needs
 //!   2^(n-1) times `dead_server_timeout` without one answer, up to `silence_max`. A dead server
 //!   stays silent for as long as that takes; a starved one answers before. A cascade of n servers
@@ -32,6 +33,7 @@ use crate::suspicion::{
     Convictions, Hints, PINGS, Sign, Suspicion, Verdict, rack_is_silent, who_is_there,
 };
 use crate::tasks::TaskGroup;
+use core::convert::Infallible;
 use core::pin::pin;
 use core::time::Duration;
 use futures_util::future::{Either, join_all, select};
@@ -61,9 +63,9 @@ pub(crate) struct Detector {
 /// What pings have shown lately. A new incarnation finds out again.
 #[derive(Default)]
 struct Seen {
-    /// Servers being checked, and whether they have answered a ping since, whatever it was sent
+    /// Servers being checked, and when they have answered a ping last since, whatever it was sent
     /// for.
-    suspects: BTreeMap<ServerId, bool>,
+    suspects: BTreeMap<ServerId, Option<Moment>>,
     /// Servers that were declared crashed for silence.
     convictions: Convictions,
     /// When a server answered a ping last.
@@ -84,7 +86,7 @@ impl Seen {
     fn begin_check(&mut self, server: ServerId) -> bool {
         match self.suspects.entry(server) {
             Entry::Vacant(entry) => {
-                entry.insert(false);
+                entry.insert(None);
                 true
             }
             Entry::Occupied(_) => false,
@@ -95,9 +97,14 @@ impl Seen {
     fn note_answer(&mut self, server: ServerId, now: Moment) {
         self.last_answer = Some(now);
         self.silent.remove(&server);
-        if let Some(has_answered) = self.suspects.get_mut(&server) {
-            *has_answered = true;
+        if let Some(answered) = self.suspects.get_mut(&server) {
+            *answered = Some(now);
         }
+    }
+
+    /// When a server that is being checked has answered last, if it has.
+    fn answered(&self, suspect: ServerId) -> Option<Moment> {
+        self.suspects.get(&suspect).copied().flatten()
     }
 }
 
@@ -218,7 +225,7 @@ impl Detector {
                 }
             };
             if let Some(why) = why {
-                self.declare_crashed(server, why).await;
+                self.declare_crashed(&record.info, limit, why).await;
                 return;
             }
             if sign == Sign::Gone {
@@ -318,9 +325,9 @@ impl Detector {
         limit: Duration,
     ) -> (Sign, Moment) {
         let (sign, sent) = self.ping(suspect, limit).await;
-        let has_answered = self.seen().suspects.get(&suspect.id) == Some(&true);
+        let answered = self.seen().answered(suspect.id);
         match sign {
-            Sign::Silent if has_answered => (Sign::Alive, sent),
+            Sign::Silent if answered.is_some() => (Sign::Alive, sent),
             Sign::Silent | Sign::Alive | Sign::Gone => (sign, sent),
         }
     }
@@ -353,13 +360,39 @@ impl Detector {
         (sign, sent)
     }
 
-    async fn declare_crashed(self: &Arc<Self>, server: ServerId, why: &str) {
-        let declared = self
-            .ledger
-            .change(move |state| Ok(state.mark_crashed(server)))
-            .await;
+    /// Has a verdict stored. That may take long, as other changes and the store do. So the suspect
+    /// is pinged on, and the verdict is void if it has answered since (DETECT-1).
+    async fn declare_crashed(
+        self: &Arc<Self>,
+        suspect: &ServerInfo,
+        limit: Duration,
+        why: &'static str,
+    ) {
+        let (server, verdict) = (suspect.id, self.env.clock.now());
+        let this = self.clone();
+        let declare = self.ledger.change(move |state| {
+            let answered = this.seen().answered(server);
+            if answered.is_some_and(|at| at >= verdict) {
+                pluvio_units::mark("detect-verdict-void");
+                return Ok(false);
+            }
+            Ok(state.mark_crashed(server))
+        });
+        let declared = tokio::select! {
+            biased;
+            declared = declare => declared,
+            never = self.ping_on(suspect, limit) => match never {},
+        };
         if declared == Ok(true) {
             tracing::info!(%server, why, "server crashed");
+        }
+    }
+
+    /// Pings a server again and again; its answers are noted.
+    async fn ping_on(self: &Arc<Self>, server: &ServerInfo, limit: Duration) -> Infallible {
+        loop {
+            self.env.clock.sleep(limit).await;
+            let _is_noted = self.ping(server, limit).await;
         }
     }
 }

@@ -64,6 +64,7 @@ struct Scene {
     sim: Sim,
     process: ProcessId,
     detector: Arc<Detector>,
+    store: MemoryStore,
     pings: Noted,
 }
 
@@ -86,10 +87,12 @@ fn scene(servers: u64, answers: Script) -> Scene {
         let enlisted = state.enlist(enlist(id)).unwrap();
         assert_eq!(enlisted.server, ServerId(id));
     }
+    let store = MemoryStore::new();
+    let copy = store.clone();
     let starting = async move {
         let campaign = Campaign {
             env: env.clone(),
-            store: Arc::new(MemoryStore::new()),
+            store: Arc::new(copy),
             candidate: 1,
             address: String::new(),
             known: None,
@@ -104,6 +107,7 @@ fn scene(servers: u64, answers: Script) -> Scene {
     Scene {
         process: process.id,
         detector: detector.expect("it leads"),
+        store,
         pings,
         sim,
     }
@@ -141,6 +145,15 @@ impl Scene {
         });
     }
 
+    /// Declares a server crashed, without any check.
+    fn declare(&self, server: u64) {
+        let ledger = self.detector.ledger.clone();
+        self.sim.spawn(self.process, "declares", async move {
+            let change = ledger.change(move |state| Ok(state.mark_crashed(ServerId(server))));
+            assert_eq!(change.await, Ok(true));
+        });
+    }
+
     fn is_up(&self, server: u64) -> bool {
         self.detector.ledger.state().is_up(ServerId(server))
     }
@@ -168,6 +181,26 @@ fn a_suspect_is_asked_once_more_before_it_is_convicted_and_one_answer_acquits_it
         scene.sim.run_for(3 * SECOND);
         assert_eq!(scene.is_up(1), is_up);
         assert_eq!(scene.pings_of(1), [0, 250, 500, 750, 1000]);
+    }
+}
+
+/// The store takes nothing for a while, and another change waits for it first.
+// shows: DETECT-1
+#[test]
+fn a_verdict_is_void_if_the_suspect_answers_before_it_is_stored() {
+    let _marks = pluvio_units::Marks::to_reach(&["detect-verdict-void"]);
+    let later: Script = |server, at| server != ServerId(1) || at >= 3 * SECOND;
+    let never: Script = |server, _| server != ServerId(1);
+    for (answers, is_up) in [(later, true), (never, false)] {
+        let scene = scene(3, answers);
+        scene.store.fail_next(u32::MAX);
+        scene.declare(3);
+        scene.suspect(1);
+        scene.sim.run_for(20 * SECOND);
+        assert!(scene.is_up(1) && scene.is_up(3), "nothing is stored");
+        scene.store.fail_next(0);
+        scene.sim.run_for(5 * SECOND);
+        assert_eq!((scene.is_up(1), scene.is_up(3)), (is_up, false));
     }
 }
 
