@@ -23,8 +23,8 @@
 //!   server of a rack has been silent for `dead_server_timeout`, and servers elsewhere are more,
 //!   and most of them are not silent. Those that were convicted for silence lately count, too. Then
 //!   each of the rack is convicted without DETECT-2's further time. There is one such event in
-//!   `silence_forgotten`: others that are silent wait as by DETECT-2. So a partition never convicts
-//!   a majority in this way.
+//!   `silence_forgotten`: others that are silent wait as by DETECT-2. Servers that enlist after it
+//!   began are others, too. So a partition never convicts a majority in this way.
 
 use super::store_age::StoreAge;
 use crate::ledger::Ledger;
@@ -72,13 +72,29 @@ struct Seen {
     last_answer: Option<Moment>,
     /// Suspects that have been silent for `dead_server_timeout`.
     silent: BTreeSet<ServerId>,
-    /// The rack that was silent as a whole last, and when (DETECT-4).
-    silent_rack: Option<(String, Moment)>,
+    /// The rack that was silent as a whole last (DETECT-4).
+    silent_rack: Option<SilentRack>,
     /// The racks of servers that were convicted for silence in `silence_forgotten`, one for each,
     /// and when.
     convicted: Vec<(Option<String>, Moment)>,
     /// Hints that still count.
     hints: Option<Hints>,
+}
+
+/// A rack that was silent as a whole.
+#[derive(Clone)]
+struct SilentRack {
+    name: String,
+    /// When that was found.
+    at: Moment,
+    /// The last server that had been enlisted by then.
+    last: ServerId,
+}
+
+impl SilentRack {
+    fn has(&self, suspect: &ServerInfo) -> bool {
+        suspect.rack.as_ref() == Some(&self.name) && suspect.id <= self.last
+    }
 }
 
 impl Seen {
@@ -241,7 +257,7 @@ impl Detector {
         let mut seen = self.seen();
         seen.silent.insert(suspect.id);
         let lasts = |at: &Moment| now.since(*at) < self.options.silence_forgotten;
-        let event = seen.silent_rack.clone().filter(|(_, at)| lasts(at));
+        let event = seen.silent_rack.clone().filter(|event| lasts(&event.at));
         if let Some(rack) = suspect.rack.as_deref() {
             seen.convicted.retain(|(_, at)| lasts(at));
             let up = state.up();
@@ -251,14 +267,18 @@ impl Detector {
             let servers = up.chain(convicted.map(|(rack, _)| (rack.as_deref(), true)));
             let is_first = event.is_none();
             let belongs = match &event {
-                Some((of, _)) => of == rack,
+                Some(event) => event.has(suspect),
                 None => rack_is_silent(rack, servers),
             };
             if belongs {
                 pluvio_units::mark("detect-rack-silent");
                 seen.convictions.convict_with_rack(now, is_first);
                 if is_first {
-                    seen.silent_rack = Some((rack.to_owned(), now));
+                    seen.silent_rack = Some(SilentRack {
+                        name: rack.to_owned(),
+                        at: now,
+                        last: state.globals.last_server,
+                    });
                 }
                 seen.convicted.push((suspect.rack.clone(), now));
                 return Some("it was silent together with its rack");

@@ -70,6 +70,11 @@ struct Scene {
 
 /// Servers 1, 2, … that are all up.
 fn scene(servers: u64, answers: Script) -> Scene {
+    scene_in((0..servers).map(|_| None).collect(), answers)
+}
+
+/// The same, each in its rack.
+fn scene_in(racks: Vec<Option<&str>>, answers: Script) -> Scene {
     let sim = Sim::new(7, SimOptions::default());
     let process = sim.process("coordinator");
     let pings = Noted::default();
@@ -83,8 +88,8 @@ fn scene(servers: u64, answers: Script) -> Scene {
         ..process.env
     };
     let mut state = State::new(CLUSTER);
-    for id in 1..=servers {
-        let enlisted = state.enlist(enlist(id)).unwrap();
+    for (id, rack) in (1..).zip(racks) {
+        let enlisted = state.enlist(enlist(id, rack)).unwrap();
         assert_eq!(enlisted.server, ServerId(id));
     }
     let store = MemoryStore::new();
@@ -113,7 +118,7 @@ fn scene(servers: u64, answers: Script) -> Scene {
     }
 }
 
-fn enlist(id: u64) -> Enlist {
+fn enlist(id: u64, rack: Option<&str>) -> Enlist {
     Enlist {
         protocol: PROTOCOL_VERSION,
         expects: None,
@@ -121,7 +126,10 @@ fn enlist(id: u64) -> Enlist {
         replaces: None,
         attempt: id,
         logs: 0,
-        info: testing::server(0, id.to_string()),
+        info: ServerInfo {
+            rack: rack.map(str::to_owned),
+            ..testing::server(0, id.to_string())
+        },
     }
 }
 
@@ -151,6 +159,15 @@ impl Scene {
         self.sim.spawn(self.process, "declares", async move {
             let change = ledger.change(move |state| Ok(state.mark_crashed(ServerId(server))));
             assert_eq!(change.await, Ok(true));
+        });
+    }
+
+    /// One more server enlists.
+    fn enlist(&self, server: u64, rack: &'static str) {
+        let ledger = self.detector.ledger.clone();
+        self.sim.spawn(self.process, "enlists", async move {
+            let change = ledger.change(move |state| state.enlist(enlist(server, Some(rack))));
+            assert_eq!(change.await.unwrap().server, ServerId(server));
         });
     }
 
@@ -241,4 +258,26 @@ fn eight_servers_that_nobody_suspects_are_asked_whether_anybody_answers() {
     }
     // Not always the same ones.
     assert_eq!(all, (4..=12).map(ServerId).collect());
+}
+
+/// A switch restarts, the rack is declared dead, and its processes come back as new lives.
+// shows: DETECT-4
+#[test]
+fn servers_that_enlist_after_their_rack_was_silent_are_no_part_of_that() {
+    let _marks = pluvio_units::Marks::to_reach(&["detect-rack-silent"]);
+    let (a, b) = (Some("a"), Some("b"));
+    let scene = scene_in(vec![a, a, b, b, b], |server, _| {
+        (3..=5).contains(&server.0)
+    });
+    scene.suspect(1);
+    scene.suspect(2);
+    scene.sim.run_for(2 * SECOND);
+    assert!(!scene.is_up(1) && !scene.is_up(2), "as one event");
+    scene.enlist(6, "a");
+    scene.sim.run_for(SECOND);
+    scene.suspect(6);
+    scene.sim.run_for(SECOND * 7 / 4);
+    assert!(scene.is_up(6), "DETECT-2: it needs two seconds");
+    scene.sim.run_for(SECOND);
+    assert!(!scene.is_up(6));
 }
