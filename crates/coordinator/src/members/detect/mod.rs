@@ -257,9 +257,9 @@ impl Detector {
         let mut seen = self.seen();
         seen.silent.insert(suspect.id);
         let lasts = |at: &Moment| now.since(*at) < self.options.silence_forgotten;
+        seen.convicted.retain(|(_, at)| lasts(at));
         let event = seen.silent_rack.clone().filter(|event| lasts(&event.at));
         if let Some(rack) = suspect.rack.as_deref() {
-            seen.convicted.retain(|(_, at)| lasts(at));
             let up = state.up();
             let up = up.map(|s| (s.rack.as_deref(), seen.silent.contains(&s.id)));
             // Without these the rest of a majority would look like a minority.

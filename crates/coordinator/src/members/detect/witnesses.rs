@@ -281,3 +281,16 @@ fn servers_that_enlist_after_their_rack_was_silent_are_no_part_of_that() {
     scene.sim.run_for(SECOND);
     assert!(!scene.is_up(6));
 }
+
+#[test]
+fn convictions_are_remembered_for_a_while_also_where_no_server_names_a_rack() {
+    let scene = scene(2, |_, _| true);
+    let detector = &scene.detector;
+    let suspect = testing::server(1, "1");
+    for round in 0..10 {
+        let now = scene.sim.now() + SECOND * 40 * round;
+        let why = detector.convict(&suspect, Moment(now), 30 * SECOND);
+        assert_eq!(why, Some("it was silent"));
+        assert_eq!(detector.seen().convicted.len(), 1);
+    }
+}
