@@ -537,7 +537,7 @@ impl<'a> Recovery<'a> {
             recovery,
             crashed,
             fenced: replicas.fenced,
-            segments: log.segments,
+            segments: log.segments.into(),
         };
         replay.run(partitions).await
     }
