@@ -1,10 +1,10 @@
 //! Which frames there are, and which masters may write: everything behind the backup's one lock.
 
+use crate::admit::{Ready, Writer};
 use crate::directory::{Directory, Offer, READ_MAX, SLOW, WRITE_MAX, choose};
 use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
 use crate::misplaced::Looks;
 use crate::plan::created;
-use crate::write::Writer;
 use core::ops::Bound;
 use core::time::Duration;
 use pluvio_env::Moment;
@@ -337,7 +337,7 @@ impl Catalogue {
             .is_some_and(|m| m.freed.contains(&key.segment))
     }
 
-    /// The frame that a write is for; created when it opens one.
+    /// The frame that a write is for; made when it opens one.
     ///
     /// # Errors
     /// `NotFound`, `NoSpace`.
@@ -348,7 +348,7 @@ impl Catalogue {
         room: Room,
         homes: &[Arc<Directory>],
         now: Moment,
-    ) -> Result<Arc<Frame>, Refusal> {
+    ) -> Result<(Arc<Frame>, Ready), Refusal> {
         let not_found = |why: &str| {
             Err(Refusal::fatal(
                 FatalKind::NotFound,
@@ -362,16 +362,13 @@ impl Catalogue {
             return not_found(": it was freed");
         }
         if let Some(frame) = self.rewrites.get(&key) {
-            return Ok(Arc::clone(frame));
+            return Ok((Arc::clone(frame), Ready::AsItWas));
         }
         // A frame of a former life stays what it is until a replacement is complete.
         if let Some(frame) = self.frames.get(&key)
             && !(frame.is_found() && request.rewriting)
         {
-            if frame.is_found() && !frame.state().closed {
-                self.open.insert(key, frame.home.index);
-            }
-            return Ok(Arc::clone(frame));
+            return Ok((Arc::clone(frame), Ready::AsItWas));
         }
         if !request.open || request.offset != 0 {
             return not_found("");
@@ -391,7 +388,39 @@ impl Catalogue {
         map.insert(key, Arc::clone(&frame));
         self.open.insert(key, home.index);
         self.came(&frame);
-        Ok(frame)
+        Ok((frame, Ready::Made))
+    }
+
+    /// A frame of a former life is about to be written, and has an open file from now on.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(crate) fn reopen(&mut self, frame: &Arc<Frame>, room: Room) -> Result<Ready, Refusal> {
+        // Whoever takes it out meanwhile waits for the turn.
+        if self.open.contains_key(&frame.key) || !self.holds(frame) {
+            return Ok(Ready::AsItWas);
+        }
+        if self.open.len() >= room.open_frames_max {
+            return Err(no_space());
+        }
+        self.open.insert(frame.key, frame.home.index);
+        Ok(Ready::Reopened)
+    }
+
+    /// A write was not done, and what was made ready for it goes again. By the holder of the turn,
+    /// which has the frame's file or not.
+    pub(crate) fn take_back(&mut self, frame: &Arc<Frame>, ready: Ready, has_file: bool) {
+        let state = frame.state();
+        match (ready, &state.stage) {
+            (Ready::Made, Stage::Creating | Stage::Rewriting) if state.is_new() => {
+                self.forget(frame);
+            }
+            // Its key may be that of a replacement by now.
+            (Ready::Reopened, _) if !has_file && !self.rewrites.contains_key(&frame.key) => {
+                self.open.remove(&frame.key);
+            }
+            (Ready::AsItWas | Ready::Made | Ready::Reopened, _) => {}
+        }
     }
 
     /// The frame that this life writes to, if there is one and nothing takes its place.
