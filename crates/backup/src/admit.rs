@@ -102,8 +102,7 @@ impl Inner {
             catalogue.written_frame(key_of(request))?
         };
         let turn = frame.try_turn()?;
-        let admitted =
-            self.admit_behind_turn(request, Writer::Master, frame, turn, Ready::AsItWas);
+        let admitted = self.admit_behind_turn(request, Writer::Master, frame, turn, Ready::AsItWas);
         admitted.ok()
     }
 
@@ -219,8 +218,7 @@ mod tests {
             let stats = backup.stats();
             assert_eq!((stats.frames, stats.frames_open), (1, 1));
             inner.catalogue().fence(master);
-            let refused =
-                inner.admit_behind_turn(&request, Writer::Master, frame, turn, ready);
+            let refused = inner.admit_behind_turn(&request, Writer::Master, frame, turn, ready);
             let refused = refused.err().expect("it is fenced");
             assert_eq!(refused.fatal_kind(), Some(FatalKind::Stale));
             let stats = backup.stats();

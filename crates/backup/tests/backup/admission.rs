@@ -141,7 +141,9 @@ fn a_frame_whose_disk_fails_keeps_no_file_open() {
         node.sim.set_disk(node.process, failing);
         let failed = match at_once {
             // Now and then the disk would have to wait.
-            true => (0..100).find_map(|_| backup.write_now(&part(1, 2))).unwrap(),
+            true => (0..100)
+                .find_map(|_| backup.write_now(&part(1, 2)))
+                .unwrap(),
             false => node.write(&backup, part(1, 2)),
         };
         let kind = failed.unwrap_err().fatal_kind();

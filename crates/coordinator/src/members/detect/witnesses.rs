@@ -266,9 +266,7 @@ fn eight_servers_that_nobody_suspects_are_asked_whether_anybody_answers() {
 fn servers_that_enlist_after_their_rack_was_silent_are_no_part_of_that() {
     let _marks = pluvio_units::Marks::to_reach(&["detect-rack-silent"]);
     let (a, b) = (Some("a"), Some("b"));
-    let scene = scene_in(vec![a, a, b, b, b], |server, _| {
-        (3..=5).contains(&server.0)
-    });
+    let scene = scene_in(vec![a, a, b, b, b], |server, _| (3..=5).contains(&server.0));
     scene.suspect(1);
     scene.suspect(2);
     scene.sim.run_for(2 * SECOND);
