@@ -39,8 +39,8 @@ pub(crate) struct Catalogue {
     masters: BTreeMap<ServerId, MasterState>,
     /// Freed segments that are remembered, of all masters.
     freed: usize,
-    /// Frames of a former life.
-    found: usize,
+    /// Frames of a former life, all of them in `frames`.
+    found: BTreeSet<ReplicaKey>,
     /// Bytes of all files.
     pub(crate) bytes: u64,
 }
@@ -71,7 +71,7 @@ impl Catalogue {
     /// Puts in a frame found at start.
     pub(crate) fn insert_found(&mut self, frame: Arc<Frame>) {
         self.came(&frame);
-        self.found += 1;
+        self.found.insert(frame.key);
         self.frames.insert(frame.key, frame);
     }
 
@@ -94,7 +94,6 @@ impl Catalogue {
         let worse = self.frames.remove(&frame.key);
         if let Some(worse) = &worse {
             self.went(worse);
-            self.found -= 1;
         }
         self.insert_found(frame);
         worse
@@ -440,8 +439,9 @@ impl Catalogue {
 
     /// A write was done. A frame that was taken out meanwhile is no longer counted.
     pub(crate) fn applied(&mut self, frame: &Arc<Frame>, next: FrameState) {
+        let before = frame.state();
         if self.holds(frame) {
-            let more = next.file_bytes() - frame.state().file_bytes();
+            let more = next.file_bytes() - before.file_bytes();
             self.bytes += more;
             frame.home.holds_more(0, more.cast_signed());
             if next.closed {
@@ -449,6 +449,9 @@ impl Catalogue {
             }
         }
         frame.set(next);
+        if before.found && !frame.is_found() {
+            self.found.remove(&frame.key);
+        }
     }
 
     /// A replacement is complete: it takes the place of what was there. False when the replica was
@@ -463,7 +466,7 @@ impl Catalogue {
         );
         if let Some(old) = self.frames.insert(frame.key, mine) {
             self.went(&old);
-            self.found -= usize::from(old.is_found());
+            self.found.remove(&old.key);
             old.set_stage(Stage::Gone);
         }
         true
@@ -481,7 +484,10 @@ impl Catalogue {
         }
         if was_here {
             self.went(frame);
-            self.found -= usize::from(frame.is_found());
+            // A replacement may be forgotten, too.
+            if frame.is_found() {
+                self.found.remove(&frame.key);
+            }
         }
         frame.set_stage(Stage::Gone);
     }
@@ -496,9 +502,9 @@ impl Catalogue {
             .into_iter()
             .flatten()
             .collect();
+        self.found.remove(&key);
         for frame in &taken {
             self.went(frame);
-            self.found -= usize::from(frame.is_found());
         }
         taken
     }
@@ -520,16 +526,13 @@ impl Catalogue {
 
     /// Frames of a former life.
     pub(crate) fn found(&self) -> Vec<Arc<Frame>> {
-        self.frames
-            .values()
-            .filter(|f| f.is_found())
-            .cloned()
-            .collect()
+        let found = self.found.iter().filter_map(|key| self.frames.get(key));
+        found.cloned().collect()
     }
 
     /// How many these are.
     pub(crate) fn found_count(&self) -> usize {
-        self.found
+        self.found.len()
     }
 
     /// The frame in a data directory whose write is under way longest, and for how long.

@@ -1,6 +1,6 @@
 //! The look at the disk at start: which frames a former life left, and whether they are whole.
 
-use crate::buckets::valid_prefix;
+use crate::buckets::check_groups;
 use crate::directory::{Directory, FRAMES as DIRECTORY};
 use crate::error::BackupError;
 use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
@@ -224,7 +224,7 @@ async fn verify(
         .read_at(FRAME_DATA_OFFSET as u64, length)
         .await
         .map_err(|e| e.to_string())?;
-    let (valid, damage) = match valid_prefix(&image, options.seglet_bytes) {
+    let (valid, damage) = match check_groups(&image, options.seglet_bytes) {
         Ok(()) if image.len() == length => return Ok(header.certified_length),
         Ok(()) => (image.len(), "the file is too short".to_owned()),
         Err((valid, damage)) => (valid, damage.to_string()),
@@ -283,7 +283,7 @@ async fn follow(
     let area = area.map_err(disk_error)?;
     let raw = first.at.min(header.certified_length) as usize;
     let begin = area.get(..raw).ok_or("the file is too short")?;
-    valid_prefix(begin, options.seglet_bytes).map_err(|(_, damage)| damage.to_string())?;
+    check_groups(begin, options.seglet_bytes).map_err(|(_, damage)| damage.to_string())?;
     let mut place = first;
     let rest = loop {
         match place.look(&area) {

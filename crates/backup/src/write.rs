@@ -58,12 +58,14 @@ impl Backup {
             segment: request.segment,
         };
         self.detached(core, "free replica", async move {
-            {
-                let catalogue = me.0.catalogue();
+            let taken = {
+                // One lock: a recovery that fences the master next lists it no more (BACKUP-4).
+                let mut catalogue = me.0.catalogue();
                 catalogue.check_cluster(request.cluster)?;
                 catalogue.check_fence(key.master)?;
-            }
-            me.0.free(key, true).await
+                catalogue.take(key, true)
+            };
+            me.0.remove_taken(key, taken).await
         })
         .await
     }
@@ -402,9 +404,12 @@ impl Inner {
         }
     }
 
-    /// Takes a replica away; with `remember`, for good (BACKUP-3).
-    pub(crate) async fn free(&self, key: ReplicaKey, remember: bool) -> Result<(), Refusal> {
-        let taken = self.catalogue().take(key, remember);
+    /// Removes the files of a replica that was taken out of the catalogue.
+    pub(crate) async fn remove_taken(
+        &self,
+        key: ReplicaKey,
+        taken: Vec<Arc<Frame>>,
+    ) -> Result<(), Refusal> {
         let mut homes = vec![false; self.directories.len()];
         for frame in &taken {
             // Whoever has the turn may still rename the file.

@@ -51,6 +51,8 @@ fn heads_of_a_former_life_are_open_once_they_are_written() {
     node.restart();
     let backup = node.start_with(few());
     let open = || backup.stats().frames_open;
+    let found = || backup.stats().frames_found;
+    assert_eq!(found(), 3);
     for segment in 2..=4 {
         let gap = node.write(&backup, part(segment, 5, 6));
         assert!(is_for(gap, RetryReason::NotReady));
@@ -59,7 +61,7 @@ fn heads_of_a_former_life_are_open_once_they_are_written() {
     for segment in 2..=3 {
         node.write(&backup, part(segment, 1, 2)).unwrap();
     }
-    assert_eq!(open(), 2);
+    assert_eq!((open(), found()), (2, 1));
     let more = node.write(&backup, part(4, 1, 2));
     assert!(is_for(more, RetryReason::NoSpace));
     assert_eq!((open(), backup.stats().refused_no_space), (2, 1));
