@@ -274,9 +274,9 @@ fn servers_that_enlist_after_their_rack_was_silent_are_no_part_of_that() {
     scene.enlist(6, "a");
     scene.sim.run_for(SECOND);
     scene.suspect(6);
-    scene.sim.run_for(SECOND * 7 / 4);
-    assert!(scene.is_up(6), "DETECT-2: it needs two seconds");
-    scene.sim.run_for(SECOND);
+    scene.sim.run_for(SECOND * 7 / 2);
+    assert!(scene.is_up(6), "DETECT-2: two were convicted");
+    scene.sim.run_for(2 * SECOND);
     assert!(!scene.is_up(6));
 }
 
