@@ -98,8 +98,8 @@ pub(crate) fn check_shape(request: &WriteReplica, segment_bytes: usize) -> Resul
     Ok(())
 }
 
-/// Decides what `request`, which has a good shape, does to a frame in `state`. A late or repeated request gives a plan that
-/// writes nothing (BACKUP-3).
+/// Decides what `request`, whose shape was checked, does to a frame in `state`. A late or repeated
+/// request gives a plan that writes nothing (BACKUP-3).
 ///
 /// # Errors
 /// `Stale`, `Corrupt`, `Malformed`; `NotReady` when the frame went away meanwhile.
