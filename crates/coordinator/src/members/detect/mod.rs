@@ -33,7 +33,6 @@ use crate::suspicion::{
     Convictions, Hints, PINGS, Sign, Suspicion, Verdict, rack_is_silent, who_is_there,
 };
 use crate::tasks::TaskGroup;
-use core::convert::Infallible;
 use core::pin::pin;
 use core::time::Duration;
 use futures_util::future::{Either, join_all, select};
@@ -401,7 +400,7 @@ impl Detector {
         let declared = tokio::select! {
             biased;
             declared = declare => declared,
-            never = self.ping_on(suspect, limit) => match never {},
+            () = self.ping_on(suspect, limit) => unreachable!("it pings for ever"),
         };
         if declared == Ok(true) {
             tracing::info!(%server, why, "server crashed");
@@ -409,7 +408,7 @@ impl Detector {
     }
 
     /// Pings a server again and again; its answers are noted.
-    async fn ping_on(self: &Arc<Self>, server: &ServerInfo, limit: Duration) -> Infallible {
+    async fn ping_on(self: &Arc<Self>, server: &ServerInfo, limit: Duration) {
         loop {
             self.env.clock.sleep(limit).await;
             let _is_noted = self.ping(server, limit).await;
