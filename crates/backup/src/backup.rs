@@ -41,8 +41,8 @@ pub(crate) struct Inner {
     pub(crate) counters: Arc<Counters>,
     pub(crate) catalogue: Mutex<Catalogue>,
     pub(crate) recoveries: Recoveries,
-    /// One run of garbage collection at a time.
-    pub(crate) cleaning: tokio::sync::Mutex<()>,
+    /// Those that masters left behind are freed by one task at a time.
+    pub(crate) freeing_orphans: tokio::sync::Mutex<()>,
     pub(crate) garbage_started: std::sync::atomic::AtomicBool,
 }
 
@@ -99,7 +99,7 @@ impl Backup {
             directories,
             recoveries: Recoveries::new(&options),
             catalogue: Mutex::new(catalogue),
-            cleaning: tokio::sync::Mutex::new(()),
+            freeing_orphans: tokio::sync::Mutex::new(()),
             garbage_started: false.into(),
             env,
             options,

@@ -223,8 +223,8 @@ impl Pieces {
     }
 }
 
-/// Reads the first entries of a head: everything up to the first object or tombstone. The last
-/// argument is [`HeadInfo::copies`] and [`HeadInfo::may_lack`].
+/// Reads the first groups of a head, up to the one in which both digest and statistics are there.
+/// The last argument is [`HeadInfo::copies`] and [`HeadInfo::may_lack`].
 ///
 /// # Errors
 /// When digest or statistics are missing or damaged.
@@ -279,8 +279,11 @@ pub(crate) fn head_info(
     ))
 }
 
-/// How many bytes of an image are whole groups.
-pub(crate) fn valid_prefix(image: &[u8], seglet_bytes: usize) -> Result<(), (usize, Damage)> {
+/// Checks that an image consists of whole groups.
+///
+/// # Errors
+/// Where the first group begins that is not whole, and what is wrong with it.
+pub(crate) fn check_groups(image: &[u8], seglet_bytes: usize) -> Result<(), (usize, Damage)> {
     let mut groups = SegmentIter::new(image, seglet_bytes);
     let mut end = 0;
     loop {

@@ -1,10 +1,10 @@
 //! Which frames there are, and which masters may write: everything behind the backup's one lock.
 
+use crate::admit::{Ready, Writer};
 use crate::directory::{Directory, Offer, READ_MAX, SLOW, WRITE_MAX, choose};
 use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
 use crate::misplaced::Looks;
 use crate::plan::created;
-use crate::write::Writer;
 use core::ops::Bound;
 use core::time::Duration;
 use pluvio_env::Moment;
@@ -39,8 +39,8 @@ pub(crate) struct Catalogue {
     masters: BTreeMap<ServerId, MasterState>,
     /// Freed segments that are remembered, of all masters.
     freed: usize,
-    /// Frames of a former life.
-    found: usize,
+    /// Frames of a former life, all of them in `frames`.
+    found: BTreeSet<ReplicaKey>,
     /// Bytes of all files.
     pub(crate) bytes: u64,
 }
@@ -71,7 +71,7 @@ impl Catalogue {
     /// Puts in a frame found at start.
     pub(crate) fn insert_found(&mut self, frame: Arc<Frame>) {
         self.came(&frame);
-        self.found += 1;
+        self.found.insert(frame.key);
         self.frames.insert(frame.key, frame);
     }
 
@@ -94,7 +94,6 @@ impl Catalogue {
         let worse = self.frames.remove(&frame.key);
         if let Some(worse) = &worse {
             self.went(worse);
-            self.found -= 1;
         }
         self.insert_found(frame);
         worse
@@ -337,7 +336,7 @@ impl Catalogue {
             .is_some_and(|m| m.freed.contains(&key.segment))
     }
 
-    /// The frame that a write is for; created when it opens one.
+    /// The frame that a write is for; made when it opens one.
     ///
     /// # Errors
     /// `NotFound`, `NoSpace`.
@@ -348,7 +347,7 @@ impl Catalogue {
         room: Room,
         homes: &[Arc<Directory>],
         now: Moment,
-    ) -> Result<Arc<Frame>, Refusal> {
+    ) -> Result<(Arc<Frame>, Ready), Refusal> {
         let not_found = |why: &str| {
             Err(Refusal::fatal(
                 FatalKind::NotFound,
@@ -362,16 +361,13 @@ impl Catalogue {
             return not_found(": it was freed");
         }
         if let Some(frame) = self.rewrites.get(&key) {
-            return Ok(Arc::clone(frame));
+            return Ok((Arc::clone(frame), Ready::AsItWas));
         }
         // A frame of a former life stays what it is until a replacement is complete.
         if let Some(frame) = self.frames.get(&key)
             && !(frame.is_found() && request.rewriting)
         {
-            if frame.is_found() && !frame.state().closed {
-                self.open.insert(key, frame.home.index);
-            }
-            return Ok(Arc::clone(frame));
+            return Ok((Arc::clone(frame), Ready::AsItWas));
         }
         if !request.open || request.offset != 0 {
             return not_found("");
@@ -391,7 +387,39 @@ impl Catalogue {
         map.insert(key, Arc::clone(&frame));
         self.open.insert(key, home.index);
         self.came(&frame);
-        Ok(frame)
+        Ok((frame, Ready::Made))
+    }
+
+    /// A frame of a former life is about to be written, and has an open file from now on.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(crate) fn reopen(&mut self, frame: &Arc<Frame>, room: Room) -> Result<Ready, Refusal> {
+        // Whoever takes it out meanwhile waits for the turn.
+        if self.open.contains_key(&frame.key) || !self.holds(frame) {
+            return Ok(Ready::AsItWas);
+        }
+        if self.open.len() >= room.open_frames_max {
+            return Err(no_space());
+        }
+        self.open.insert(frame.key, frame.home.index);
+        Ok(Ready::Reopened)
+    }
+
+    /// A write was not done, and what was made ready for it goes again. By the holder of the turn,
+    /// which has the frame's file or not.
+    pub(crate) fn take_back(&mut self, frame: &Arc<Frame>, ready: Ready, has_file: bool) {
+        let state = frame.state();
+        match (ready, &state.stage) {
+            (Ready::Made, Stage::Creating | Stage::Rewriting) if state.is_new() => {
+                self.forget(frame);
+            }
+            // Its key may be that of a replacement by now.
+            (Ready::Reopened, _) if !has_file && !self.rewrites.contains_key(&frame.key) => {
+                self.open.remove(&frame.key);
+            }
+            (Ready::AsItWas | Ready::Made | Ready::Reopened, _) => {}
+        }
     }
 
     /// The frame that this life writes to, if there is one and nothing takes its place.
@@ -411,8 +439,9 @@ impl Catalogue {
 
     /// A write was done. A frame that was taken out meanwhile is no longer counted.
     pub(crate) fn applied(&mut self, frame: &Arc<Frame>, next: FrameState) {
+        let before = frame.state();
         if self.holds(frame) {
-            let more = next.file_bytes() - frame.state().file_bytes();
+            let more = next.file_bytes() - before.file_bytes();
             self.bytes += more;
             frame.home.holds_more(0, more.cast_signed());
             if next.closed {
@@ -420,6 +449,9 @@ impl Catalogue {
             }
         }
         frame.set(next);
+        if before.found && !frame.is_found() {
+            self.found.remove(&frame.key);
+        }
     }
 
     /// A replacement is complete: it takes the place of what was there. False when the replica was
@@ -434,7 +466,7 @@ impl Catalogue {
         );
         if let Some(old) = self.frames.insert(frame.key, mine) {
             self.went(&old);
-            self.found -= usize::from(old.is_found());
+            self.found.remove(&old.key);
             old.set_stage(Stage::Gone);
         }
         true
@@ -452,7 +484,10 @@ impl Catalogue {
         }
         if was_here {
             self.went(frame);
-            self.found -= usize::from(frame.is_found());
+            // A replacement may be forgotten, too.
+            if frame.is_found() {
+                self.found.remove(&frame.key);
+            }
         }
         frame.set_stage(Stage::Gone);
     }
@@ -467,9 +502,9 @@ impl Catalogue {
             .into_iter()
             .flatten()
             .collect();
+        self.found.remove(&key);
         for frame in &taken {
             self.went(frame);
-            self.found -= usize::from(frame.is_found());
         }
         taken
     }
@@ -491,16 +526,13 @@ impl Catalogue {
 
     /// Frames of a former life.
     pub(crate) fn found(&self) -> Vec<Arc<Frame>> {
-        self.frames
-            .values()
-            .filter(|f| f.is_found())
-            .cloned()
-            .collect()
+        let found = self.found.iter().filter_map(|key| self.frames.get(key));
+        found.cloned().collect()
     }
 
     /// How many these are.
     pub(crate) fn found_count(&self) -> usize {
-        self.found
+        self.found.len()
     }
 
     /// The frame in a data directory whose write is under way longest, and for how long.

@@ -1,10 +1,10 @@
 //! Replicas of a crashed master that its recovery has copied from one backup to another. They are
 //! the ends of logs that too few backups have (`docs/recovery.md`).
 
+use crate::admit::Writer;
 use crate::backup::{Backup, Inner};
 use crate::catalogue::not_recovered;
 use crate::frame::{ReplicaKey, Stage};
-use crate::write::Writer;
 use core::time::Duration;
 use pluvio_env::Address;
 use pluvio_units::CoreId;

@@ -124,6 +124,11 @@ pub(crate) struct FrameState {
 }
 
 impl FrameState {
+    /// Whether nothing of it was written yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.sequence == 0 && self.written == 0
+    }
+
     /// Bytes of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         FRAME_DATA_OFFSET as u64 + u64::from(self.end)
@@ -167,7 +172,7 @@ impl FrameState {
 }
 
 /// The right to change a frame's file, which is here while the frame is open for writing.
-pub(crate) type Turn<'a> = tokio::sync::MutexGuard<'a, Option<Arc<dyn File>>>;
+pub(crate) type Turn = tokio::sync::OwnedMutexGuard<Option<Arc<dyn File>>>;
 
 /// One replica.
 pub(crate) struct Frame {
@@ -182,7 +187,7 @@ pub(crate) struct Frame {
     /// Its file is not where it should be (BACKUP-17).
     misplaced: AtomicBool,
     /// Held over every change of the file; holds the file while the frame is open for writing.
-    pub(crate) turn: tokio::sync::Mutex<Option<Arc<dyn File>>>,
+    turn: Arc<tokio::sync::Mutex<Option<Arc<dyn File>>>>,
 }
 
 impl Frame {
@@ -194,7 +199,7 @@ impl Frame {
             busy_since: AtomicU64::new(0),
             opened: Mutex::default(),
             misplaced: AtomicBool::new(false),
-            turn: tokio::sync::Mutex::new(None),
+            turn: Arc::default(),
         })
     }
 
@@ -247,8 +252,14 @@ impl Frame {
     }
 
     /// Waits for the turn; `None` when its data directory is left.
-    pub(crate) async fn turn(&self) -> Option<Turn<'_>> {
-        self.home.unless_left(self.turn.lock()).await
+    pub(crate) async fn turn(&self) -> Option<Turn> {
+        let turn = Arc::clone(&self.turn).lock_owned();
+        self.home.unless_left(turn).await
+    }
+
+    /// The turn, if nobody has it.
+    pub(crate) fn try_turn(&self) -> Option<Turn> {
+        Arc::clone(&self.turn).try_lock_owned().ok()
     }
 
     /// Replaces what is known; only by the holder of the turn. A frame that is lost stays so
@@ -275,6 +286,15 @@ impl Frame {
         let mut state = self.lock();
         state.has_remains = true;
         state.tells_remains = false;
+    }
+
+    /// Whether anything may still be written to it.
+    pub(crate) fn takes_writes(&self) -> bool {
+        let state = self.lock();
+        match &state.stage {
+            Stage::Creating | Stage::Rewriting | Stage::Usable => !state.closed,
+            Stage::Damaged(_) | Stage::Gone => false,
+        }
     }
 
     /// Whether it is from a former life of this server.

@@ -28,7 +28,7 @@ impl Backup {
     }
 
     async fn free_orphans(&self) {
-        let _alone = self.0.cleaning.lock().await;
+        let _alone = self.0.freeing_orphans.lock().await;
         let mut left = Vec::new();
         loop {
             let mut orphans = self.0.catalogue().orphans();
@@ -37,7 +37,8 @@ impl Backup {
             tracing::info!(replicas = orphans.len(), master = %first.master, "freeing replicas of servers that left");
             for key in orphans {
                 // Not remembered: the server list refuses their masters from now on (BACKUP-5).
-                if self.0.free(key, false).await.is_err() {
+                let taken = self.0.catalogue().take(key, false);
+                if self.0.remove_taken(key, taken).await.is_err() {
                     left.push(key);
                 }
             }

@@ -54,6 +54,7 @@
 //! Not here: listening, the limit of requests, and whether a request is meant for this life of the
 //! server (its header's target). Those belong to the server.
 
+mod admit;
 mod backup;
 mod buckets;
 mod catalogue;

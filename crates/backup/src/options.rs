@@ -69,6 +69,17 @@ pub struct BackupOptions {
     pub seglet_bytes: usize,
 }
 
+/// Of a frame's file no more counts than the bytes of this number of segments. With a certificate
+/// of 48 bytes for each write of at least 7 bytes it is shorter.
+const FILE_SEGMENTS_MAX: usize = 8;
+
+impl BackupOptions {
+    /// Most bytes of a frame's file behind its header area.
+    pub(crate) fn file_bytes_max(&self) -> usize {
+        self.segment_bytes.saturating_mul(FILE_SEGMENTS_MAX)
+    }
+}
+
 impl Default for BackupOptions {
     fn default() -> Self {
         Self {

@@ -83,6 +83,12 @@ pub(crate) fn check_shape(request: &WriteReplica, segment_bytes: usize) -> Resul
             "byte {end} is beyond the segment's {segment_bytes}"
         ));
     }
+    if request.certified as usize > end {
+        return bad(format!(
+            "certifies {} bytes, and ends with byte {end}",
+            request.certified
+        ));
+    }
     if request.segment.0 == 0 || request.master.0 == 0 {
         return bad("no such segment or master can exist".to_owned());
     }
@@ -92,8 +98,8 @@ pub(crate) fn check_shape(request: &WriteReplica, segment_bytes: usize) -> Resul
     Ok(())
 }
 
-/// Decides what `request` does to a frame in `state`. A late or repeated request gives a plan that
-/// writes nothing (BACKUP-3).
+/// Decides what `request`, whose shape was checked, does to a frame in `state`. A late or repeated
+/// request gives a plan that writes nothing (BACKUP-3).
 ///
 /// # Errors
 /// `Stale`, `Corrupt`, `Malformed`; `NotReady` when the frame went away meanwhile.
@@ -133,14 +139,6 @@ pub(crate) fn plan(state: &FrameState, request: &WriteReplica) -> Result<Plan, R
         // One before it is late, or lost: the master sends again from there (REP-15).
         pluvio_units::mark("backup-refuses-gap");
         return Err(Refusal::retry(GAP_PAUSE, RetryReason::NotReady));
-    }
-    if request.certified > end.max(state.written) {
-        return Err(Refusal::malformed(format!(
-            "certifies {} bytes of segment {}, {} are there",
-            request.certified,
-            request.segment,
-            end.max(state.written)
-        )));
     }
     if state.closed {
         if end > state.written || request.certified > state.certified {
@@ -353,11 +351,10 @@ mod tests {
     fn gaps_and_certificates_beyond_the_data_are_refused() {
         let gap = plan(&open(100), &request(101, 1, 102));
         assert!(matches!(gap, Err(Refusal::Retry { .. })), "{gap:?}");
-        assert_eq!(
-            kind(plan(&open(100), &request(100, 1, 102))),
-            Some(FatalKind::Malformed)
-        );
-        assert!(check_shape(&request(10, 7, 5), 16).is_err());
+        for bad in [request(100, 1, 102), request(10, 7, 5)] {
+            let refused = check_shape(&bad, 16).unwrap_err();
+            assert_eq!(refused.fatal_kind(), Some(FatalKind::Malformed));
+        }
     }
 
     #[test]

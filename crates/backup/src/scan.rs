@@ -1,6 +1,6 @@
 //! The look at the disk at start: which frames a former life left, and whether they are whole.
 
-use crate::buckets::valid_prefix;
+use crate::buckets::check_groups;
 use crate::directory::{Directory, FRAMES as DIRECTORY};
 use crate::error::BackupError;
 use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
@@ -14,10 +14,6 @@ use pluvio_format::{
 use pluvio_units::{ClusterId, LogId, ReplicationEpoch, ServerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Of a frame's file no more is read than the bytes of this number of segments. With a certificate
-/// of 48 bytes for each write of at least 7 bytes it is shorter.
-const FILE_SEGMENTS_MAX: usize = 8;
 
 /// What a former life left.
 pub(crate) struct Found {
@@ -161,9 +157,14 @@ async fn look(env: &Env, options: &BackupOptions, key: ReplicaKey) -> Result<Loo
         );
         return Ok(Looked::Damaged(useless(why)));
     }
+    let length = header.certified_length as usize;
+    if length > options.segment_bytes {
+        let why = format!("certifies {length} bytes, more than a segment has");
+        return Ok(Looked::Damaged(useless(why)));
+    }
     let mut state = state_of(&header);
     let checked = match CertificatePlace::first(&header) {
-        Some(first) if header.closed => bytes_of(&*file, &first, &mut state).await,
+        Some(first) if header.closed => bytes_of(&*file, &first, options, &mut state).await,
         Some(first) => follow(env, &*file, &header, first, options, &mut state).await,
         None => {
             let older = (0..FRAME_SLOTS)
@@ -219,14 +220,11 @@ async fn verify(
         return Ok(header.certified_length);
     }
     let length = header.certified_length as usize;
-    if length > options.segment_bytes {
-        return Err(format!("certifies {length} bytes, more than a segment has"));
-    }
     let image = file
         .read_at(FRAME_DATA_OFFSET as u64, length)
         .await
         .map_err(|e| e.to_string())?;
-    let (valid, damage) = match valid_prefix(&image, options.seglet_bytes) {
+    let (valid, damage) = match check_groups(&image, options.seglet_bytes) {
         Ok(()) if image.len() == length => return Ok(header.certified_length),
         Ok(()) => (image.len(), "the file is too short".to_owned()),
         Err((valid, damage)) => (valid, damage.to_string()),
@@ -250,15 +248,19 @@ async fn verify(
     }
 }
 
-/// Puts into `state` how long the file of a closed frame is. The frame is believed.
+/// Puts into `state` how long the file of a closed frame is. The frame is believed, unless it is
+/// longer than any that was written here: recovery reads all of it.
 async fn bytes_of(
     file: &dyn File,
     first: &CertificatePlace,
+    options: &BackupOptions,
     state: &mut FrameState,
 ) -> Result<(), String> {
     let size = file.size().await.map_err(|e| e.to_string())?;
     let there = size.saturating_sub(FRAME_DATA_OFFSET as u64);
-    state.end = u32::try_from(there).map_err(|_| "the file is too long".to_owned())?;
+    let end = u32::try_from(there).ok();
+    let end = end.filter(|end| *end as usize <= options.file_bytes_max());
+    state.end = end.ok_or_else(|| format!("the file is too long: {size} bytes"))?;
     state.in_line_from = Some(first.at);
     Ok(())
 }
@@ -276,12 +278,12 @@ async fn follow(
     let disk_error = |e: DiskError| e.to_string();
     let size = file.size().await.map_err(disk_error)?;
     let there = usize::try_from(size).unwrap_or(usize::MAX);
-    let length = there.min(options.segment_bytes.saturating_mul(FILE_SEGMENTS_MAX));
+    let length = there.min(options.file_bytes_max());
     let area = file.read_at(FRAME_DATA_OFFSET as u64, length).await;
     let area = area.map_err(disk_error)?;
     let raw = first.at.min(header.certified_length) as usize;
     let begin = area.get(..raw).ok_or("the file is too short")?;
-    valid_prefix(begin, options.seglet_bytes).map_err(|(_, damage)| damage.to_string())?;
+    check_groups(begin, options.seglet_bytes).map_err(|(_, damage)| damage.to_string())?;
     let mut place = first;
     let rest = loop {
         match place.look(&area) {

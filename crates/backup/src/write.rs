@@ -1,10 +1,11 @@
 //! Opening, appending to, closing and freeing replicas [RAMCloud §4.1, §8].
 
+use crate::admit::{Admitted, Writer, lost};
 use crate::backup::{Backup, Inner};
 use crate::catalogue::no_space;
 use crate::directory::{Directory, FRAMES};
 use crate::frame::{Frame, FrameState, ReplicaKey, Stage};
-use crate::plan::{Plan, check_shape, plan};
+use crate::plan::Plan;
 use crate::stats::count;
 use bytes::Bytes;
 use pluvio_env::{DiskError, File, OpenMode};
@@ -57,24 +58,17 @@ impl Backup {
             segment: request.segment,
         };
         self.detached(core, "free replica", async move {
-            {
-                let catalogue = me.0.catalogue();
+            let taken = {
+                // One lock: a recovery that fences the master next lists it no more (BACKUP-4).
+                let mut catalogue = me.0.catalogue();
                 catalogue.check_cluster(request.cluster)?;
                 catalogue.check_fence(key.master)?;
-            }
-            me.0.free(key, true).await
+                catalogue.take(key, true)
+            };
+            me.0.remove_taken(key, taken).await
         })
         .await
     }
-}
-
-/// The writer of a replica.
-#[derive(Clone, Copy)]
-pub(crate) enum Writer {
-    /// Its master, as long as it lives.
-    Master,
-    /// The recovery of its master, which has fenced that here before.
-    Recovery,
 }
 
 /// What came of a write.
@@ -99,32 +93,15 @@ impl Inner {
     }
 
     async fn write_once(&self, request: &WriteReplica, by: Writer) -> Result<Written, Refusal> {
-        check_shape(request, self.options.segment_bytes)?;
-        let key = ReplicaKey {
-            master: request.master,
-            segment: request.segment,
-        };
-        let frame = {
-            let mut catalogue = self.catalogue();
-            match by {
-                Writer::Master => catalogue.check_member(request.master, request.cluster)?,
-                Writer::Recovery => catalogue.check_cluster(request.cluster)?,
-            }
-            catalogue.check_writer(request.master, by)?;
-            let now = self.env.clock.now();
-            catalogue.frame_for(key, request, self.room(), &self.directories, now)
-        };
-        let frame = frame.inspect_err(|refusal| self.count_refusal(refusal))?;
-        let mut turn = frame.turn().await.ok_or_else(|| lost(request))?;
-        if frame.is_misplaced() {
-            return Err(lost(request));
-        }
-        // BACKUP-4: recovery first fences the master, then takes each frame's turn.
-        self.catalogue().check_writer(request.master, by)?;
-        let state = frame.state();
-        let plan = plan(&state, request)?;
+        let admitted = self.admit(request, by).await;
+        let Admitted {
+            mut held,
+            state,
+            plan,
+        } = admitted.inspect_err(|refusal| self.count_refusal(refusal))?;
+        let frame = Arc::clone(&held.frame);
         frame.set_busy(Some(self.env.clock.now()));
-        let work = self.execute(&frame, &mut turn, request, &state, &plan);
+        let work = self.execute(&frame, &mut held.turn, request, &state, &plan);
         let result = frame.home.unless_left(work).await;
         frame.set_busy(None);
         match result {
@@ -132,19 +109,16 @@ impl Inner {
             Some(_) if frame.home.is_left() => Err(lost(request)),
             None => Err(lost(request)),
             Some(Ok(())) => {
+                held.done();
                 count(&self.counters.writes, 1);
                 Ok(Written::Done(Ok(())))
             }
             Some(Err(error)) => {
                 let _under_way = frame.home.under_way();
-                let is_new = state.sequence == 0 && state.written == 0;
-                let elsewhere = is_new && matches!(error, DiskError::Full { .. });
+                let elsewhere = state.is_new() && matches!(error, DiskError::Full { .. });
                 let failed = self.write_failed(&frame, &state, error);
                 let refusal = frame.home.unless_left(failed).await;
                 let refusal = refusal.ok_or_else(|| lost(request))?;
-                if frame.state().stage != state.stage {
-                    *turn = None;
-                }
                 self.count_refusal(&refusal);
                 Ok(match elsewhere {
                     true => Written::Elsewhere(refusal),
@@ -154,25 +128,10 @@ impl Inner {
         }
     }
 
-    /// See [`Backup::write_now`]. The same checks as in [`Self::write`], in the same order.
+    /// See [`Backup::write_now`].
     fn write_now(&self, request: &WriteReplica) -> Option<Result<(), Refusal>> {
-        check_shape(request, self.options.segment_bytes).ok()?;
-        let frame = {
-            let catalogue = self.catalogue();
-            let (master, cluster) = (request.master, request.cluster);
-            catalogue.check_member(master, cluster).ok()?;
-            catalogue.check_fence(master).ok()?;
-            catalogue.written_frame(ReplicaKey {
-                master,
-                segment: request.segment,
-            })?
-        };
-        // BACKUP-4: a recovery that fences this master next waits for the turn.
-        let turn = frame.turn.try_lock().ok()?;
-        self.catalogue().check_fence(request.master).ok()?;
-        let file = turn.as_ref()?;
-        let state = frame.state();
-        let plan = plan(&state, request).ok()?;
+        let Admitted { held, state, plan } = self.admit_now(request)?;
+        let (frame, file) = (&held.frame, held.turn.as_ref()?);
         let only_adds = plan.in_line
             && !plan.header
             && plan.header_first.is_none()
@@ -186,17 +145,17 @@ impl Inner {
         let mut next = plan.next.clone();
         // BACKUP-11
         next.boot = frame.home.env.disk.boot();
-        let certificate = self.certify(&frame, &plan, &mut next, fresh);
+        let certificate = self.certify(frame, &plan, &mut next, fresh);
         match file.write_both_now(state.file_bytes(), &certificate, fresh)? {
             Ok(()) => {
                 count(&self.counters.bytes_written, fresh.len() as u64);
                 count(&self.counters.writes, 1);
-                self.catalogue().applied(&frame, next);
+                self.catalogue().applied(frame, next);
                 Some(Ok(()))
             }
             Err(error) => {
                 frame.leave_remains();
-                let refusal = self.refusal_of(&frame, false, &error);
+                let refusal = self.refusal_of(frame, false, &error);
                 self.count_refusal(&refusal);
                 Some(Err(refusal))
             }
@@ -213,12 +172,11 @@ impl Inner {
         state: &FrameState,
         plan: &Plan,
     ) -> Result<(), DiskError> {
-        let created = state.sequence == 0 && state.written == 0;
         let fresh = request.data.slice(plan.skip..);
         if fresh.is_empty() && !plan.header && !plan.in_line && !plan.sync {
             return Ok(());
         }
-        let file = self.file(frame, turn, state, created).await?;
+        let file = self.file(frame, turn, state).await?;
         if let Some(first) = &plan.header_first {
             self.write_header(frame, &file, first).await?;
             if request.synced {
@@ -261,9 +219,6 @@ impl Inner {
             self.complete(frame, next, plan.sync).await?;
         } else {
             self.catalogue().applied(frame, next);
-        }
-        if frame.state().closed {
-            *turn = None;
         }
         Ok(())
     }
@@ -352,14 +307,13 @@ impl Inner {
         frame: &Frame,
         turn: &mut Option<Arc<dyn File>>,
         state: &FrameState,
-        created: bool,
     ) -> Result<Arc<dyn File>, DiskError> {
         if let Some(file) = turn {
             return Ok(Arc::clone(file));
         }
         let disk = &*frame.home.env.disk;
         let path = path_of(frame, state);
-        let file = if created {
+        let file = if state.is_new() {
             // A leftover may hold an old header with a larger sequence number.
             disk.remove(&path).await?;
             disk.open(&path, OpenMode::New).await?
@@ -380,7 +334,7 @@ impl Inner {
         state: &FrameState,
         error: DiskError,
     ) -> Refusal {
-        let created = state.sequence == 0 && state.written == 0;
+        let created = state.is_new();
         if created {
             let path = path_of(frame, state);
             if let Err(error) = frame.home.env.disk.remove(&path).await {
@@ -450,9 +404,12 @@ impl Inner {
         }
     }
 
-    /// Takes a replica away; with `remember`, for good (BACKUP-3).
-    pub(crate) async fn free(&self, key: ReplicaKey, remember: bool) -> Result<(), Refusal> {
-        let taken = self.catalogue().take(key, remember);
+    /// Removes the files of a replica that was taken out of the catalogue.
+    pub(crate) async fn remove_taken(
+        &self,
+        key: ReplicaKey,
+        taken: Vec<Arc<Frame>>,
+    ) -> Result<(), Refusal> {
         let mut homes = vec![false; self.directories.len()];
         for frame in &taken {
             // Whoever has the turn may still rename the file.
@@ -513,13 +470,6 @@ impl Inner {
 async fn sync(home: &Directory, file: &Arc<dyn File>, directory: bool) -> Result<(), DiskError> {
     let synced = home.syncer.sync(Arc::clone(file), directory);
     synced.await.map_err(unsyncable)
-}
-
-/// The refusal of a write to a frame that is lost with its data directory, or alone (BACKUP-14,
-/// BACKUP-17). The backup itself is of use still.
-fn lost(request: &WriteReplica) -> Refusal {
-    let what = format!("the replica of segment {} is lost", request.segment);
-    Refusal::fatal(FatalKind::NotFound, what)
 }
 
 /// Where a frame in this state has its file.

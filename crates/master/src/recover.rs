@@ -340,7 +340,7 @@ impl Master {
             cancellation,
         } = attempt;
         let mut fetches: Vec<BoxFuture<'_, _>> = Vec::with_capacity(request.segments.len());
-        for segment in &request.segments {
+        for segment in &*request.segments {
             fetches.push(Box::pin(self.fetch(request, segment)));
         }
         let mut fetches = stream::iter(fetches).buffer_unordered(self.recovery_options.fetches);

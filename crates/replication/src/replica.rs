@@ -84,7 +84,7 @@ pub(crate) struct Replica {
     /// It counts against the limit of writes that are not for heads.
     pub(crate) background: bool,
     /// Its backup had no space, or was late: another place may be used instead.
-    pub(crate) stalled: bool,
+    pub(crate) aside: bool,
     /// The latest that its backup said is that it has no space, also while it is asked again.
     pub(crate) full: bool,
     /// Failures in a row.
@@ -125,7 +125,7 @@ impl Replica {
             flights: SmallVec::new(),
             broken: false,
             background: false,
-            stalled: false,
+            aside: false,
             full: false,
             failures: 0,
             next_try: Moment::default(),
@@ -208,7 +208,7 @@ impl Replica {
         self.flights.retain(|other| other.number > flight.number);
         self.broken &= !self.is_idle();
         self.failures = 0;
-        self.stalled = false;
+        self.aside = false;
         self.full = false;
         self.probes = false;
         self.acked = self.acked.max(flight.end);

@@ -222,7 +222,7 @@ impl ReplicatedSegment {
         // Replicas of side segments count for recovery only when closed, and are whole then.
         self.replicas
             .iter()
-            .any(|r| r.is_uncertain() && (fenced_by_nothing || !r.stalled))
+            .any(|r| r.is_uncertain() && (fenced_by_nothing || !r.aside))
     }
 
     /// Whether every replica that recovery might find counts, and they are as many as needed.
@@ -232,7 +232,7 @@ impl ReplicatedSegment {
 
     /// Replicas that are there or on their way.
     pub(crate) fn hopeful(&self) -> usize {
-        self.replicas.iter().filter(|r| !r.stalled).count()
+        self.replicas.iter().filter(|r| !r.aside).count()
     }
 
     /// Whether the next head can have more replicas than this segment, which will have fewer than
@@ -479,7 +479,7 @@ impl ReplicatedSegment {
         let Some(replica) = self.replica(server) else {
             return;
         };
-        replica.stalled = true;
+        replica.aside = true;
         replica.next_try = until;
         let found_open = replica.may_be_found_open();
         match replica.stage {
@@ -549,7 +549,7 @@ impl ReplicatedSegment {
     /// when the backup is not to be measured.
     fn expected_of(&self, at: usize, needed: usize) -> Option<Progress> {
         let replica = &self.replicas[at];
-        if replica.full || replica.stalled {
+        if replica.full || replica.aside {
             return None;
         }
         let others = || {

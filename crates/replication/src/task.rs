@@ -142,7 +142,7 @@ impl LogTask {
             for id in self.inner.space.take_freeable(self.log) {
                 self.segments.remove(&id);
                 self.compared.retain(|(segment, _), _| *segment != id);
-                machine.left(id, &mut placement);
+                machine.segment_left(id, &mut placement);
                 self.inner.progress.notify_waiters();
             }
             if self.full_until.is_some_and(|until| until <= now) {
@@ -369,7 +369,7 @@ impl LogTask {
     }
 
     /// Gives up writes whose time is over. Gives how long the next one has.
-    fn give_up(&mut self, machine: &mut Machine, now: Moment) -> Option<Duration> {
+    fn time_out(&mut self, machine: &mut Machine, now: Moment) -> Option<Duration> {
         let replies: Arc<dyn Replies> = Arc::<Answers>::clone(&self.answers);
         while let Some(first) = self.sent.first_entry() {
             if first.get().until > now {
@@ -484,7 +484,7 @@ impl LogTask {
         let share = Arc::clone(&self.share);
         let pause = {
             let mut machine = share.machine();
-            let next_given_up = self.give_up(&mut machine, now);
+            let next_given_up = self.time_out(&mut machine, now);
             let pause = machine.next_try(now).unwrap_or(IDLE_TICK).min(IDLE_TICK);
             next_given_up.map_or(pause, |next| pause.min(next))
         };

@@ -7,6 +7,7 @@ use crate::opcode::Opcode;
 use bytes::Bytes;
 use pluvio_units::{ClusterId, LogId, RecoveryId, ReplicationEpoch, SegmentId, ServerId, TableId};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Asks a backup which replicas of a crashed master it has. From then on the backup refuses
 /// writes of that master, whatever the server list says [RAMCloud §7.11].
@@ -240,8 +241,9 @@ pub struct Recover {
     pub partition: u32,
     /// Its tablets.
     pub tablets: Vec<TabletSpec>,
-    /// Every segment of the log and the backups to read it from, best first.
-    pub segments: Vec<RecoverySegment>,
+    /// Every segment of the log and the backups to read it from, best first. All masters of an
+    /// attempt are sent the same.
+    pub segments: Arc<[RecoverySegment]>,
     /// It is settled where the logs end: the master may ask for reads once it has replayed
     /// ([`PartitionReplayed`]).
     #[serde(default)]

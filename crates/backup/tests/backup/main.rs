@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
+mod admission;
 mod copies;
 mod directories;
 mod hang;

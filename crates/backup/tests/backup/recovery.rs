@@ -260,6 +260,35 @@ fn a_replica_whose_end_is_zeros_is_damaged() {
     check_that_it_is_damaged(&node, &backup);
 }
 
+/// Recovery reads all of a file at once.
+// shows: BACKUP-9
+#[test]
+fn a_closed_frame_longer_than_any_that_is_written_is_damaged() {
+    let options = BackupOptions {
+        segment_bytes: 64 << 10,
+        ..BackupOptions::default()
+    };
+    let mut node = Node::new(6);
+    let backup = node.start_with(options.clone());
+    let image = Image::new(2, Head, 3);
+    node.write(&backup, image.request(2, Head, 0, 1))
+        .expect("is written");
+    let rest = WriteReplica {
+        close: true,
+        ..image.request(2, Head, 1, 4)
+    };
+    node.write(&backup, rest).expect("is written");
+    drop(backup);
+    let mut damaged = |bytes: usize| {
+        node.rewrite(FRAME, |file| file.resize(4096 + bytes, 0));
+        node.sim.crash(node.process);
+        node.restart();
+        node.start_with(options.clone()).stats().frames_damaged
+    };
+    let most = 8 * options.segment_bytes;
+    assert_eq!([damaged(most), damaged(most + 1)], [0, 1]);
+}
+
 /// The header before it says that the frame is open: taken for the head, it would end the log
 /// there.
 #[test]

@@ -178,21 +178,21 @@ impl Machine {
         let needed = self.view.needed();
         // One that was begun on a disk that was full just before is refused, or it is not: that is
         // not known yet.
-        let is_stalled =
+        let is_maybe_full =
             |r: &Replica| r.full || (r.acked == 0 && placement.may_be_full(r.server, now));
-        if head.replicas.iter().filter(|r| !is_stalled(r)).count() >= needed {
+        if head.replicas.iter().filter(|r| !is_maybe_full(r)).count() >= needed {
             return None;
         }
-        let stalled = |server: ServerId| {
+        let maybe_full = |server: ServerId| {
             let mut replicas = head.replicas.iter();
-            replicas.any(|r| is_stalled(r) && r.server == server)
+            replicas.any(|r| is_maybe_full(r) && r.server == server)
         };
         // Where a replica of this head has failed there will be none.
         let failed = |id: &ServerId| head.given_up.contains(id) || head.spent.contains(id);
         let mut full: Vec<ServerId> = self.view.usable().map(|s| s.id).collect();
         full.retain(|id| !failed(id));
         let hopeful = full.len();
-        full.retain(|id| stalled(*id) || placement.is_full(*id, now));
+        full.retain(|id| maybe_full(*id) || placement.is_full(*id, now));
         (hopeful >= needed && hopeful - full.len() < needed).then_some(full)
     }
 
@@ -216,7 +216,7 @@ impl Machine {
             let replicas = head.replicas.iter().filter(|r| wanted(r));
             replicas.map(|r| r.server).collect()
         };
-        let stalled = servers(|r| r.full);
+        let full = servers(|r| r.full);
         let silent = servers(|r| !r.full && r.failures > 1);
         let silence = (!silent.is_empty()).then(|| {
             format!(
@@ -224,12 +224,12 @@ impl Machine {
                 names(&silent)
             )
         });
-        if let Some(full) = self.full_disks(head, placement, now) {
+        if let Some(disks) = self.full_disks(head, placement, now) {
             let space = format!(
                 "{}, {} and {}",
                 are_needed(needed, ""),
                 are_up(up),
-                disks_are_full(&full)
+                disks_are_full(&disks)
             );
             let reasons: Vec<String> = core::iter::once(space).chain(silence).collect();
             return Some(reasons.join("; "));
@@ -246,8 +246,8 @@ impl Machine {
         if head.recorded < head.epoch && head.record_failures > 0 {
             return Some("the coordinator cannot be told that a replica was lost".to_owned());
         }
-        let lacks = head.replicas.len() - stalled.len() < needed;
-        let space = (lacks && !stalled.is_empty()).then(|| disks_are_full(&stalled));
+        let lacks = head.replicas.len() - full.len() < needed;
+        let space = (lacks && !full.is_empty()).then(|| disks_are_full(&full));
         let reasons: Vec<String> = space.into_iter().chain(silence).collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }

@@ -176,7 +176,7 @@ impl Machine {
     }
 
     /// A segment left the log: its replicas are to be freed.
-    pub(crate) fn left(&mut self, id: SegmentId, placement: &mut Placement) {
+    pub(crate) fn segment_left(&mut self, id: SegmentId, placement: &mut Placement) {
         let Some(segment) = self.segments.remove(&id) else {
             return;
         };
@@ -222,7 +222,7 @@ impl Machine {
                 // Our own disk, once others count, is a place to give up; a dead server is none.
                 self.lose(id, server, list.is_up(server), placement);
             }
-            self.sort(id);
+            self.refile(id);
         }
         self.unplaced.clear();
     }
@@ -244,7 +244,7 @@ impl Machine {
             segment.spent.remove(&server);
             segment.given_up.insert(server);
         }
-        self.sort(id);
+        self.refile(id);
     }
 
     /// A backup has lost its replica of a segment, and goes on (REP-16).
@@ -256,11 +256,11 @@ impl Machine {
         pluvio_units::mark("replica-lost-by-backup");
         self.lose(id, server, true, placement);
         self.unplaced.remove(&id);
-        self.sort(id);
+        self.refile(id);
     }
 
     /// Puts a segment where the next step finds it, if it needs one.
-    fn sort(&mut self, id: SegmentId) {
+    fn refile(&mut self, id: SegmentId) {
         let Some(segment) = self.segments.get(&id) else {
             return;
         };
@@ -361,7 +361,7 @@ impl Machine {
                 self.unplaced.remove(&id);
             }
         }
-        self.sort(id);
+        self.refile(id);
     }
 
     /// The coordinator has an epoch of a head, or could not be told.
@@ -393,7 +393,7 @@ impl Machine {
     /// Backups that were left in peace may have space again.
     pub(crate) fn retry_placement(&mut self) {
         for id in std::mem::take(&mut self.unplaced) {
-            self.sort(id);
+            self.refile(id);
         }
     }
 
@@ -455,7 +455,7 @@ impl Machine {
                 segment.leave_behind(server, until);
                 self.unplaced.remove(&id);
             }
-            self.sort(id);
+            self.refile(id);
         }
     }
 
@@ -552,7 +552,7 @@ impl Machine {
                     actions,
                 );
                 self.heads.pop_front();
-                self.sort(first);
+                self.refile(first);
             } else {
                 if !segment.is_durably_open(&self.view) || segment.recorded != segment.epoch {
                     return;
@@ -611,7 +611,7 @@ impl Machine {
             if let Some(segment) = done {
                 segment.durably_closed = true;
                 self.sides.remove(&id);
-                self.sort(id);
+                self.refile(id);
                 actions.push(Action::SideDurable(id));
             }
         }
@@ -707,7 +707,7 @@ impl Machine {
         let mut orders: SmallVec<[WriteOrder; 4]> = segment
             .replicas
             .iter()
-            .filter(|r| !(crowded && r.stalled))
+            .filter(|r| !(crowded && r.aside))
             .filter_map(|r| segment.next_write(r, allowed, now))
             .take(room)
             .collect();
@@ -718,7 +718,7 @@ impl Machine {
                 .replica(order.server)
                 .expect("the order is for one of them");
             replica.flights.push(order.flight);
-            replica.stalled = false;
+            replica.aside = false;
             replica.background = background;
             self.background += usize::from(background);
             if order.completes(replica.stage) {
@@ -743,7 +743,7 @@ impl Machine {
             let primary = !segment.replicas.iter().any(|r| r.primary);
             // One that is not counted on leaves its rack free.
             let strict = self.view.settings.strict_racks;
-            let near = segment.replicas.iter().filter(|r| !(strict && r.stalled));
+            let near = segment.replicas.iter().filter(|r| !(strict && r.aside));
             let near: Vec<ServerId> = near.map(|r| r.server).collect();
             let taken = |server| segment.has_used(server) || frees.wants(server, id);
             let or_bad = |server| taken(server) || placement.is_bad(server, now);

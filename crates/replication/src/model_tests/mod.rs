@@ -403,7 +403,7 @@ impl World {
             .map(|(id, _)| *id)
             .collect();
         for id in left {
-            self.machine.left(id, &mut self.placement);
+            self.machine.segment_left(id, &mut self.placement);
             self.segments.remove(&id);
             self.writes.retain(|w| w.segment != id);
         }

@@ -432,10 +432,10 @@ fn an_attempt_that_waits_for_a_silent_backup_makes_way_for_the_next() {
                     quota: pluvio_wire::TableQuota::NONE,
                     class: None,
                 }],
-                segments: vec![RecoverySegment {
+                segments: Arc::new([RecoverySegment {
                     segment: SegmentId(1),
                     backups: vec![backup],
-                }],
+                }]),
                 early: false,
             };
             let address = Address::from("server-0");

@@ -166,7 +166,7 @@ impl Scene {
             crashed: self.crashed,
             partition: 0,
             tablets: vec![self.tablet()],
-            segments,
+            segments: segments.into(),
             early: false,
         };
         self.ask(self.master, request)

@@ -11,7 +11,8 @@
 //!   silent only when another server has answered shortly before or meanwhile. After one that does
 //!   not count, `PINGS` others must be silent, as connections come back one by one. Nor does a
 //!   machine that cannot be reached prove a crash, as one that refuses the connection does. An
-//!   answer to any ping ends the silence, so the suspect is no witness against itself.
+//!   answer to any ping ends the silence, so the suspect is no witness against itself. A verdict
+//!   of any kind waits for its turn to be stored. It is void if the suspect answers meanwhile.
 //! - DETECT-2: while servers fall silent again and again, the n-th conviction for silence needs
 //!   2^(n-1) times `dead_server_timeout` without one answer, up to `silence_max`. A dead server
 //!   stays silent for as long as that takes; a starved one answers before. A cascade of n servers
@@ -22,8 +23,8 @@
 //!   server of a rack has been silent for `dead_server_timeout`, and servers elsewhere are more,
 //!   and most of them are not silent. Those that were convicted for silence lately count, too. Then
 //!   each of the rack is convicted without DETECT-2's further time. There is one such event in
-//!   `silence_forgotten`: others that are silent wait as by DETECT-2. So a partition never convicts
-//!   a majority in this way.
+//!   `silence_forgotten`: others that are silent wait as by DETECT-2. Servers that enlist after it
+//!   began are others, too. So a partition never convicts a majority in this way.
 
 use super::store_age::StoreAge;
 use crate::ledger::Ledger;
@@ -61,17 +62,17 @@ pub(crate) struct Detector {
 /// What pings have shown lately. A new incarnation finds out again.
 #[derive(Default)]
 struct Seen {
-    /// Servers being checked, and whether they have answered a ping since, whatever it was sent
+    /// Servers being checked, and when they have answered a ping last since, whatever it was sent
     /// for.
-    suspects: BTreeMap<ServerId, bool>,
+    suspects: BTreeMap<ServerId, Option<Moment>>,
     /// Servers that were declared crashed for silence.
     convictions: Convictions,
     /// When a server answered a ping last.
     last_answer: Option<Moment>,
     /// Suspects that have been silent for `dead_server_timeout`.
     silent: BTreeSet<ServerId>,
-    /// The rack that was silent as a whole last, and when (DETECT-4).
-    silent_rack: Option<(String, Moment)>,
+    /// The rack that was silent as a whole last (DETECT-4).
+    silent_rack: Option<SilentRack>,
     /// The racks of servers that were convicted for silence in `silence_forgotten`, one for each,
     /// and when.
     convicted: Vec<(Option<String>, Moment)>,
@@ -79,12 +80,28 @@ struct Seen {
     hints: Option<Hints>,
 }
 
+/// A rack that was silent as a whole.
+#[derive(Clone)]
+struct SilentRack {
+    name: String,
+    /// When that was found.
+    at: Moment,
+    /// The last server that had been enlisted by then.
+    last: ServerId,
+}
+
+impl SilentRack {
+    fn has(&self, suspect: &ServerInfo) -> bool {
+        suspect.rack.as_ref() == Some(&self.name) && suspect.id <= self.last
+    }
+}
+
 impl Seen {
     /// Whether nobody checks this server yet; from now on somebody does.
     fn begin_check(&mut self, server: ServerId) -> bool {
         match self.suspects.entry(server) {
             Entry::Vacant(entry) => {
-                entry.insert(false);
+                entry.insert(None);
                 true
             }
             Entry::Occupied(_) => false,
@@ -95,9 +112,14 @@ impl Seen {
     fn note_answer(&mut self, server: ServerId, now: Moment) {
         self.last_answer = Some(now);
         self.silent.remove(&server);
-        if let Some(has_answered) = self.suspects.get_mut(&server) {
-            *has_answered = true;
+        if let Some(answered) = self.suspects.get_mut(&server) {
+            *answered = Some(now);
         }
+    }
+
+    /// When a server that is being checked has answered last, if it has.
+    fn answered(&self, suspect: ServerId) -> Option<Moment> {
+        self.suspects.get(&suspect).copied().flatten()
     }
 }
 
@@ -218,7 +240,7 @@ impl Detector {
                 }
             };
             if let Some(why) = why {
-                self.declare_crashed(server, why).await;
+                self.declare_crashed(&record.info, limit, why).await;
                 return;
             }
             if sign == Sign::Gone {
@@ -234,9 +256,9 @@ impl Detector {
         let mut seen = self.seen();
         seen.silent.insert(suspect.id);
         let lasts = |at: &Moment| now.since(*at) < self.options.silence_forgotten;
-        let event = seen.silent_rack.clone().filter(|(_, at)| lasts(at));
+        seen.convicted.retain(|(_, at)| lasts(at));
+        let event = seen.silent_rack.clone().filter(|event| lasts(&event.at));
         if let Some(rack) = suspect.rack.as_deref() {
-            seen.convicted.retain(|(_, at)| lasts(at));
             let up = state.up();
             let up = up.map(|s| (s.rack.as_deref(), seen.silent.contains(&s.id)));
             // Without these the rest of a majority would look like a minority.
@@ -244,14 +266,18 @@ impl Detector {
             let servers = up.chain(convicted.map(|(rack, _)| (rack.as_deref(), true)));
             let is_first = event.is_none();
             let belongs = match &event {
-                Some((of, _)) => of == rack,
+                Some(event) => event.has(suspect),
                 None => rack_is_silent(rack, servers),
             };
             if belongs {
                 pluvio_units::mark("detect-rack-silent");
                 seen.convictions.convict_with_rack(now, is_first);
                 if is_first {
-                    seen.silent_rack = Some((rack.to_owned(), now));
+                    seen.silent_rack = Some(SilentRack {
+                        name: rack.to_owned(),
+                        at: now,
+                        last: state.globals.last_server,
+                    });
                 }
                 seen.convicted.push((suspect.rack.clone(), now));
                 return Some("it was silent together with its rack");
@@ -318,9 +344,9 @@ impl Detector {
         limit: Duration,
     ) -> (Sign, Moment) {
         let (sign, sent) = self.ping(suspect, limit).await;
-        let has_answered = self.seen().suspects.get(&suspect.id) == Some(&true);
+        let answered = self.seen().answered(suspect.id);
         match sign {
-            Sign::Silent if has_answered => (Sign::Alive, sent),
+            Sign::Silent if answered.is_some() => (Sign::Alive, sent),
             Sign::Silent | Sign::Alive | Sign::Gone => (sign, sent),
         }
     }
@@ -353,13 +379,39 @@ impl Detector {
         (sign, sent)
     }
 
-    async fn declare_crashed(self: &Arc<Self>, server: ServerId, why: &str) {
-        let declared = self
-            .ledger
-            .change(move |state| Ok(state.mark_crashed(server)))
-            .await;
+    /// Has a verdict stored. That may take long, as other changes and the store do. So the suspect
+    /// is pinged on, and the verdict is void if it has answered since (DETECT-1).
+    async fn declare_crashed(
+        self: &Arc<Self>,
+        suspect: &ServerInfo,
+        limit: Duration,
+        why: &'static str,
+    ) {
+        let (server, verdict) = (suspect.id, self.env.clock.now());
+        let this = self.clone();
+        let declare = self.ledger.change(move |state| {
+            let answered = this.seen().answered(server);
+            if answered.is_some_and(|at| at >= verdict) {
+                pluvio_units::mark("detect-verdict-void");
+                return Ok(false);
+            }
+            Ok(state.mark_crashed(server))
+        });
+        let declared = tokio::select! {
+            biased;
+            declared = declare => declared,
+            () = self.ping_on(suspect, limit) => unreachable!("it pings for ever"),
+        };
         if declared == Ok(true) {
             tracing::info!(%server, why, "server crashed");
+        }
+    }
+
+    /// Pings a server again and again; its answers are noted.
+    async fn ping_on(self: &Arc<Self>, server: &ServerInfo, limit: Duration) {
+        loop {
+            self.env.clock.sleep(limit).await;
+            let _is_noted = self.ping(server, limit).await;
         }
     }
 }

@@ -64,11 +64,17 @@ struct Scene {
     sim: Sim,
     process: ProcessId,
     detector: Arc<Detector>,
+    store: MemoryStore,
     pings: Noted,
 }
 
 /// Servers 1, 2, … that are all up.
 fn scene(servers: u64, answers: Script) -> Scene {
+    scene_in((0..servers).map(|_| None).collect(), answers)
+}
+
+/// The same, each in its rack.
+fn scene_in(racks: Vec<Option<&str>>, answers: Script) -> Scene {
     let sim = Sim::new(7, SimOptions::default());
     let process = sim.process("coordinator");
     let pings = Noted::default();
@@ -82,14 +88,16 @@ fn scene(servers: u64, answers: Script) -> Scene {
         ..process.env
     };
     let mut state = State::new(CLUSTER);
-    for id in 1..=servers {
-        let enlisted = state.enlist(enlist(id)).unwrap();
+    for (id, rack) in (1..).zip(racks) {
+        let enlisted = state.enlist(enlist(id, rack)).unwrap();
         assert_eq!(enlisted.server, ServerId(id));
     }
+    let store = MemoryStore::new();
+    let copy = store.clone();
     let starting = async move {
         let campaign = Campaign {
             env: env.clone(),
-            store: Arc::new(MemoryStore::new()),
+            store: Arc::new(copy),
             candidate: 1,
             address: String::new(),
             known: None,
@@ -104,12 +112,13 @@ fn scene(servers: u64, answers: Script) -> Scene {
     Scene {
         process: process.id,
         detector: detector.expect("it leads"),
+        store,
         pings,
         sim,
     }
 }
 
-fn enlist(id: u64) -> Enlist {
+fn enlist(id: u64, rack: Option<&str>) -> Enlist {
     Enlist {
         protocol: PROTOCOL_VERSION,
         expects: None,
@@ -117,7 +126,10 @@ fn enlist(id: u64) -> Enlist {
         replaces: None,
         attempt: id,
         logs: 0,
-        info: testing::server(0, id.to_string()),
+        info: ServerInfo {
+            rack: rack.map(str::to_owned),
+            ..testing::server(0, id.to_string())
+        },
     }
 }
 
@@ -138,6 +150,24 @@ impl Scene {
                 detector.seen().note_answer(ServerId(server), now);
                 detector.env.clock.sleep(Duration::from_millis(400)).await;
             }
+        });
+    }
+
+    /// Declares a server crashed, without any check.
+    fn declare(&self, server: u64) {
+        let ledger = self.detector.ledger.clone();
+        self.sim.spawn(self.process, "declares", async move {
+            let change = ledger.change(move |state| Ok(state.mark_crashed(ServerId(server))));
+            assert_eq!(change.await, Ok(true));
+        });
+    }
+
+    /// One more server enlists.
+    fn enlist(&self, server: u64, rack: &'static str) {
+        let ledger = self.detector.ledger.clone();
+        self.sim.spawn(self.process, "enlists", async move {
+            let change = ledger.change(move |state| state.enlist(enlist(server, Some(rack))));
+            assert_eq!(change.await.unwrap().server, ServerId(server));
         });
     }
 
@@ -168,6 +198,26 @@ fn a_suspect_is_asked_once_more_before_it_is_convicted_and_one_answer_acquits_it
         scene.sim.run_for(3 * SECOND);
         assert_eq!(scene.is_up(1), is_up);
         assert_eq!(scene.pings_of(1), [0, 250, 500, 750, 1000]);
+    }
+}
+
+/// The store takes nothing for a while, and another change waits for it first.
+// shows: DETECT-1
+#[test]
+fn a_verdict_is_void_if_the_suspect_answers_before_it_is_stored() {
+    let _marks = pluvio_units::Marks::to_reach(&["detect-verdict-void"]);
+    let later: Script = |server, at| server != ServerId(1) || at >= 3 * SECOND;
+    let never: Script = |server, _| server != ServerId(1);
+    for (answers, is_up) in [(later, true), (never, false)] {
+        let scene = scene(3, answers);
+        scene.store.fail_next(u32::MAX);
+        scene.declare(3);
+        scene.suspect(1);
+        scene.sim.run_for(20 * SECOND);
+        assert!(scene.is_up(1) && scene.is_up(3), "nothing is stored");
+        scene.store.fail_next(0);
+        scene.sim.run_for(5 * SECOND);
+        assert_eq!((scene.is_up(1), scene.is_up(3)), (is_up, false));
     }
 }
 
@@ -208,4 +258,37 @@ fn eight_servers_that_nobody_suspects_are_asked_whether_anybody_answers() {
     }
     // Not always the same ones.
     assert_eq!(all, (4..=12).map(ServerId).collect());
+}
+
+/// A switch restarts, the rack is declared dead, and its processes come back as new lives.
+// shows: DETECT-4
+#[test]
+fn servers_that_enlist_after_their_rack_was_silent_are_no_part_of_that() {
+    let _marks = pluvio_units::Marks::to_reach(&["detect-rack-silent"]);
+    let (a, b) = (Some("a"), Some("b"));
+    let scene = scene_in(vec![a, a, b, b, b], |server, _| (3..=5).contains(&server.0));
+    scene.suspect(1);
+    scene.suspect(2);
+    scene.sim.run_for(2 * SECOND);
+    assert!(!scene.is_up(1) && !scene.is_up(2), "as one event");
+    scene.enlist(6, "a");
+    scene.sim.run_for(SECOND);
+    scene.suspect(6);
+    scene.sim.run_for(SECOND * 7 / 2);
+    assert!(scene.is_up(6), "DETECT-2: two were convicted");
+    scene.sim.run_for(2 * SECOND);
+    assert!(!scene.is_up(6));
+}
+
+#[test]
+fn convictions_are_remembered_for_a_while_also_where_no_server_names_a_rack() {
+    let scene = scene(2, |_, _| true);
+    let detector = &scene.detector;
+    let suspect = testing::server(1, "1");
+    for round in 0..10 {
+        let now = scene.sim.now() + SECOND * 40 * round;
+        let why = detector.convict(&suspect, Moment(now), 30 * SECOND);
+        assert_eq!(why, Some("it was silent"));
+        assert_eq!(detector.seen().convicted.len(), 1);
+    }
 }

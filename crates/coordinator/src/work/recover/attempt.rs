@@ -12,7 +12,7 @@ use super::partition::{expected, first_part, first_parts_first, of_one_class, pa
 use super::plan::{Inventory, LogMap, Thin, reconstruct_without};
 use super::replay::Replay;
 use crate::context::Context;
-use crate::state::{ServerRecord, State, WeakLogs};
+use crate::state::{State, WeakLogs};
 use core::time::Duration;
 use futures_util::future::join;
 use pluvio_env::{Moment, timeout};
@@ -43,6 +43,23 @@ struct Found {
     ends: LogEnds,
     /// No weak log was left out (COORD-21).
     is_whole: bool,
+}
+
+/// Which ends of logs count as settled (COORD-13).
+#[derive(Clone, Copy)]
+enum Settled {
+    /// Those that bind all attempts, since something was read up to them.
+    Binding,
+    /// All that are stored: those of this attempt, once it has begun.
+    Stored,
+}
+
+/// Which logs need not be complete.
+#[derive(Clone, Copy)]
+enum MayLack {
+    Nothing,
+    /// Those of weak classes, if tablets of others wait (COORD-21).
+    WeakLogs,
 }
 
 /// The partitions of an attempt.
@@ -190,7 +207,7 @@ impl<'a> Recovery<'a> {
             fenced: self.context.now(),
             readers: BTreeSet::new(),
         };
-        let log = self.complete_log(&replicas, true, |record| record.ends_bind);
+        let log = self.complete_log(&replicas, MayLack::WeakLogs, Settled::Binding);
         let Err(incomplete) = log else { return Ok(()) };
         pluvio_units::mark("recovery-asks-new-backups-only");
         self.known = Some(Known {
@@ -209,39 +226,34 @@ impl<'a> Recovery<'a> {
         self.look_at_new().await?;
         let asked = self.context.now();
         let mut replicas = self.collect().await?;
-        let mut found = self.complete_log(&replicas, true, |record| record.ends_bind);
-        if let Ok((log, ..)) = &found
+        let mut found = self.complete_log(&replicas, MayLack::WeakLogs, Settled::Binding);
+        if let Ok(Found { log, .. }) = &found
             && self.thicken(log, &replicas).await?
         {
             replicas = self.collect().await?;
-            found = self.complete_log(&replicas, true, |record| record.ends_bind);
-            if let Ok((log, ..)) = &found
+            found = self.complete_log(&replicas, MayLack::WeakLogs, Settled::Binding);
+            if let Ok(Found { log, .. }) = &found
                 && !log.thin.is_empty()
             {
                 // Not all copies were made.
                 return Err(self.await_copies(&log.thin));
             }
         }
-        let (log, ends, is_whole) = match found {
-            Ok(complete) => complete,
+        let found = match found {
+            Ok(found) => found,
             Err(incomplete) => {
                 let inventories = replicas.inventories;
                 self.known = Some(Known { inventories, asked });
                 return Err(incomplete);
             }
         };
-        if !is_whole {
+        if !found.is_whole {
             // COORD-21.
             pluvio_units::mark("recovery-without-weak-logs");
             tablets.retain(|tablet| is_not_weak(tablet.class));
         }
         let (volatile, tablets): (Vec<_>, Vec<_>) = tablets.into_iter().partition(is_volatile);
         let anew = begin_anew(self.context, self.crashed, volatile, replicas.fenced);
-        let found = Found {
-            log,
-            ends,
-            is_whole,
-        };
         let (recovered, ()) = join(self.recover_tablets(&tablets, found, replicas), anew).await;
         recovered
     }
@@ -265,9 +277,12 @@ impl<'a> Recovery<'a> {
         let dealt = self.deal(tablets, &log, masters, &replicas, ends).await?;
         let replicas = self.announce(&dealt, replicas).await;
         // As it is stored by now.
-        let (log, ..) =
-            self.complete_log(&replicas, !is_whole, |record| !record.ends.is_empty())?;
-        Ok(self.replay(dealt, &replicas, log).await)
+        let may_lack = match is_whole {
+            true => MayLack::Nothing,
+            false => MayLack::WeakLogs,
+        };
+        let found = self.complete_log(&replicas, may_lack, Settled::Stored)?;
+        Ok(self.replay(dealt, &replicas, found.log).await)
     }
 
     /// Has the ends of the logs copied that too few backups have (COORD-13). Says whether the
@@ -374,44 +389,57 @@ impl<'a> Recovery<'a> {
         });
     }
 
-    /// Proves the log complete, or says in the status what is missing. Gives, too, where it ends:
-    /// as the record says if it is settled there. Where only weak logs lack something, the rest
-    /// will do if it `may_lack` them and there are other tablets (COORD-21). Says whether it is
-    /// whole.
+    /// Proves the log complete, or says in the status what is missing. Where only weak logs lack
+    /// something, the rest will do if it `may_lack` them and there are other tablets (COORD-21).
     fn complete_log(
         &self,
         replicas: &Replicas,
-        may_lack: bool,
-        is_settled: impl Fn(&ServerRecord) -> bool,
-    ) -> Result<(LogMap, LogEnds, bool), AttemptEnd> {
+        may_lack: MayLack,
+        settled: Settled,
+    ) -> Result<Found, AttemptEnd> {
         let state = self.context.state();
         let record = &state.servers[&self.crashed];
-        let settled = is_settled(record).then(|| record.ends());
-        let found = &replicas.inventories;
+        let is_settled = match settled {
+            Settled::Binding => record.ends_bind,
+            Settled::Stored => !record.ends.is_empty(),
+        };
+        let settled = is_settled.then(|| record.ends());
+        let inventories = &replicas.inventories;
         let given_up = record.given_up.as_ref();
         let reconstruct = |weak: &WeakLogs| {
             let reconstruct =
-                |ends| reconstruct_without(found, &record.epochs, ends, given_up, weak);
+                |ends| reconstruct_without(inventories, &record.epochs, ends, given_up, weak);
+            let found = |log, ends| Found {
+                log,
+                ends,
+                is_whole: !weak.left_out,
+            };
             match reconstruct(settled.as_ref()) {
                 Err(incomplete) if incomplete.lost_ends() && record.ends_bind => {
                     let log = reconstruct(None);
-                    log.map(|log| (log, LogEnds::Lost))
+                    log.map(|log| found(log, LogEnds::Lost))
                 }
                 log => log.map(|log| {
                     let ends = log.ends.clone();
-                    (log, ends.map_or(LogEnds::Open, LogEnds::At))
+                    found(log, ends.map_or(LogEnds::Open, LogEnds::At))
                 }),
             }
         };
         let mut weak = state.weak_logs(record);
         let incomplete = match reconstruct(&weak) {
-            Ok((log, ends)) => return Ok((log, ends, true)),
+            Ok(found) => return Ok(found),
             Err(incomplete) => incomplete,
         };
-        if may_lack && !weak.logs.is_empty() && state.waits_for_more_than_weak(self.crashed) {
+        let may_leave_out = match may_lack {
+            MayLack::Nothing => false,
+            MayLack::WeakLogs => {
+                !weak.logs.is_empty() && state.waits_for_more_than_weak(self.crashed)
+            }
+        };
+        if may_leave_out {
             weak.left_out = true;
-            if let Ok((log, ends)) = reconstruct(&weak) {
-                return Ok((log, ends, false));
+            if let Ok(found) = reconstruct(&weak) {
+                return Ok(found);
             }
         }
         self.await_backups(&incomplete.to_string());
@@ -537,7 +565,7 @@ impl<'a> Recovery<'a> {
             recovery,
             crashed,
             fenced: replicas.fenced,
-            segments: log.segments,
+            segments: log.segments.into(),
         };
         replay.run(partitions).await
     }

@@ -7,7 +7,7 @@ use crate::state::ServerRecord;
 use futures_util::stream::{self, StreamExt};
 use pluvio_env::{Moment, timeout};
 use pluvio_units::{RecoveryId, ServerId};
-use pluvio_wire::{Recover, RecoverySegment, Refusal, RpcError};
+use pluvio_wire::{Recover, RecoverySegment, Refusal, RpcError, TabletSpec};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
@@ -24,7 +24,7 @@ pub(super) struct Replay<'a> {
     /// When the last backup that answered had fenced the crashed server.
     pub(super) fenced: Moment,
     /// Where to read each segment of the log.
-    pub(super) segments: Vec<RecoverySegment>,
+    pub(super) segments: Arc<[RecoverySegment]>,
 }
 
 impl Replay<'_> {
@@ -32,7 +32,10 @@ impl Replay<'_> {
     pub(super) async fn run(&self, partitions: Vec<Partition>) -> Attempted {
         let (recovery, crashed) = (self.recovery, self.crashed);
         let progress = Arc::new(Notify::new());
-        let requests = self.requests(&partitions);
+        let asked: Vec<_> = partitions
+            .iter()
+            .map(|partition| (partition.master, partition.tablets.clone()))
+            .collect();
         let attempt = Attempt {
             crashed,
             not_before: self.fenced + self.context.options.zombie_grace,
@@ -41,7 +44,7 @@ impl Replay<'_> {
         };
         self.attempts.begin(recovery, attempt);
         let work = async {
-            self.ask_masters(requests).await;
+            self.ask_masters(asked).await;
             self.await_reports(&progress).await
         };
         let (clock, limit) = (
@@ -73,32 +76,24 @@ impl Replay<'_> {
         attempted
     }
 
-    fn requests(&self, partitions: &[Partition]) -> Vec<(ServerId, Recover)> {
+    /// Asks every master to recover its partition. The requests of those that wait are not made
+    /// yet: each is as large as the list of all segments when it is sent.
+    async fn ask_masters(&self, asked: Vec<(ServerId, Vec<TabletSpec>)>) {
         let state = self.context.state();
         let has_ends = |record: &Arc<ServerRecord>| !record.ends.is_empty();
         let is_settled = state.servers.get(&self.crashed).is_some_and(has_ends);
         let early = is_settled && self.context.options.serve_early;
-        let numbered = partitions.iter().enumerate();
-        let requests = numbered.map(|(index, partition)| {
-            let request = Recover {
-                recovery: self.recovery,
-                crashed: self.crashed,
-                partition: u32::try_from(index).expect("at most two partitions a server"),
-                tablets: partition.tablets.clone(),
-                segments: self.segments.clone(),
-                early,
-            };
-            (partition.master, request)
-        });
-        requests.collect()
-    }
-
-    /// Asks every master to recover its partition.
-    async fn ask_masters(&self, requests: Vec<(ServerId, Recover)>) {
-        stream::iter(requests)
-            .for_each_concurrent(CALLS_MAX, |(master, request)| async move {
+        stream::iter((0..).zip(asked))
+            .for_each_concurrent(CALLS_MAX, |(partition, (master, tablets))| async move {
+                let request = Recover {
+                    recovery: self.recovery,
+                    crashed: self.crashed,
+                    partition,
+                    tablets,
+                    segments: Arc::clone(&self.segments),
+                    early,
+                };
                 if let Err(why) = self.ask_master(master, &request).await {
-                    let partition = request.partition;
                     self.attempts.give_up(self.recovery, partition, why);
                 }
             })

@@ -365,6 +365,89 @@ fn heads<'a>(
     logs.into_iter().filter_map(last).collect()
 }
 
+/// Whether an open replica of a log may be one of its heads.
+fn is_open_in(log: LogId, replica: &ReplicaInfo, epochs: &Epochs) -> bool {
+    let head = replica.head.as_ref();
+    let may_be = head.is_some_and(|info| may_be(log, info));
+    let is_open = !replica.side && !replica.closed && !is_stale(replica, epochs);
+    replica.log == log && may_be && is_open
+}
+
+/// Where one log ends.
+struct EndOfLog {
+    /// The segment, and how many of its bytes belong to the log.
+    last: (SegmentId, u32),
+    /// The closed head before an end that is empty, and how long it is.
+    before: Option<(SegmentId, u32)>,
+    /// It is settled, or may be.
+    is_safe: bool,
+    /// What has to be copied before it may be.
+    thin: Vec<Thin>,
+}
+
+impl EndOfLog {
+    /// Whether a replica has all of the segment that belongs to the log.
+    fn has_all(&self, replica: &ReplicaInfo) -> bool {
+        let (segment, length) = self.last;
+        replica.segment == segment && replica.length >= length
+    }
+}
+
+/// Where a log ends: as it is settled, or as it was found.
+fn end_of(
+    log: LogId,
+    head: &Head<'_>,
+    ends: Option<&Ends>,
+    sources: &Sources<'_>,
+    epochs: &Epochs,
+) -> EndOfLog {
+    if let Some(ends) = ends
+        && let Some(last) = ends.last.get(&log)
+    {
+        return EndOfLog {
+            last: *last,
+            before: ends.before.get(&log).copied(),
+            is_safe: true,
+            thin: Vec::new(),
+        };
+    }
+    let is_open = |r: &ReplicaInfo| is_open_in(log, r, epochs);
+    let is_head = |r: &ReplicaInfo| r.segment == head.segment && is_open(r);
+    let (least, safety) = sources.least_certain(head.segment, is_head);
+    let needed = sources.needed(head.segment, is_head);
+    let with_length = |before| (before, sources.longest_closed(log, before));
+    let before = head.before.map(with_length);
+    let thin_before = before.and_then(|(before, whole)| {
+        let is_whole =
+            |r: &ReplicaInfo| r.closed || is_open(r) && is_certain(r) && r.length == whole;
+        let has_it = |r: &ReplicaInfo| r.log == log && !r.side && is_whole(r);
+        sources.thin(before, whole, needed, has_it)
+    });
+    let is_safe = thin_before.is_none() && safety == Safety::Safe;
+    let has_it = |r: &ReplicaInfo| is_head(r) && r.length >= least;
+    let thin_end = match safety {
+        Safety::Thin => sources.thin(head.segment, least, needed, has_it),
+        Safety::Safe | Safety::Doubtful => None,
+    };
+    EndOfLog {
+        last: (head.segment, least),
+        before,
+        is_safe,
+        thin: thin_before.into_iter().chain(thin_end).collect(),
+    }
+}
+
+/// The segments of a log that are to be replayed: those of the digest, and the head.
+fn wanted(head: &Head<'_>, end: &EndOfLog) -> BTreeSet<SegmentId> {
+    let in_digest = head.info.digest.iter().copied();
+    let mut wanted: BTreeSet<SegmentId> = in_digest.chain([head.segment]).collect();
+    if head.segment > end.last.0 {
+        // It holds nothing, and the log ends before it.
+        wanted.remove(&head.segment);
+    }
+    wanted
+}
+
 /// Puts the log together, without what was given up (COORD-19), and perhaps without logs of weak
 /// classes. `ends` is where it ends, if that is settled.
 ///
@@ -405,56 +488,24 @@ pub(crate) fn reconstruct_without(
         if !head.believed && !is_given_up(&head.segment) {
             incomplete.doubtful.push(head.segment);
         }
-        let is_open = |r: &ReplicaInfo| {
-            let may_be = r.head.as_ref().is_some_and(|info| may_be(*log, info));
-            r.log == *log && may_be && !r.side && !r.closed && !is_stale(r, epochs)
-        };
-        let (last, least) = match found_ends.last.get(log) {
-            Some(end) => *end,
-            None => {
-                let is_head = |r: &ReplicaInfo| r.segment == head.segment && is_open(r);
-                let (least, safety) = sources.least_certain(head.segment, is_head);
-                found_ends.last.insert(*log, (head.segment, least));
-                if let Some(before) = head.before {
-                    let whole = sources.longest_closed(*log, before);
-                    found_ends.before.insert(*log, (before, whole));
-                    let needed = sources.needed(head.segment, is_head);
-                    let is_whole = |r: &ReplicaInfo| {
-                        r.closed || is_open(r) && is_certain(r) && r.length == whole
-                    };
-                    let thin_before = sources.thin(before, whole, needed, |r| {
-                        r.log == *log && !r.side && is_whole(r)
-                    });
-                    are_safe &= thin_before.is_none();
-                    thin.extend(thin_before);
-                }
-                are_safe &= safety == Safety::Safe;
-                if safety == Safety::Thin {
-                    let needed = sources.needed(head.segment, is_head);
-                    thin.extend(sources.thin(head.segment, least, needed, |r| {
-                        is_head(r) && r.length >= least
-                    }));
-                }
-                (head.segment, least)
-            }
-        };
-        let before = found_ends.before.get(log).filter(|_| ends.is_some());
+        let end = end_of(*log, head, ends, &sources, epochs);
+        let before = end.before.filter(|_| ends.is_some());
         let is_usable = |r: &ReplicaInfo| {
-            let is_last = r.segment == last && last == head.segment && r.length >= least;
-            let is_whole = before == Some(&(r.segment, r.length)) && is_certain(r);
-            r.log == *log && (r.closed || is_open(r) && (is_last || is_whole))
+            let is_last = r.segment == head.segment && end.has_all(r);
+            let is_whole = before == Some((r.segment, r.length)) && is_certain(r);
+            r.log == *log && (r.closed || is_open_in(*log, r, epochs) && (is_last || is_whole))
         };
-        let in_digest = head.info.digest.iter().copied();
-        let mut wanted: BTreeSet<SegmentId> = in_digest.chain([head.segment]).collect();
-        if head.segment > last {
-            // It holds nothing, and the log ends before it.
-            wanted.remove(&head.segment);
-        }
-        for segment in wanted {
+        for segment in wanted(head, &end) {
             if !sources.add(segment, is_usable) && !is_given_up(&segment) {
                 incomplete.missing.push(segment);
             }
         }
+        found_ends.last.insert(*log, end.last);
+        found_ends
+            .before
+            .extend(end.before.map(|before| (*log, before)));
+        are_safe &= end.is_safe;
+        thin.extend(end.thin);
     }
     for (log, found) in without_head.into_iter().flatten() {
         if heads.contains_key(log) || weak.leaves_out(*log) {
