@@ -374,8 +374,9 @@ where
         let mut answered: SmallVec<[bool; 1]> = SmallVec::new();
         answered.push(self.session.is_answered());
         // A sampled one goes by itself: the trace is its own.
-        let kind = kind_of(self.core, what, &command).filter(|_| span.is_none());
-        let mut commands: Commands = SmallVec::new();
+        let read_at = self.core.wall_ms();
+        let kind = kind_of(what, &command, read_at).filter(|_| span.is_none());
+        let mut commands: SmallVec<[(Data, Command); 1]> = SmallVec::new();
         let mut bytes = command.bytes_held();
         commands.push((what, command));
         if kind.is_some() {
@@ -388,7 +389,7 @@ where
                 .is_some_and(|step| self.pauses(step).is_none() && self.is_permitted(step))
             && let Some((what, next)) = self.ahead.front().and_then(Step::data)
             && kind.is_some()
-            && kind_of(self.core, what, next) == kind
+            && kind_of(what, next, read_at) == kind
             && self.until_sampled > 1
             && bytes + next.bytes_held() <= self.core.options().run_bytes_max
         {
@@ -403,6 +404,10 @@ where
         }
         self.stamp = None;
         let is_hasty = self.queue.is_full();
+        let commands = Commands {
+            all: commands,
+            read_at,
+        };
         let run = (self.run_data)(is_hasty, self.session.database(), commands);
         self.running_bytes = bytes;
         self.queue.begin(run, answered, span);
