@@ -163,6 +163,15 @@ impl Spec {
         self.flags.split(' ').any(|f| f == flag)
     }
 
+    /// Whether it may change objects: by itself, or by a script that is not read-only.
+    #[must_use]
+    pub fn may_change(&self) -> bool {
+        match self.run {
+            Run::Data(Data::Script(call)) => !call.is_read_only(),
+            Run::Data(_) | Run::Container | Run::Now(_) | Run::Own(_) => self.has_flag("write"),
+        }
+    }
+
     /// The subcommands of a container.
     pub fn subcommands(&self) -> impl Iterator<Item = &'static Spec> {
         let name = self.name;
