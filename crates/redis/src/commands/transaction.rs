@@ -12,6 +12,11 @@
 //!   replies that reach it. Replies of what was done are kept. So a part with plans may exceed it,
 //!   by what one transaction gives; a part on an overlay that would is not done.
 //! - EXEC-2: when it is not known whether a part was done, nothing behind it is done.
+//! - EXEC-3: which server has the keys decides neither what a block may read nor what it may give.
+//!   Servers bound the outcomes of a transaction, and those that they keep for retries more. A part
+//!   with plans that is refused for its size runs on an overlay.
+//! - EXEC-4: commands that need no objects run when the transaction of their part is done, and those
+//!   on the connection when all others are. So where EXEC does nothing, they are not done either.
 
 use super::one_key::Scratch;
 use super::overlay::{Committed, Overlay, Reading};
@@ -375,9 +380,16 @@ async fn run_together(
     }
     let outcomes = match steps.is_empty() {
         true => Vec::new(),
-        false => match core.databases.transact(&steps, false).await?.transacted {
-            Transacted::Committed(outcomes) => outcomes,
-            Transacted::Refused { .. } => return Ok(None),
+        false => match core.databases.transact(&steps, false).await {
+            Ok(done) => match done.transacted {
+                Transacted::Committed(outcomes) => outcomes,
+                Transacted::Refused { .. } => return Ok(None),
+            },
+            // EXEC-3.
+            Err(NotTransacted::TooLarge(_)) => {
+                return run_on_overlay(core, by, entries, watched).await;
+            }
+            Err(other) => return Err(other.into()),
         },
     };
     let replies = awaited.into_iter().map(|awaited| match awaited {
