@@ -35,7 +35,7 @@ pub use kinds::{Data, EachKey, Now, Other, Own, ReadsFirst, Single, Survey};
 pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
 pub use script::Call;
 pub(crate) use script::{ScriptAtOnce, at_once as run_script_at_once, library};
-pub(crate) use transaction::ClosedBlock;
+pub(crate) use transaction::{ClosedBlock, Deferred, run_deferred};
 
 use crate::block::Block;
 use crate::command_log::Kind;

@@ -239,9 +239,8 @@ where
         let permit = |spec, database, command: &Command| {
             permit_still(caller.as_deref(), spec, database, command)
         };
-        let (core, block, session) = (self.core, self.block, &mut self.session);
-        let own = |what, command: &Command| run_own(core, session, block, what, command).into();
-        block.set_closed(ClosedBlock::of(core, taken, database, permit, own));
+        let closed = ClosedBlock::of(self.core, taken, database, permit);
+        self.block.set_closed(closed);
         true
     }
 
