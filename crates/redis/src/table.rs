@@ -97,8 +97,7 @@ pub enum Run {
     Now(Now),
     /// Looks at or changes the connection: after all earlier commands, before all later ones.
     Own(Own),
-    /// Works on the database. With keys: after earlier commands on the same keys. Without: after
-    /// all earlier commands, before all later ones.
+    /// Works on the database: after all earlier commands, before all later ones (QUEUE-2).
     Data(Data),
 }
 

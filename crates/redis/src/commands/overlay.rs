@@ -204,8 +204,8 @@ impl<'c> Overlay<'c> {
         &mut self.objects
     }
 
-    /// A script was killed. So nothing is to be run again.
-    pub(super) fn was_killed(&mut self, failure: Failure) {
+    /// Notes that a script was killed. So nothing is to be run again.
+    pub(super) fn set_killed(&mut self, failure: Failure) {
         self.killed = Some(failure);
     }
 
@@ -333,7 +333,7 @@ impl<'c> Overlay<'c> {
                 return Err(failure::keys_hold_too_much(VALUES_BYTES_MAX).into());
             }
         }
-        self.objects.are_guesses(&guesses);
+        self.objects.mark_guesses(&guesses);
         Ok(())
     }
 
@@ -385,7 +385,7 @@ impl<'c> Overlay<'c> {
             if let Some((value, deadline)) = &held {
                 bytes += value.len();
                 if let Some(deadline) = deadline {
-                    self.objects.is_there_until(*deadline);
+                    self.objects.keep_until(*deadline);
                 }
             }
             let object = match version {

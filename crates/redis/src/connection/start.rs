@@ -73,7 +73,7 @@ where
             Step::Refuse { failure, is_exec } => {
                 let failure = self.refused(is_exec, failure);
                 self.block.spoil();
-                let answered = self.session.is_answered();
+                let answered = self.session.take_answered();
                 self.answer(Reply::Error(failure), answered);
             }
             Step::Broken(error) => {
@@ -81,7 +81,7 @@ where
                 let peer = &self.session.entry().address;
                 tracing::debug!(%peer, ?error, "closing a connection: protocol error");
                 self.session.close();
-                let answered = self.session.is_answered();
+                let answered = self.session.take_answered();
                 self.answer(Reply::Error(Failure::new(error.text())), answered);
             }
             Step::Intruder => {
@@ -100,7 +100,7 @@ where
     /// Answers a command of this row that is not run.
     fn reject(&mut self, spec: u16, failure: Failure) {
         self.core.counters.rejected(spec);
-        let answered = self.session.is_answered();
+        let answered = self.session.take_answered();
         self.answer(Reply::Error(failure), answered);
     }
 
@@ -111,7 +111,7 @@ where
         }
         self.begin(&resolved);
         let started = self.start_alone();
-        let answered = self.session.is_answered();
+        let answered = self.session.take_answered();
         let reply = run_now(self.core, what, resolved.spec, &resolved.command).into();
         self.ran(&resolved, &reply, started);
         self.answer(reply, answered);
@@ -135,7 +135,7 @@ where
         let started = self.start_alone();
         let (core, command) = (self.core, &resolved.command);
         let reply = run_own(core, &mut self.session, self.block, what, command).into();
-        let answered = self.session.is_answered();
+        let answered = self.session.take_answered();
         self.ran(&resolved, &reply, started);
         self.answer(reply, answered);
         Ok(())
@@ -208,7 +208,7 @@ where
         if let Some(failure) = refused {
             self.block.spoil();
             self.core.counters.rejected(spec);
-            let answered = self.session.is_answered();
+            let answered = self.session.take_answered();
             self.answer(Reply::Error(failure), answered);
             return Ok(());
         }
@@ -217,7 +217,7 @@ where
             Ok(()) => Reply::Status("QUEUED"),
             Err(failure) => Reply::Error(failure),
         };
-        let answered = self.session.is_answered();
+        let answered = self.session.take_answered();
         self.answer(reply, answered);
         Ok(())
     }
@@ -228,7 +228,7 @@ where
         let taken = match self.block.close() {
             Ok(taken) => taken,
             Err(failure) => {
-                let (reply, answered) = (Reply::Error(failure), self.session.is_answered());
+                let (reply, answered) = (Reply::Error(failure), self.session.take_answered());
                 self.ran(resolved, &reply, started);
                 self.answer(reply, answered);
                 return false;
@@ -262,7 +262,7 @@ where
             Ok(one) => one,
             Err(failure) => {
                 let started = self.start_alone();
-                let (reply, answered) = (Reply::Error(failure), self.session.is_answered());
+                let (reply, answered) = (Reply::Error(failure), self.session.take_answered());
                 self.ran(resolved, &reply, started);
                 self.answer(reply, answered);
                 return true;
@@ -294,7 +294,7 @@ where
             AtOnce::Done(outcome) => {
                 let is_read = matches!(one.request, Operation::Get(_));
                 let found = is_read.then(|| is_there(&outcome));
-                let answered = self.session.is_answered();
+                let answered = self.session.take_answered();
                 let reply = one.shape.reply(outcome);
                 let done = Done {
                     found,
@@ -320,7 +320,7 @@ where
         (answer, is_change): (Answer, bool),
     ) {
         let core = self.core;
-        let answered = self.session.is_answered();
+        let answered = self.session.take_answered();
         let limit = core.databases.client().timeout();
         // Its arguments are let go of here.
         core.note_request(self.session.entry(), resolved.spec, &resolved.command);
@@ -349,7 +349,7 @@ where
         let at = (database, resolved.hash);
         match run_script_at_once(core, caller, at, what, &resolved.command) {
             ScriptAtOnce::Done(reply) => {
-                let answered = self.session.is_answered();
+                let answered = self.session.take_answered();
                 self.did(resolved, Done::of(&reply));
                 self.answer(reply, answered);
             }
@@ -371,7 +371,7 @@ where
     ) {
         self.close_group();
         let mut answered: SmallVec<[bool; 1]> = SmallVec::new();
-        answered.push(self.session.is_answered());
+        answered.push(self.session.take_answered());
         // A sampled one goes by itself: the trace is its own.
         let read_at = self.core.wall_ms();
         let kind = kind_of(what, &command, read_at).filter(|_| span.is_none());
@@ -398,7 +398,7 @@ where
                 unreachable!("looked at a moment ago")
             };
             self.begin(&next);
-            answered.push(self.session.is_answered());
+            answered.push(self.session.take_answered());
             commands.push((what, next.command));
         }
         self.stamp = None;

@@ -188,7 +188,7 @@ impl Objects {
     pub(crate) fn of_one(core: &Core, place: ObjectAt, object: Object) -> Self {
         let mut objects = Self::new(core);
         if let Some((_, Some(deadline))) = object.held {
-            objects.is_there_until(deadline);
+            objects.keep_until(deadline);
         }
         objects.places.0.push((place, object));
         objects
@@ -237,8 +237,8 @@ impl Objects {
         each.filter_map(move |((db, key), object)| Some((*db, object.step(key, is_compared)?)))
     }
 
-    /// An object was read that is there until then (OVERLAY-2).
-    pub(super) fn is_there_until(&mut self, deadline: Deadline) {
+    /// Keeps an object there that was read, and that is there until then (OVERLAY-2).
+    pub(super) fn keep_until(&mut self, deadline: Deadline) {
         if deadline.is_past(self.now.judged) {
             self.now.judged = UnixMs(deadline.ms().saturating_sub(1));
         }
@@ -258,8 +258,8 @@ impl Objects {
         self.changed_bytes = before.changed_bytes;
     }
 
-    /// These were read, and may be wanted by nobody.
-    pub(super) fn are_guesses(&mut self, places: &[ObjectAt]) {
+    /// Marks those that were read, and may be wanted by nobody.
+    pub(super) fn mark_guesses(&mut self, places: &[ObjectAt]) {
         for (db, key) in places {
             if let Some(object) = self.places.get_mut(*db, key) {
                 self.guesses += usize::from(!object.is_guess);
@@ -663,11 +663,11 @@ mod tests {
             now: UnixMs(5000).into(),
         };
         assert_eq!(objects.held(place.0, &place.1), None);
-        objects.is_there_until(deadline);
+        objects.keep_until(deadline);
         assert!(objects.held(place.0, &place.1).is_some());
         // Lifetimes begin with the clock all the same.
         assert_eq!(objects.now.shown, UnixMs(5000));
-        objects.is_there_until(Deadline::MAX);
+        objects.keep_until(Deadline::MAX);
         assert_eq!(objects.now.judged, UnixMs(999));
     }
 }
