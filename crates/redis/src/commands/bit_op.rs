@@ -62,6 +62,8 @@ pub(crate) struct Combining {
     done: usize,
     /// Where there is a first one of its own, what the others have become so far.
     value: Vec<u8>,
+    /// Of [`BitOp::And`]: the bytes in front that are not zeros for certain.
+    common: usize,
     /// Of [`BitOp::One`]: the bits that are in several.
     several: Vec<u8>,
 }
@@ -83,6 +85,7 @@ impl Combining {
             sources,
             done: 0,
             value: vec![0; len],
+            common: len,
             several: vec![0; several],
         })
     }
@@ -110,7 +113,9 @@ impl Combining {
             BitOp::And | BitOp::Not if is_first => value.copy_from_slice(source),
             BitOp::And => {
                 join(value, source, |a, b| a & b);
-                self.value[source.len()..].fill(0);
+                let common = source.len().min(self.common);
+                self.value[common..self.common].fill(0);
+                self.common = common;
             }
             BitOp::Or => join(value, source, |a, b| a | b),
             BitOp::Xor => join(value, source, |a, b| a ^ b),

@@ -363,7 +363,11 @@ fn a_block_gives_as_much_wherever_its_keys_are() {
         let mut c = bench.connect();
         c.call(&[b"SET".as_slice(), b"{t}k", &large]);
         // More than servers give for one transaction, and than they keep of one that changes.
-        for (gets, rest) in [(6, &[][..]), (2, &["INCR {t}n"][..]), (6, &["INCR {t}n"][..])] {
+        for (gets, rest) in [
+            (6, &[][..]),
+            (2, &["INCR {t}n"][..]),
+            (6, &["INCR {t}n"][..]),
+        ] {
             let reply = exec_many(&mut c, "GET {t}k", gets, rest);
             let head = format!("*{}\r\n$1048576\r\n", gets + rest.len());
             assert!(reply.starts_with(head.as_bytes()), "{local} {gets}");
