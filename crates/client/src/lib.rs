@@ -51,8 +51,7 @@
 //! Threads: everything is `Send + Sync`. Servers give each core its own clone
 //! ([`Client::on_core`]); others need not care.
 //!
-//! Not here: connections (the `Network` keeps them), transactions of several servers, caching of
-//! values.
+//! Not here: connections (the `Network` keeps them), caching of values.
 
 mod at_once;
 mod balance;

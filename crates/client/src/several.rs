@@ -154,7 +154,7 @@ impl Client {
             let mut unsettled = Unsettled::new(self, &transaction);
             let votes = self.prepare_all(&transaction, conflicts, &attempts).await;
             let settled = self.settle_by(&mut unsettled, votes, &attempts).await;
-            unsettled.is_over();
+            unsettled.settle();
             match settled? {
                 Settled::Done(transacted) => return Ok(transacted),
                 Settled::Failed(error) => return Err(error),

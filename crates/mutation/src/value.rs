@@ -653,12 +653,15 @@ impl Outcome {
     #[must_use]
     pub fn bulk_len(&self) -> usize {
         match self {
-            Self::Together { steps, .. } => steps
-                .iter()
-                .map(|step| size_of::<Self>() + step.bulk_len())
-                .sum(),
+            Self::Together { steps, .. } => steps.iter().map(Self::bulk_len_as_step).sum(),
             other => other.output().bulk_len(),
         }
+    }
+
+    /// Bytes that it adds to the outcome of a transaction of which it is a step.
+    #[must_use]
+    pub fn bulk_len_as_step(&self) -> usize {
+        size_of::<Self>() + self.bulk_len()
     }
 
     /// Whether a condition did not hold, or the value did not allow the change.

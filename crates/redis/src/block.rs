@@ -10,7 +10,7 @@
 //!
 //! Shared by a connection and its run under way, on one core: the lock is never waited for.
 
-use crate::commands::ClosedBlock;
+use crate::commands::{ClosedBlock, Deferred};
 use crate::database::DatabaseId;
 use crate::failure::{
     DISCARD_WITHOUT_MULTI, EXEC_ABORT, EXEC_WITHOUT_MULTI, NESTED_MULTI, TOO_MANY_WATCHED,
@@ -62,6 +62,17 @@ pub(crate) struct Login {
     pub(crate) protocol: Option<Protocol>,
 }
 
+/// What a run leaves for its connection.
+pub(crate) struct News {
+    /// The database that EXEC has chosen.
+    pub(crate) database: Option<DatabaseId>,
+    /// The rest of EXEC.
+    pub(crate) deferred: Vec<Deferred>,
+    pub(crate) login: Option<Login>,
+    /// Whether the connection is to end.
+    pub(crate) ends: bool,
+}
+
 /// What EXEC has to do.
 pub(crate) struct Taken {
     pub(crate) queued: Vec<Queued>,
@@ -82,6 +93,8 @@ struct Inner {
     watched_bytes: usize,
     /// The work of EXEC, until its run begins.
     closed: Option<ClosedBlock>,
+    /// What the last EXEC has left to the connection, until it is done.
+    deferred: Vec<Deferred>,
     /// The database that the last EXEC has chosen, until the connection has it.
     chosen: Option<DatabaseId>,
     /// A login that was done, until the connection has it.
@@ -203,16 +216,25 @@ impl Block {
         self.inner().closed.take()
     }
 
+    /// EXEC was done, but for these.
+    pub(crate) fn defer(&self, deferred: Vec<Deferred>) {
+        self.inner().deferred = deferred;
+    }
+
     /// EXEC was done, and this is the database from now on.
     pub(crate) fn choose(&self, database: DatabaseId) {
         self.inner().chosen = Some(database);
     }
 
-    /// What a run has left for the connection: the database that EXEC has chosen, a login, and
-    /// whether it is to end.
-    pub(crate) fn take_news(&self) -> (Option<DatabaseId>, Option<Login>, bool) {
+    /// What a run has left for the connection, once.
+    pub(crate) fn take_news(&self) -> News {
         let mut inner = self.inner();
-        (inner.chosen.take(), inner.login.take(), inner.ends)
+        News {
+            database: inner.chosen.take(),
+            deferred: core::mem::take(&mut inner.deferred),
+            login: inner.login.take(),
+            ends: inner.ends,
+        }
     }
 
     /// A password was right.

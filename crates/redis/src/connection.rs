@@ -55,6 +55,7 @@ use core::task::{Context, Poll};
 use noting::Group;
 use pluvio_client::{HeldWait, Operation};
 use pluvio_env::{ByteStream, Moment, StreamError};
+use pluvio_units::UnixMs;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -491,9 +492,10 @@ where
     }
 }
 
-/// Whether a command on one key is a change, if its arguments make sense; `None` of others.
-fn kind_of(core: &Core, what: Data, command: &Command) -> Option<bool> {
-    match one_key(what, command, &mut Scratch::default(), &|| core.wall_ms()) {
+/// Whether a command on one key is a change, if its arguments make sense at this time; `None` of
+/// others.
+fn kind_of(what: Data, command: &Command, now: UnixMs) -> Option<bool> {
+    match one_key(what, command, &mut Scratch::default(), &|| now) {
         Some(Ok(one)) => Some(matches!(one.request, Operation::Mutate(_))),
         Some(Err(_)) | None => None,
     }

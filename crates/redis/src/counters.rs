@@ -24,6 +24,32 @@ const DIGITS: u8 = 2;
 /// How long a rate of commands goes back at least.
 const RATE_TIME: Duration = Duration::from_secs(1);
 
+/// Prefixes of errors that a core counts one by one, as Redis and Valkey do. Ours may come on top.
+const PREFIXES_MAX: usize = 128;
+/// The name of all others, which is Valkey's.
+const OTHER_PREFIXES: &str = "ERRORSTATS_OVERFLOW";
+/// Longer first words are no prefixes; they count as `ERR`.
+const PREFIX_BYTES_MAX: usize = 32;
+/// Those that do not come from scripts.
+const OUR_PREFIXES: [&str; 16] = [
+    "BUSY",
+    "BUSYKEY",
+    "CROSSSLOT",
+    "DENIED",
+    "ERR",
+    "EXECABORT",
+    "MOVED",
+    "NOAUTH",
+    "NOPERM",
+    "NOPROTO",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "NOTBUSY",
+    "OOM",
+    "TRYAGAIN",
+    "WRONGPASS",
+];
+
 /// An empty histogram.
 pub(crate) fn latencies() -> Latencies {
     Histogram::new_with_bounds(1, NANOS_MAX, DIGITS).expect("the bounds are in order")
@@ -228,11 +254,25 @@ impl Counters {
         add(if is_there { &self.hits } else { &self.misses }, count);
     }
 
-    /// Counts an error reply. Prefixes are ours alone, so the map stays small.
+    /// Counts an error reply. Scripts make prefixes of their own: those beyond [`PREFIXES_MAX`] are
+    /// counted together.
     pub(crate) fn error(&self, prefix: &[u8]) {
-        let prefix = String::from_utf8_lossy(prefix).into_owned();
+        // Redis looks no further for the end of the first word.
+        let prefix = match prefix.len() < PREFIX_BYTES_MAX {
+            true => String::from_utf8_lossy(prefix),
+            false => "ERR".into(),
+        };
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        *errors.entry(prefix).or_default() += 1;
+        let is_counted = errors.len() < PREFIXES_MAX
+            || OUR_PREFIXES.contains(&&*prefix)
+            || errors.contains_key(&*prefix);
+        let prefix = if is_counted { &*prefix } else { OTHER_PREFIXES };
+        match errors.get_mut(prefix) {
+            Some(count) => *count += 1,
+            None => {
+                errors.insert(prefix.to_owned(), 1);
+            }
+        }
     }
 
     /// Rates over the last second or two, or since the last command if that is longer.
@@ -442,6 +482,31 @@ mod tests {
         assert_eq!(times[SPECS[0].name].len(), 2, "the last one was not kept");
         let nothing = totals.clone().since(&totals);
         assert_eq!(nothing, Totals::default());
+    }
+
+    #[test]
+    fn prefixes_that_scripts_make_take_no_memory_without_bound() {
+        let counters = Counters::default();
+        for n in 0..1000 {
+            counters.error(format!("MY{n}").as_bytes());
+        }
+        counters.error(&[b'X'; 1000]);
+        for _ in 0..2 {
+            for prefix in OUR_PREFIXES {
+                counters.error(prefix.as_bytes());
+            }
+            counters.error(b"MY0");
+        }
+        let mut totals = Totals::default();
+        counters.add_to(&mut totals);
+        let errors = totals.errors;
+        assert_eq!(errors.len(), PREFIXES_MAX + 1 + OUR_PREFIXES.len());
+        let count = |prefix| errors.get(prefix).copied();
+        assert_eq!(count(OTHER_PREFIXES), Some(1000 - 128));
+        assert_eq!(
+            (count("MY0"), count("OOM"), count("ERR")),
+            (Some(3), Some(2), Some(3))
+        );
     }
 
     #[test]

@@ -15,6 +15,10 @@
 //! Threads: used by the event loop of its core. Locks are never held over an await point. The turn
 //! to look up is the one exception: it is a queue.
 
+mod in_order;
+
+pub(crate) use in_order::InOrder;
+
 use crate::commands::without_object;
 use crate::failure::{BAD_CURSOR, in_part, of_client, of_table, worst};
 use crate::give_way::give_way;
@@ -354,53 +358,6 @@ impl Databases {
                 Err(error) => tries.again(&table, &error).await?,
             }
         }
-    }
-
-    /// Reads or changes keys one after the other. All requests are reads, or all are changes. The
-    /// outcomes of the first of them, and why the next could not be done, if one could not.
-    pub(crate) async fn in_order(
-        &self,
-        database: DatabaseId,
-        requests: &[Operation<'_>],
-    ) -> (Vec<Outcome>, Option<Failure>) {
-        let mut tries = self.tries(database);
-        let mut done = Vec::new();
-        while done.len() < requests.len() {
-            let rest = &requests[done.len()..];
-            let of_nothing = || rest.iter().map(without_object).collect();
-            let table = match tries.table_or(of_nothing).await {
-                Ok(Ok(table)) => table,
-                Ok(Err(outcomes)) => {
-                    let outcomes: Vec<_> = outcomes;
-                    done.extend(outcomes);
-                    break;
-                }
-                Err(failure) => return (done, Some(failure)),
-            };
-            let gets: Vec<_> = rest
-                .iter()
-                .filter_map(|r| Some((&*table, r.get()?)))
-                .collect();
-            let ended = match gets.len() == rest.len() {
-                true => self.client.get_in_order(&gets).await,
-                false => {
-                    let changes = rest.iter().filter_map(|r| Some((&*table, r.mutation()?)));
-                    self.client
-                        .mutate_in_order_early(&changes.collect::<Vec<_>>())
-                        .await
-                }
-            };
-            match ended {
-                Ok(outcomes) => done.extend(outcomes),
-                Err(stopped) => {
-                    done.extend(stopped.done);
-                    if let Err(failure) = tries.again(&table, &stopped.error).await {
-                        return (done, Some(failure));
-                    }
-                }
-            }
-        }
-        (done, None)
     }
 
     /// Does all steps at one moment, or none ([`Client::transact`]). A step that names a table, and

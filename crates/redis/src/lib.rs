@@ -37,7 +37,7 @@
 //! Threads: a connection stays on the core that accepted it. Cores share the list of connections,
 //! and counters that are only added up to be shown.
 //!
-//! Not here: sockets, publish and subscribe, cluster discovery.
+//! Not here: sockets, publish and subscribe.
 
 mod block;
 mod clients;

@@ -280,6 +280,15 @@ impl<F: Future<Output = Ran>> Queue<F> {
         Poll::Ready(())
     }
 
+    /// Changes the reply of the run that has just ended. Nothing has come behind it.
+    pub(crate) fn amend(&mut self, change: impl FnOnce(&mut Reply)) {
+        if let Some(State::Done(reply)) = self.places.back_mut().map(|place| &mut place.state) {
+            self.bytes_waiting -= reply.size();
+            change(reply);
+            self.bytes_waiting += reply.size();
+        }
+    }
+
     /// The next reply that may leave, oldest first.
     pub(crate) fn next_reply(&mut self, client: &Client) -> Option<Leaving> {
         if matches!(self.places.front()?.state, State::Running) {

@@ -192,8 +192,9 @@ impl Session {
         self.answers == Answers::On
     }
 
-    /// Whether the command that ran last is answered. Called once a command.
-    pub(crate) fn is_answered(&mut self) -> bool {
+    /// Ends a command: gives whether it is answered, and goes on to the next one. Called once a
+    /// command.
+    pub(crate) fn take_answered(&mut self) -> bool {
         match self.answers {
             Answers::On => true,
             Answers::Off => false,

@@ -97,8 +97,7 @@ pub enum Run {
     Now(Now),
     /// Looks at or changes the connection: after all earlier commands, before all later ones.
     Own(Own),
-    /// Works on the database. With keys: after earlier commands on the same keys. Without: after
-    /// all earlier commands, before all later ones.
+    /// Works on the database: after all earlier commands, before all later ones (QUEUE-2).
     Data(Data),
 }
 
@@ -161,6 +160,15 @@ impl Spec {
     #[must_use]
     pub fn has_flag(&self, flag: &str) -> bool {
         self.flags.split(' ').any(|f| f == flag)
+    }
+
+    /// Whether it may change objects: by itself, or by a script that is not read-only.
+    #[must_use]
+    pub fn may_change(&self) -> bool {
+        match self.run {
+            Run::Data(Data::Script(call)) => !call.is_read_only(),
+            Run::Data(_) | Run::Container | Run::Now(_) | Run::Own(_) => self.has_flag("write"),
+        }
     }
 
     /// The subcommands of a container.

@@ -70,8 +70,8 @@ impl<'u> Unsettled<'u> {
         }
     }
 
-    /// The caller hears of it.
-    pub(super) fn is_over(&mut self) {
+    /// The caller hears of it: nothing is to be concluded behind its back.
+    pub(super) fn settle(&mut self) {
         self.wish = None;
     }
 }

@@ -35,7 +35,7 @@ pub use kinds::{Data, EachKey, Now, Other, Own, ReadsFirst, Single, Survey};
 pub(crate) use one_key::{OneKey, Scratch, Shape, one_key, without_object};
 pub use script::Call;
 pub(crate) use script::{ScriptAtOnce, at_once as run_script_at_once, library};
-pub(crate) use transaction::ClosedBlock;
+pub(crate) use transaction::{ClosedBlock, Deferred, run_deferred};
 
 use crate::block::Block;
 use crate::command_log::Kind;
@@ -48,7 +48,7 @@ use crate::session::Session;
 use crate::shared::{Core, Timed};
 use crate::table::{SPECS, find_called};
 use pluvio_client::{Outcome, Projection};
-use pluvio_units::ObjectVersion;
+use pluvio_units::{ObjectVersion, UnixMs};
 use smallvec::{SmallVec, smallvec};
 
 /// Whether a condition of a change did not hold.
@@ -197,9 +197,13 @@ pub(crate) struct Ran {
     pub(crate) in_doubt: bool,
 }
 
-/// Commands of the third kind, to be executed in their order. If there are several, each is on one
-/// key, and all are reads or all are changes.
-pub(crate) type Commands = SmallVec<[(Data, Command); 1]>;
+/// Commands of the third kind, to be executed in their order.
+pub(crate) struct Commands {
+    /// If there are several, each is on one key, and all are reads or all are changes.
+    pub(crate) all: SmallVec<[(Data, Command); 1]>,
+    /// The wall clock by which that is so: it tells which lifetimes are too long.
+    pub(crate) read_at: UnixMs,
+}
 
 /// Runs commands of the third kind, as far as they are not done at once.
 pub(crate) async fn run_data(
@@ -209,27 +213,28 @@ pub(crate) async fn run_data(
     commands: Commands,
 ) -> Ran {
     let started = core.shared.now();
-    let replies = match &commands[..] {
+    let replies = match &commands.all[..] {
         [(what, command)] => {
             smallvec![run_single(core, connection, database, *what, command).await]
         }
-        _ if commands
-            .iter()
-            .all(|(what, command)| cluster::is_here(core, *what, command)) =>
+        several
+            if several
+                .iter()
+                .all(|(what, command)| cluster::is_here(core, *what, command)) =>
         {
             one_key::run_in_order(core, database, &commands).await
         }
-        _ => Box::pin(run_each(core, connection, database, &commands)).await,
+        several => Box::pin(run_each(core, connection, database, several)).await,
     };
     let ended = core.shared.now();
-    for ((_, command), reply) in commands.iter().zip(&replies) {
+    for ((_, command), reply) in commands.all.iter().zip(&replies) {
         let sub = (command.len() > 1).then(|| command.get(1));
         if let Some(spec) = find_called(command.get(0), sub) {
             let entry = connection.account.entry();
             core.note_run(entry, spec, command, reply, Timed { started, ended });
         }
     }
-    let mut each = commands.iter().zip(&replies);
+    let mut each = commands.all.iter().zip(&replies);
     Ran {
         in_doubt: each.any(|((what, _), reply)| is_in_doubt(*what, reply)),
         replies,
@@ -255,7 +260,7 @@ async fn run_each(
     core: &Core,
     connection: ConnectionContext<'_>,
     database: DatabaseId,
-    commands: &Commands,
+    commands: &[(Data, Command)],
 ) -> SmallVec<[Reply; 1]> {
     let mut replies: SmallVec<[Reply; 1]> = SmallVec::new();
     let mut in_doubt = false;

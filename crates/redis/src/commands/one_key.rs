@@ -5,8 +5,8 @@
 //! the same value is asked by a future ([`run_one`]).
 
 use super::expiry::{Unit, WallClock};
-use super::{Data, EachKey, Single, bits, dump, expiry, is_rejected, is_there, strings};
-use crate::database::{DatabaseId, of_nothing, reading};
+use super::{Commands, Data, EachKey, Single, bits, dump, expiry, is_rejected, is_there, strings};
+use crate::database::{DatabaseId, InOrder, of_nothing, reading};
 use crate::failure::{BUSY_KEY, of_unfit};
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
@@ -14,7 +14,7 @@ use crate::shared::Core;
 use bytes::Bytes;
 use pluvio_client::{BitStep, Change, Mutation, Operation, Outcome, Output, Projection};
 use pluvio_mutation::{Now, look};
-use pluvio_units::{ObjectVersion, UnixMs};
+use pluvio_units::ObjectVersion;
 use smallvec::SmallVec;
 
 /// The outcome of an operation where there is no object, unless it makes one.
@@ -280,16 +280,17 @@ pub(super) async fn run_one(core: &Core, db: DatabaseId, one: OneKey<'_>) -> Rep
 }
 
 /// [`run_one`] for several commands, one after the other. The first that fails ends it: those
-/// behind it fail as it does.
+/// behind it fail as it does. They are read by the time at which the run was put together, so they
+/// are of the kind that they were then.
 pub(super) async fn run_in_order(
     core: &Core,
     db: DatabaseId,
-    commands: &[(Data, Command)],
+    run: &Commands,
 ) -> SmallVec<[Reply; 1]> {
+    let commands = &run.all[..];
     let mut scratches: Vec<Scratch> = commands.iter().map(|_| Scratch::default()).collect();
     let ones = commands.iter().zip(&mut scratches);
-    // The run was put together by the clock. Looking again could refuse all of it for one command.
-    let now = || UnixMs(0);
+    let now = || run.read_at;
     let ones = ones.map(|((what, command), scratch)| one_key(*what, command, scratch, &now));
     let ones: Option<Result<Vec<OneKey<'_>>, Failure>> = ones.collect();
     let ones = match ones {
@@ -297,7 +298,8 @@ pub(super) async fn run_in_order(
         Some(Err(failure)) => return commands.iter().map(|_| failed(&failure)).collect(),
         None => unreachable!("a run has only commands on one key"),
     };
-    let requests: Vec<_> = ones.iter().map(|one| one.request).collect();
+    let requests = InOrder::of(ones.iter().map(|one| one.request));
+    let requests = requests.expect("a run has commands of one kind");
     let (outcomes, failure) = core.databases.in_order(db, &requests).await;
     let done = outcomes.len();
     let replies = ones.iter().zip(outcomes);

@@ -39,7 +39,7 @@
 
 mod objects;
 
-pub(super) use objects::{Missing, Object, Objects};
+pub(super) use objects::{Missing, Object, Objects, Ran};
 
 use super::{ConnectionContext, Data, script};
 use crate::block::Watched;
@@ -66,7 +66,12 @@ use std::sync::Arc;
 /// Most bytes of the values that one command gives: the same large one may be asked for often. Also
 /// of those that are read for one transaction, and of those that it changes. A single command or
 /// script may need so much; the commands of a block share it, because they are held together.
-const VALUES_BYTES_MAX: usize = 64 << 20;
+pub(super) const VALUES_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes that commands copy before others get their turn: about a tenth of a millisecond.
+const WORK_BYTES: usize = 1 << 20;
+/// What a command takes beside what it copies, in such bytes.
+const COMMAND_BYTES: usize = 4 << 10;
 
 /// Most objects that are read together: two steps each.
 const TOGETHER_MAX: usize = TRANSACTION_STEPS_MAX / 2;
@@ -93,6 +98,8 @@ pub(crate) struct Overlay<'c> {
     told: Told,
     /// Bytes of the values that were read.
     read_bytes: usize,
+    /// Bytes of work since others had their turn.
+    worked: usize,
     /// Counts what was read and changed (CLIMEM-1).
     building: Building<'c>,
     /// The failure of a script that was killed.
@@ -137,6 +144,7 @@ impl<'c> Overlay<'c> {
             moments: 0,
             told: Told::default(),
             read_bytes: 0,
+            worked: 0,
             building: connection.account.build(),
             killed: None,
         }
@@ -196,8 +204,8 @@ impl<'c> Overlay<'c> {
         &mut self.objects
     }
 
-    /// A script was killed. So nothing is to be run again.
-    pub(super) fn was_killed(&mut self, failure: Failure) {
+    /// Notes that a script was killed. So nothing is to be run again.
+    pub(super) fn set_killed(&mut self, failure: Failure) {
         self.killed = Some(failure);
     }
 
@@ -236,7 +244,12 @@ impl<'c> Overlay<'c> {
         what: Data,
         command: &Command,
     ) -> Result<Reply, NotTransacted> {
+        if self.worked >= WORK_BYTES {
+            self.worked = 0;
+            give_way().await;
+        }
         let reply = self.run_unbounded(db, what, command).await?;
+        self.worked += COMMAND_BYTES + self.objects.take_copied();
         self.count();
         match self.objects.changed_bytes() > VALUES_BYTES_MAX {
             true => Err(failure::changes_too_much(VALUES_BYTES_MAX).into()),
@@ -259,8 +272,14 @@ impl<'c> Overlay<'c> {
             Err(failure) => return Ok(Reply::Error(failure)),
         };
         loop {
-            match self.objects.run(db, (what, row), command) {
-                Some(Ok(reply)) => return Ok(reply),
+            match self.objects.begin(db, (what, row), command) {
+                Some(Ok(Ran::Reply(reply))) => return Ok(reply),
+                Some(Ok(Ran::Combining(mut combining))) => {
+                    while !combining.step() {
+                        give_way().await;
+                    }
+                    return Ok(self.objects.set_combined(db, command, combining));
+                }
                 Some(Err(Missing(places))) => {
                     let sure = places.len();
                     self.read(places, sure).await?;
@@ -314,7 +333,7 @@ impl<'c> Overlay<'c> {
                 return Err(failure::keys_hold_too_much(VALUES_BYTES_MAX).into());
             }
         }
-        self.objects.are_guesses(&guesses);
+        self.objects.mark_guesses(&guesses);
         Ok(())
     }
 
@@ -366,7 +385,7 @@ impl<'c> Overlay<'c> {
             if let Some((value, deadline)) = &held {
                 bytes += value.len();
                 if let Some(deadline) = deadline {
-                    self.objects.is_there_until(*deadline);
+                    self.objects.keep_until(*deadline);
                 }
             }
             let object = match version {

@@ -144,6 +144,10 @@ async fn some_keys(
         &core.databases.parts().clock,
         core.databases.client().timeout(),
     );
+    if found.limit == 0 {
+        // The place would stay the same for ever.
+        return Err(failure::reply_too_long(core.options().reply_bytes_max));
+    }
     let mut next = Some(from);
     let mut seen = 0;
     // Large empty stretches of hashes count, too: each is a request.
@@ -193,7 +197,9 @@ pub(super) async fn keys(
     let mut next = Some(0);
     while let Some(place) = next {
         next = some_keys(core, db, place, STEP_KEYS, &mut found).await?;
-        if found.keys.bytes() > found.limit {
+        // Without room nothing more is looked at.
+        let bytes = found.keys.bytes();
+        if bytes > found.limit || bytes == found.limit && next.is_some() {
             return Err(failure::reply_too_long(limit));
         }
         if next.is_some() {

@@ -287,7 +287,7 @@ pub(super) async fn run(
                 return Ok(script.fail(failure));
             }
             Attempt::Killed => {
-                script.overlay.was_killed(call.killed());
+                script.overlay.set_killed(call.killed());
                 return Ok(script.fail(call.killed()));
             }
             Attempt::TooLong if script.is_long => {

@@ -12,13 +12,18 @@
 //!   replies that reach it. Replies of what was done are kept. So a part with plans may exceed it,
 //!   by what one transaction gives; a part on an overlay that would is not done.
 //! - EXEC-2: when it is not known whether a part was done, nothing behind it is done.
+//! - EXEC-3: which server has the keys decides neither what a block may read nor what it may give.
+//!   Servers bound the outcomes of a transaction, and those that they keep for retries more. A part
+//!   with plans that is refused for its size runs on an overlay.
+//! - EXEC-4: commands that need no objects run when the transaction of their part is done, and those
+//!   on the connection when all others are. So where EXEC does nothing, they are not done either.
 
 use super::one_key::Scratch;
 use super::overlay::{Committed, Overlay, Reading};
 use super::plan::{Gather, plan};
 use super::{
-    CommandResult, ConnectionContext, Data, Own, cluster, handshake, is_doubtful, run_now,
-    run_single, script,
+    CommandResult, ConnectionContext, Data, Now, Own, cluster, handshake, is_doubtful, run_now,
+    run_own, run_single, script,
 };
 use crate::block::{Block, Queued, Taken, Watched};
 use crate::database::{DatabaseId, NotTransacted};
@@ -27,6 +32,7 @@ use crate::give_way::give_way;
 use crate::memory::Building;
 use crate::parser::Command;
 use crate::reply::{Failure, Reply};
+use crate::session::Session;
 use crate::shared::Core;
 use crate::table::{Run, SPECS};
 use bytes::Bytes;
@@ -89,6 +95,10 @@ pub(super) async fn watch(
 /// A command of a block on its way to a reply.
 enum Entry {
     Done(Reply),
+    /// It needs nothing of the connection, and no objects. This is its row of the table.
+    Now(Now, u16, Command),
+    /// It concerns the connection, which runs it when all others are done.
+    Own(Own, Command),
     Data(DatabaseId, Data, Command),
 }
 
@@ -101,19 +111,30 @@ impl Entry {
     fn bytes(&self) -> usize {
         match self {
             Self::Done(reply) => reply.size(),
-            Self::Data(..) => 0,
+            Self::Now(..) | Self::Own(..) | Self::Data(..) => 0,
         }
     }
 }
 
 /// Answers those that were not run.
 fn refuse(entries: &mut [Entry], failure: &Failure) {
-    for entry in entries.iter_mut().filter(|entry| entry.is_data()) {
+    let is_done = |entry: &Entry| matches!(entry, Entry::Done(_));
+    for entry in entries.iter_mut().filter(|entry| !is_done(entry)) {
         *entry = Entry::Done(Reply::Error(failure.clone()));
     }
 }
 
-/// The commands that EXEC closed. Those that concern the connection alone have their replies.
+/// A command of a block that the connection runs when the others are done (EXEC-4).
+pub(crate) struct Deferred {
+    /// The place of its reply in that of EXEC.
+    pub(crate) at: usize,
+    /// Its row of the table.
+    pub(crate) spec: u16,
+    pub(crate) what: Own,
+    pub(crate) command: Command,
+}
+
+/// The commands that EXEC closed. None of them is run.
 pub(crate) struct ClosedBlock {
     entries: Vec<Entry>,
     /// Their rows of the table.
@@ -124,40 +145,32 @@ pub(crate) struct ClosedBlock {
 }
 
 impl ClosedBlock {
-    /// Of what EXEC closed. Commands that `permit` refuses in their database are not run, nor those
-    /// behind replies that are too long (EXEC-1). `own` runs a command on the connection.
+    /// Of what EXEC closed. Commands that `permit` refuses in their database are not to be run.
     pub(crate) fn of(
         core: &Core,
         taken: Taken,
         mut database: DatabaseId,
         permit: impl Fn(u16, DatabaseId, &Command) -> Result<(), Failure>,
-        mut own: impl FnMut(Own, &Command) -> Reply,
     ) -> Self {
         let mut entries = Vec::with_capacity(taken.queued.len());
         let specs = taken.queued.iter().map(|queued| queued.spec).collect();
-        let limit = core.options().reply_bytes_max;
-        let mut bytes = 0;
         for Queued { spec, command } in taken.queued {
             if let Err(failure) = permit(spec, database, &command) {
                 entries.push(Entry::Done(Reply::Error(failure)));
                 continue;
             }
-            let entry = match SPECS[usize::from(spec)].run {
-                Run::Now(_) if bytes >= limit => Entry::Done(Reply::Error(reply_too_long(limit))),
+            entries.push(match SPECS[usize::from(spec)].run {
                 Run::Data(what) => Entry::Data(database, what, command),
-                Run::Now(what) => Entry::Done(run_now(core, what, spec, &command).into()),
+                Run::Now(what) => Entry::Now(what, spec, command),
                 Run::Own(Own::Select) => {
                     let selected = handshake::selected(core, &command);
                     database = selected.clone().unwrap_or(database);
                     Entry::Done(selected.map(|_| Reply::OK).into())
                 }
                 Run::Own(Own::Monitor) => Entry::Done(Reply::Error(failure::MONITOR_IN_MULTI)),
-                Run::Own(_) if bytes >= limit => Entry::Done(Reply::Error(reply_too_long(limit))),
-                Run::Own(what) => Entry::Done(own(what, &command)),
+                Run::Own(what) => Entry::Own(what, command),
                 Run::Container => Entry::Done(Reply::Error(failure::SYNTAX)),
-            };
-            bytes += entry.bytes();
-            entries.push(entry);
+            });
         }
         Self {
             entries,
@@ -198,15 +211,52 @@ pub(super) async fn exec(core: &Core, connection: ConnectionContext<'_>) -> Comm
         return Ok(Reply::NoList);
     }
     connection.block.choose(database);
-    let replies = entries.into_iter().zip(specs).map(|(entry, spec)| {
+    let (mut replies, mut deferred) = (Vec::with_capacity(entries.len()), Vec::new());
+    for (entry, spec) in entries.into_iter().zip(specs) {
         let reply = match entry {
             Entry::Done(reply) => reply,
-            Entry::Data(..) => Reply::Error(failure::CONTENDED),
+            Entry::Own(what, command) => {
+                deferred.push(Deferred {
+                    at: replies.len(),
+                    spec,
+                    what,
+                    command,
+                });
+                replies.push(Reply::Nil);
+                continue;
+            }
+            Entry::Now(..) | Entry::Data(..) => Reply::Error(failure::CONTENDED),
         };
         core.counters.ran_in_block(spec, &reply);
-        reply
-    });
-    Ok(Reply::Array(replies.collect()))
+        replies.push(reply);
+    }
+    connection.block.defer(deferred);
+    Ok(Reply::Array(replies))
+}
+
+/// Runs the commands on the connection of a block whose others are done, and puts their replies
+/// into that of EXEC.
+pub(crate) fn run_deferred(
+    core: &Core,
+    session: &mut Session,
+    block: &Block,
+    deferred: Vec<Deferred>,
+    reply: &mut Reply,
+) {
+    let limit = core.options().reply_bytes_max;
+    let mut bytes = reply.size();
+    let Reply::Array(replies) = reply else {
+        return;
+    };
+    for one in deferred {
+        let reply = match bytes < limit {
+            true => run_own(core, session, block, one.what, &one.command).into(),
+            false => Reply::Error(reply_too_long(limit)),
+        };
+        bytes += reply.size();
+        core.counters.ran_in_block(one.spec, &reply);
+        replies[one.at] = reply;
+    }
 }
 
 /// The end of a part of a block, or of all of it.
@@ -258,6 +308,7 @@ impl Execution<'_> {
                     }
                 }
                 watched = &[];
+                self.run_now(&mut entries[from..end]);
             }
             from = end;
             if let Some(entry) = entries.get_mut(from) {
@@ -294,6 +345,20 @@ impl Execution<'_> {
         Ok(PartEnd::Replied)
     }
 
+    /// Runs those of a part that need no objects, once it is done (EXEC-4).
+    fn run_now(&mut self, entries: &mut [Entry]) {
+        for entry in entries {
+            if let Entry::Now(what, spec, command) = entry {
+                let reply = match self.building.bytes() < self.limit {
+                    true => run_now(self.core, *what, *spec, command).into(),
+                    false => Reply::Error(reply_too_long(self.limit)),
+                };
+                self.building.add(reply.size());
+                *entry = Entry::Done(reply);
+            }
+        }
+    }
+
     /// Runs a command that is part of no transaction. Gives whether it is not known if it was
     /// executed.
     async fn run_alone(&mut self, entry: &mut Entry) -> bool {
@@ -328,7 +393,7 @@ struct PartContext<'b> {
 fn part_end(entries: &[Entry], from: usize) -> usize {
     let runs_alone = |entry: &Entry| match entry {
         Entry::Data(_, what, command) => !Overlay::can_run(*what, command),
-        Entry::Done(_) => false,
+        Entry::Done(_) | Entry::Now(..) | Entry::Own(..) => false,
     };
     let rest = &entries[from..];
     from + rest.iter().position(runs_alone).unwrap_or(rest.len())
@@ -375,9 +440,16 @@ async fn run_together(
     }
     let outcomes = match steps.is_empty() {
         true => Vec::new(),
-        false => match core.databases.transact(&steps, false).await?.transacted {
-            Transacted::Committed(outcomes) => outcomes,
-            Transacted::Refused { .. } => return Ok(None),
+        false => match core.databases.transact(&steps, false).await {
+            Ok(done) => match done.transacted {
+                Transacted::Committed(outcomes) => outcomes,
+                Transacted::Refused { .. } => return Ok(None),
+            },
+            // EXEC-3.
+            Err(NotTransacted::TooLarge(_)) => {
+                return run_on_overlay(core, by, entries, watched).await;
+            }
+            Err(other) => return Err(other.into()),
         },
     };
     let replies = awaited.into_iter().map(|awaited| match awaited {
@@ -397,7 +469,7 @@ async fn run_on_overlay(
 ) -> Result<Option<Vec<Reply>>, Failure> {
     let mut tries = CommitTries::new(core, by.until);
     let may_change = entries.iter().any(|entry| match entry {
-        Entry::Done(_) => false,
+        Entry::Done(_) | Entry::Now(..) | Entry::Own(..) => false,
         Entry::Data(_, what, _) => may_change(*what),
     });
     let mut used = Vec::new();
@@ -409,7 +481,7 @@ async fn run_on_overlay(
         let mut replies = Vec::with_capacity(entries.len());
         for entry in entries {
             replies.push(match entry {
-                Entry::Done(_) => Reply::Nil,
+                Entry::Done(_) | Entry::Now(..) | Entry::Own(..) => Reply::Nil,
                 Entry::Data(db, what, command) => {
                     let reply = overlay.run(*db, *what, command).await?;
                     // Nothing is done before the commit.

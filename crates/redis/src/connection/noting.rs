@@ -239,7 +239,7 @@ where
         };
         let (paused, until) = pause.now(self.core.shared.now())?;
         let spec = &SPECS[usize::from(resolved.spec)];
-        let writes = |spec: u16| SPECS[usize::from(spec)].has_flag("write");
+        let writes = |spec: u16| SPECS[usize::from(spec)].may_change();
         let waits = match paused {
             Paused::All => spec.name != "client|unpause",
             Paused::Writes if spec.name == "exec" => self.block.has(writes),

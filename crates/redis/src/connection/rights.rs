@@ -1,8 +1,8 @@
 //! Whether a connection may run what comes next: its login, and the rights of its user.
 
 use super::{Connection, Resolved, Step};
-use crate::block::Login;
-use crate::commands::{Commands, Data, Own, Ran, selected, takes_time};
+use crate::block::{Login, News};
+use crate::commands::{Commands, Data, Own, Ran, run_deferred, selected, takes_time};
 use crate::database::DatabaseId;
 use crate::failure::{NO_AUTH, no_longer_permitted, not_permitted};
 use crate::parser::Command;
@@ -17,11 +17,22 @@ where
     M: Fn(bool, DatabaseId, Commands) -> F,
     F: Future<Output = Ran>,
 {
-    /// Takes over a login, the end of the connection, or a database, from a run that has ended.
+    /// Takes over a login, the end of the connection, a database, or the rest of EXEC, from a run
+    /// that has ended.
     pub(super) fn take_news(&mut self) {
-        let (database, login, ends) = self.block.take_news();
+        let News {
+            database,
+            deferred,
+            login,
+            ends,
+        } = self.block.take_news();
         if let Some(database) = database {
             self.session.set_database(database);
+        }
+        if !deferred.is_empty() {
+            let (core, session, block) = (self.core, &mut self.session, self.block);
+            self.queue
+                .amend(|reply| run_deferred(core, session, block, deferred, reply));
         }
         if let Some(Login { user, protocol }) = login {
             self.session.log_in(user);

@@ -73,7 +73,7 @@ where
             Step::Refuse { failure, is_exec } => {
                 let failure = self.refused(is_exec, failure);
                 self.block.spoil();
-                let answered = self.session.is_answered();
+                let answered = self.session.take_answered();
                 self.answer(Reply::Error(failure), answered);
             }
             Step::Broken(error) => {
@@ -81,7 +81,7 @@ where
                 let peer = &self.session.entry().address;
                 tracing::debug!(%peer, ?error, "closing a connection: protocol error");
                 self.session.close();
-                let answered = self.session.is_answered();
+                let answered = self.session.take_answered();
                 self.answer(Reply::Error(Failure::new(error.text())), answered);
             }
             Step::Intruder => {
@@ -100,7 +100,7 @@ where
     /// Answers a command of this row that is not run.
     fn reject(&mut self, spec: u16, failure: Failure) {
         self.core.counters.rejected(spec);
-        let answered = self.session.is_answered();
+        let answered = self.session.take_answered();
         self.answer(Reply::Error(failure), answered);
     }
 
@@ -111,7 +111,7 @@ where
         }
         self.begin(&resolved);
         let started = self.start_alone();
-        let answered = self.session.is_answered();
+        let answered = self.session.take_answered();
         let reply = run_now(self.core, what, resolved.spec, &resolved.command).into();
         self.ran(&resolved, &reply, started);
         self.answer(reply, answered);
@@ -135,7 +135,7 @@ where
         let started = self.start_alone();
         let (core, command) = (self.core, &resolved.command);
         let reply = run_own(core, &mut self.session, self.block, what, command).into();
-        let answered = self.session.is_answered();
+        let answered = self.session.take_answered();
         self.ran(&resolved, &reply, started);
         self.answer(reply, answered);
         Ok(())
@@ -208,7 +208,7 @@ where
         if let Some(failure) = refused {
             self.block.spoil();
             self.core.counters.rejected(spec);
-            let answered = self.session.is_answered();
+            let answered = self.session.take_answered();
             self.answer(Reply::Error(failure), answered);
             return Ok(());
         }
@@ -217,7 +217,7 @@ where
             Ok(()) => Reply::Status("QUEUED"),
             Err(failure) => Reply::Error(failure),
         };
-        let answered = self.session.is_answered();
+        let answered = self.session.take_answered();
         self.answer(reply, answered);
         Ok(())
     }
@@ -228,7 +228,7 @@ where
         let taken = match self.block.close() {
             Ok(taken) => taken,
             Err(failure) => {
-                let (reply, answered) = (Reply::Error(failure), self.session.is_answered());
+                let (reply, answered) = (Reply::Error(failure), self.session.take_answered());
                 self.ran(resolved, &reply, started);
                 self.answer(reply, answered);
                 return false;
@@ -239,9 +239,8 @@ where
         let permit = |spec, database, command: &Command| {
             permit_still(caller.as_deref(), spec, database, command)
         };
-        let (core, block, session) = (self.core, self.block, &mut self.session);
-        let own = |what, command: &Command| run_own(core, session, block, what, command).into();
-        block.set_closed(ClosedBlock::of(core, taken, database, permit, own));
+        let closed = ClosedBlock::of(self.core, taken, database, permit);
+        self.block.set_closed(closed);
         true
     }
 
@@ -263,7 +262,7 @@ where
             Ok(one) => one,
             Err(failure) => {
                 let started = self.start_alone();
-                let (reply, answered) = (Reply::Error(failure), self.session.is_answered());
+                let (reply, answered) = (Reply::Error(failure), self.session.take_answered());
                 self.ran(resolved, &reply, started);
                 self.answer(reply, answered);
                 return true;
@@ -295,7 +294,7 @@ where
             AtOnce::Done(outcome) => {
                 let is_read = matches!(one.request, Operation::Get(_));
                 let found = is_read.then(|| is_there(&outcome));
-                let answered = self.session.is_answered();
+                let answered = self.session.take_answered();
                 let reply = one.shape.reply(outcome);
                 let done = Done {
                     found,
@@ -321,7 +320,7 @@ where
         (answer, is_change): (Answer, bool),
     ) {
         let core = self.core;
-        let answered = self.session.is_answered();
+        let answered = self.session.take_answered();
         let limit = core.databases.client().timeout();
         // Its arguments are let go of here.
         core.note_request(self.session.entry(), resolved.spec, &resolved.command);
@@ -350,7 +349,7 @@ where
         let at = (database, resolved.hash);
         match run_script_at_once(core, caller, at, what, &resolved.command) {
             ScriptAtOnce::Done(reply) => {
-                let answered = self.session.is_answered();
+                let answered = self.session.take_answered();
                 self.did(resolved, Done::of(&reply));
                 self.answer(reply, answered);
             }
@@ -372,10 +371,11 @@ where
     ) {
         self.close_group();
         let mut answered: SmallVec<[bool; 1]> = SmallVec::new();
-        answered.push(self.session.is_answered());
+        answered.push(self.session.take_answered());
         // A sampled one goes by itself: the trace is its own.
-        let kind = kind_of(self.core, what, &command).filter(|_| span.is_none());
-        let mut commands: Commands = SmallVec::new();
+        let read_at = self.core.wall_ms();
+        let kind = kind_of(what, &command, read_at).filter(|_| span.is_none());
+        let mut commands: SmallVec<[(Data, Command); 1]> = SmallVec::new();
         let mut bytes = command.bytes_held();
         commands.push((what, command));
         if kind.is_some() {
@@ -388,7 +388,7 @@ where
                 .is_some_and(|step| self.pauses(step).is_none() && self.is_permitted(step))
             && let Some((what, next)) = self.ahead.front().and_then(Step::data)
             && kind.is_some()
-            && kind_of(self.core, what, next) == kind
+            && kind_of(what, next, read_at) == kind
             && self.until_sampled > 1
             && bytes + next.bytes_held() <= self.core.options().run_bytes_max
         {
@@ -398,11 +398,15 @@ where
                 unreachable!("looked at a moment ago")
             };
             self.begin(&next);
-            answered.push(self.session.is_answered());
+            answered.push(self.session.take_answered());
             commands.push((what, next.command));
         }
         self.stamp = None;
         let is_hasty = self.queue.is_full();
+        let commands = Commands {
+            all: commands,
+            read_at,
+        };
         let run = (self.run_data)(is_hasty, self.session.database(), commands);
         self.running_bytes = bytes;
         self.queue.begin(run, answered, span);

@@ -284,6 +284,35 @@ fn a_pause_holds_up_writes_or_everything() {
     assert_eq!(other.say("GET k"), "$1\r\n1\r\n");
     assert_eq!(other.say("CLIENT UNPAUSE"), "+OK\r\n");
     assert_eq!(c.replies(1), [b"*1\r\n:2\r\n"]);
+    // Scripts may write, as Redis sees them, unless they are called as ones that only read.
+    let script = "return redis.call('GET', KEYS[1])";
+    let eval = |name| encode(&[name, script, "1", "k"]);
+    other.call(&[
+        "FUNCTION",
+        "LOAD",
+        "#!lua name=l\nredis.register_function('f', function() return 1 end)",
+    ]);
+    other.say("CLIENT PAUSE 100000 WRITE");
+    c.push(&eval("EVAL_RO"));
+    assert_eq!(c.replies(1), [b"$1\r\n2\r\n"]);
+    let in_block = [&encode(&["MULTI"])[..], &eval("EVAL"), &encode(&["EXEC"])].concat();
+    for (command, replies) in [
+        (eval("EVAL"), vec!["$1\r\n2\r\n"]),
+        (encode(&["FCALL", "f", "0"]), vec![":1\r\n"]),
+        (
+            in_block,
+            vec!["+OK\r\n", "+QUEUED\r\n", "*1\r\n$1\r\n2\r\n"],
+        ),
+    ] {
+        let (last, others) = replies.split_last().unwrap();
+        c.push(&command);
+        c.settle();
+        assert_eq!(String::from_utf8(c.take()).unwrap(), others.concat());
+        other.say("CLIENT UNPAUSE");
+        assert_eq!(c.replies(1), [last.as_bytes()]);
+        other.say("CLIENT PAUSE 100000 WRITE");
+    }
+    other.say("CLIENT UNPAUSE");
     // A pause of everything ends by itself.
     other.say("CLIENT PAUSE 50");
     c.push(&[encode(&["GET", "k"]), encode(&["INCR", "k"])].concat());

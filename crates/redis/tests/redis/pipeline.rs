@@ -156,6 +156,27 @@ fn until_there_was_a_reply_replies_are_taken_for_large_ones() {
     assert_eq!(c.replies(68).len(), 68);
 }
 
+// shows: QUEUE-1, REDIS-1
+#[test]
+fn a_time_that_is_refused_gives_no_command_the_value_of_another_key() {
+    let mut bench = Bench::new();
+    let mut c = bench.connect();
+    c.say("SET a 1");
+    c.say("SET k other");
+    // The sum of this time and the clock is beyond what Redis has. So GETEX only reads.
+    let refused = ["GETEX", "k", "PX", "9223372036854775807"];
+    let wrong = "-ERR invalid expire time in 'getex' command\r\n";
+    for key in ["a", "none"] {
+        let get = format!("GET {key}");
+        let value = c.say(&get);
+        c.push(&encode(&["GET", key]));
+        c.push(&encode(&refused));
+        c.push(&encode(&["GET", key]));
+        assert_eq!(text(&c.replies(3)), format!("{value}{wrong}{value}"));
+    }
+    assert_eq!(c.say("TTL k"), ":-1\r\n");
+}
+
 #[test]
 fn many_keys_are_read_in_steps() {
     let cluster = FakeCluster::new(1);

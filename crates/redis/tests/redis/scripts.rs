@@ -757,3 +757,28 @@ fn a_function_that_takes_long_is_shown_and_stopped() {
     assert!(reply.starts_with(killed), "{reply:?}");
     assert!(d.say("FUNCTION STATS").starts_with(nothing));
 }
+
+// shows: REDIS-4
+#[test]
+fn going_through_keys_ends_where_there_is_no_room_for_them() {
+    let cluster = FakeCluster::new(1);
+    let mut options = RedisOptions::default();
+    options.reply_bytes_max = 1000;
+    let mut bench = Bench::with(cluster.clone(), &cluster.client(), options);
+    let mut c = bench.connect();
+    c.call(&["SET", "large", &"x".repeat(1000)]);
+    let refused = "the reply would be longer than 1000 bytes";
+    for call in ["'KEYS', '*'", "'SCAN', '0'"] {
+        // What the script has read takes all the room.
+        let script = format!("redis.call('GET', KEYS[1]) return redis.call({call})");
+        let reply = eval(&mut c, &script, &["large"], &[]);
+        assert!(reply.contains(refused), "{call}: {reply}");
+    }
+    assert_eq!(c.say("KEYS *"), "*1\r\n$5\r\nlarge\r\n");
+    // The first keys are as much as the reply may be, and there are more.
+    for n in 0..2000 {
+        c.push(&encode(&["SET", &n.to_string(), "v"]));
+    }
+    assert_eq!(c.replies(2000).len(), 2000);
+    assert!(c.say("KEYS *").contains(refused));
+}

@@ -1,7 +1,9 @@
 //! MULTI, EXEC, WATCH, and commands on several keys at one moment.
 
-use crate::bench::{Bench, encode};
+use crate::bench::{Bench, Connection, encode};
 use crate::updates::converse;
+use pluvio_client::testing::FakeCluster;
+use pluvio_redis::RedisOptions;
 use pluvio_units::KeySlot;
 use std::time::Duration;
 
@@ -339,4 +341,164 @@ fn a_block_is_bounded() {
     }
     assert!(c.say("EXEC").starts_with("-ERR a transaction has 5 steps"));
     assert_eq!(c.say("DBSIZE"), ":0\r\n");
+}
+
+/// Sends a block of this command, many times, and gives the reply to EXEC.
+fn exec_many(c: &mut Connection, command: &str, times: usize, rest: &[&str]) -> Vec<u8> {
+    c.push(&encode(&["MULTI"]));
+    let commands = core::iter::repeat_n(command, times).chain(rest.iter().copied());
+    for command in commands {
+        c.push(&encode(&command.split(' ').collect::<Vec<_>>()));
+    }
+    c.push(&encode(&["EXEC"]));
+    c.replies(times + rest.len() + 2).pop().unwrap()
+}
+
+// shows: EXEC-1, EXEC-3
+#[test]
+fn a_block_gives_as_much_wherever_its_keys_are() {
+    let large = vec![b'x'; 1 << 20];
+    for local in [false, true] {
+        let mut bench = if local { Bench::local() } else { Bench::new() };
+        let mut c = bench.connect();
+        c.call(&[b"SET".as_slice(), b"{t}k", &large]);
+        // More than servers give for one transaction, and than they keep of one that changes.
+        for (gets, rest) in [
+            (6, &[][..]),
+            (2, &["INCR {t}n"][..]),
+            (6, &["INCR {t}n"][..]),
+        ] {
+            let reply = exec_many(&mut c, "GET {t}k", gets, rest);
+            let head = format!("*{}\r\n$1048576\r\n", gets + rest.len());
+            assert!(reply.starts_with(head.as_bytes()), "{local} {gets}");
+            assert!(reply.len() > gets * large.len());
+        }
+        assert_eq!(c.say("GET {t}n"), "$1\r\n2\r\n");
+        // An error of one command leaves the others done.
+        let reply = exec_many(&mut c, "APPEND {t}k x", 1, &["GET {t}k"]);
+        let too_long = "-ERR string exceeds maximum allowed size (1048576 bytes)\r\n";
+        assert!(reply.starts_with(format!("*2\r\n{too_long}$1048576\r\n").as_bytes()));
+        // A watched key still decides.
+        c.say("WATCH {t}k");
+        bench.connect().say("SETRANGE {t}k 0 y");
+        let reply = exec_many(&mut c, "GET {t}k", 6, &["INCR {t}n"]);
+        assert_eq!(reply, NO_LIST.as_bytes());
+    }
+}
+
+// shows: EXEC-1, EXEC-3, REDIS-4
+#[test]
+fn a_block_whose_replies_are_too_large_is_told_so_and_not_done() {
+    let cluster = FakeCluster::new(1);
+    let mut options = RedisOptions::default();
+    options.reply_bytes_max = 8 << 20;
+    let mut bench = Bench::with(cluster.clone(), &cluster.client(), options);
+    let mut c = bench.connect();
+    c.call(&[b"SET".as_slice(), b"k", &vec![b'x'; 1 << 20]]);
+    let reply = exec_many(&mut c, "GET k", 4000, &["INCR n"]);
+    let expected = "-ERR the reply would be longer than 8388608 bytes: ask for fewer keys at a \
+                    time, or use SCAN\r\n";
+    assert_eq!(String::from_utf8(reply).unwrap(), expected);
+    assert_eq!(c.say("EXISTS n"), ":0\r\n");
+}
+
+// shows: REDIS-4
+#[test]
+fn a_key_that_bitop_names_again_and_again_counts_each_time() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    c.call(&[b"SET".as_slice(), b"k", &vec![b'x'; 1 << 20]]);
+    let bit_op = |count: usize| {
+        let start = ["BITOP", "XOR", "to"].into_iter();
+        start
+            .chain(core::iter::repeat_n("k", count))
+            .collect::<Vec<_>>()
+    };
+    let reply = String::from_utf8(c.call(&bit_op(4000))).unwrap();
+    assert!(
+        reply.starts_with("-ERR the keys that are named hold more than 67108864 bytes"),
+        "{reply}"
+    );
+    assert_eq!(c.say("EXISTS to"), ":0\r\n");
+    // Others have their turn while it is computed.
+    c.push(&encode(&bit_op(63)));
+    c.turns(20);
+    assert!(c.take().is_empty(), "it keeps its core");
+    assert_eq!(c.replies(1), [b":1048576\r\n"]);
+    assert_eq!(c.say("BITOP XOR to k to"), ":1048576\r\n");
+    assert_eq!(c.say("BITCOUNT to"), ":0\r\n");
+}
+
+#[test]
+fn a_block_that_changes_a_large_value_often_gives_way_to_others() {
+    let mut bench = Bench::local();
+    let mut c = bench.connect();
+    c.call(&[b"SET".as_slice(), b"k", &vec![b'x'; 1_000_000]]);
+    c.say("SET a 1");
+    for command in ["MULTI", "RENAME a b"] {
+        c.say(command);
+    }
+    for _ in 0..100 {
+        c.say("APPEND k x");
+    }
+    c.push(&encode(&["EXEC"]));
+    c.turns(20);
+    assert!(c.take().is_empty(), "it keeps its core");
+    assert!(
+        c.replies(1)
+            .concat()
+            .starts_with(b"*101\r\n+OK\r\n:1000001\r\n")
+    );
+    assert_eq!(c.say("STRLEN k"), ":1000100\r\n");
+}
+
+// shows: EXEC-4
+#[test]
+fn where_exec_does_nothing_its_commands_on_no_key_are_not_done_either() {
+    for mut bench in [Bench::new(), Bench::local()] {
+        let (mut c, mut other) = (bench.connect(), bench.connect());
+        let block = |c: &mut Connection| {
+            for command in [
+                "MULTI",
+                "CONFIG SET slowlog-max-len 7",
+                "CLIENT SETNAME somebody",
+                "CLIENT GETNAME",
+                "SET {t}done 1",
+            ] {
+                c.say(command);
+            }
+            c.say("EXEC")
+        };
+        let parameter = "*2\r\n$15\r\nslowlog-max-len\r\n";
+        let before = c.say("CONFIG GET slowlog-max-len");
+        c.say("WATCH {t}k");
+        other.say("SET {t}k 2");
+        assert_eq!(block(&mut c), NO_LIST);
+        assert_eq!(c.say("CONFIG GET slowlog-max-len"), before);
+        assert_eq!(c.say("CLIENT GETNAME"), "$-1\r\n");
+        assert_eq!(
+            block(&mut c),
+            "*4\r\n+OK\r\n+OK\r\n$8\r\nsomebody\r\n+OK\r\n"
+        );
+        let now = c.say("CONFIG GET slowlog-max-len");
+        assert_eq!(now, format!("{parameter}$1\r\n7\r\n"));
+        assert_eq!(c.say("CLIENT GETNAME"), "$8\r\nsomebody\r\n");
+        let stats = bench.service.totals().commands;
+        assert_eq!(stats["client|setname"].calls, 1, "it ran once");
+        // Also by themselves.
+        converse(
+            &mut c,
+            &[
+                ("MULTI", OK),
+                ("SELECT 1", QUEUED),
+                ("CLIENT SETNAME nobody", QUEUED),
+                ("PING", QUEUED),
+                ("EXEC", "*3\r\n+OK\r\n+OK\r\n+PONG\r\n"),
+                ("CLIENT GETNAME", "$6\r\nnobody\r\n"),
+                ("EXISTS {t}done", ":0\r\n"),
+                ("SELECT 0", OK),
+                ("EXISTS {t}done", ":1\r\n"),
+            ],
+        );
+    }
 }

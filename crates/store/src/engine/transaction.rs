@@ -325,21 +325,18 @@ impl<'t> Transaction<'t> {
             drafts.push(Draft::new(current, now, next));
             targets.push(target);
         }
+        let most = match execution {
+            Some(_) => VALUE_MAX,
+            None => OUTPUT_MAX,
+        };
         let outcome = match &self.prepare {
             Some(prepare) if self.engine.is_decided(prepare) => Outcome::Together {
                 committed: false,
                 steps: Vec::new().into(),
             },
-            Some(_) | None => self.do_steps(&mut drafts),
+            Some(_) | None => together(self.each_step(&mut drafts), most)?,
         };
         let bytes = outcome.bulk_len();
-        let most = match execution {
-            Some(_) => VALUE_MAX,
-            None => OUTPUT_MAX,
-        };
-        if bytes > most {
-            return Err(NotTransacted::TooLarge);
-        }
         if let Some(execution) = &mut execution
             && bytes > 0
         {
@@ -429,24 +426,18 @@ impl<'t> Transaction<'t> {
         least.max().unwrap_or(ObjectVersion(0))
     }
 
-    fn do_steps<'m>(&self, drafts: &mut [Draft<'_, 'm>]) -> Outcome
+    /// Does a step each time that it is asked for the next one. Gives its outcome, and whether that
+    /// ends the transaction.
+    fn each_step<'m>(&self, drafts: &mut [Draft<'_, 'm>]) -> impl Iterator<Item = (Outcome, bool)>
     where
         't: 'm,
     {
-        let mut outcomes = Vec::with_capacity(self.steps.len());
-        let mut committed = true;
-        for (step, object) in self.steps.iter().zip(self.object_of) {
+        let steps = self.steps.iter().zip(self.object_of);
+        steps.map(move |(step, object)| {
             let outcome = drafts[*object].apply(&step.step.operation);
-            committed = !(step.step.must_hold && outcome.is_failure());
-            outcomes.push(outcome);
-            if !committed {
-                break;
-            }
-        }
-        Outcome::Together {
-            committed,
-            steps: outcomes.into(),
-        }
+            let ends = step.step.must_hold && outcome.is_failure();
+            (outcome, ends)
+        })
     }
 
     /// The safe version above all versions that steps told of objects which are not there in the
@@ -568,6 +559,34 @@ impl<'t> Transaction<'t> {
             Some(_) | None => Burial::NOTHING,
         }
     }
+}
+
+/// The outcome of steps that are done one after the other, up to one that ends them. It holds at
+/// most `most` bytes: behind those nothing is done, because the buckets of all keys are locked.
+///
+/// # Errors
+/// It would hold more.
+fn together(
+    each_step: impl Iterator<Item = (Outcome, bool)>,
+    most: usize,
+) -> Result<Outcome, NotTransacted> {
+    let mut steps = Vec::new();
+    let (mut bytes, mut committed) = (0, true);
+    for (outcome, ends) in each_step {
+        bytes += outcome.bulk_len_as_step();
+        if bytes > most {
+            return Err(NotTransacted::TooLarge);
+        }
+        steps.push(outcome);
+        if ends {
+            committed = false;
+            break;
+        }
+    }
+    Ok(Outcome::Together {
+        committed,
+        steps: steps.into(),
+    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Objects as commands see them that read first and then decide, and those commands. The rules are
 //! told in the module above.
 
+use super::super::bit_op::{self, Combining};
 use super::super::one_key::Scratch;
 use super::super::plan::plan;
-use super::super::{Data, EachKey, ReadsFirst, bit_op, expiry};
+use super::super::{Data, EachKey, ReadsFirst, expiry};
 use super::{ObjectAt, VALUES_BYTES_MAX};
 use crate::database::{DatabaseId, mutation};
 use crate::failure;
@@ -152,10 +153,19 @@ pub(crate) struct Objects {
     places: Places,
     /// Bytes of the values of those that were changed.
     changed_bytes: usize,
+    /// Bytes that commands have copied since somebody asked.
+    copied_bytes: usize,
     /// How many of them are guesses.
     guesses: usize,
     is_cluster: bool,
     now: Now,
+}
+
+/// What a command came to.
+pub(crate) enum Ran {
+    Reply(Reply),
+    /// It is BITOP, and its values are to be combined step by step ([`Objects::set_combined`]).
+    Combining(Combining),
 }
 
 /// Objects that a command needs, and that were not read.
@@ -167,6 +177,7 @@ impl Objects {
         Self {
             places: Places::default(),
             changed_bytes: 0,
+            copied_bytes: 0,
             guesses: 0,
             is_cluster: core.options().cluster.is_some(),
             now: core.wall_ms().into(),
@@ -177,7 +188,7 @@ impl Objects {
     pub(crate) fn of_one(core: &Core, place: ObjectAt, object: Object) -> Self {
         let mut objects = Self::new(core);
         if let Some((_, Some(deadline))) = object.held {
-            objects.is_there_until(deadline);
+            objects.keep_until(deadline);
         }
         objects.places.0.push((place, object));
         objects
@@ -226,8 +237,8 @@ impl Objects {
         each.filter_map(move |((db, key), object)| Some((*db, object.step(key, is_compared)?)))
     }
 
-    /// An object was read that is there until then (OVERLAY-2).
-    pub(super) fn is_there_until(&mut self, deadline: Deadline) {
+    /// Keeps an object there that was read, and that is there until then (OVERLAY-2).
+    pub(super) fn keep_until(&mut self, deadline: Deadline) {
         if deadline.is_past(self.now.judged) {
             self.now.judged = UnixMs(deadline.ms().saturating_sub(1));
         }
@@ -247,8 +258,8 @@ impl Objects {
         self.changed_bytes = before.changed_bytes;
     }
 
-    /// These were read, and may be wanted by nobody.
-    pub(super) fn are_guesses(&mut self, places: &[ObjectAt]) {
+    /// Marks those that were read, and may be wanted by nobody.
+    pub(super) fn mark_guesses(&mut self, places: &[ObjectAt]) {
         for (db, key) in places {
             if let Some(object) = self.places.get_mut(*db, key) {
                 self.guesses += usize::from(!object.is_guess);
@@ -293,13 +304,35 @@ impl Objects {
         self.changed_bytes
     }
 
+    /// Bytes that commands have copied since this was last asked.
+    pub(super) fn take_copied(&mut self) -> usize {
+        core::mem::take(&mut self.copied_bytes)
+    }
+
     /// Runs a command, of this row of the table. `None`: it is none of those that can be run here.
     pub(crate) fn run(
         &mut self,
         db: DatabaseId,
-        (what, row): (Data, &Spec),
+        of: (Data, &Spec),
         command: &Command,
     ) -> Option<Result<Reply, Missing>> {
+        Some(match self.begin(db, of, command)? {
+            Ok(Ran::Reply(reply)) => Ok(reply),
+            Ok(Ran::Combining(mut combining)) => {
+                while !combining.step() {}
+                Ok(self.set_combined(db, command, combining))
+            }
+            Err(missing) => Err(missing),
+        })
+    }
+
+    /// [`Self::run`], up to work that takes long.
+    pub(super) fn begin(
+        &mut self,
+        db: DatabaseId,
+        (what, row): (Data, &Spec),
+        command: &Command,
+    ) -> Option<Result<Ran, Missing>> {
         let mut scratch = Scratch::default();
         let judged = self.now.judged;
         let plan = plan(what, command, &mut scratch, &|| judged);
@@ -311,7 +344,7 @@ impl Objects {
         let mut other = None;
         if let Some(which) = decides {
             if let Err(failure) = self.check(db, which, command) {
-                return Some(Ok(Reply::Error(failure)));
+                return Some(Ok(Ran::Reply(Reply::Error(failure))));
             }
             other = other_database(which, db, command);
         }
@@ -319,7 +352,8 @@ impl Objects {
         if what == Data::EachKey(EachKey::MGet) {
             let bytes: usize = keys().map(|at| self.bytes_at(db, command.get(at))).sum();
             if bytes > VALUES_BYTES_MAX {
-                return Some(Ok(Reply::Error(failure::reply_too_long(VALUES_BYTES_MAX))));
+                let failure = failure::reply_too_long(VALUES_BYTES_MAX);
+                return Some(Ok(Ran::Reply(Reply::Error(failure))));
             }
         }
         let is_missing = |db, at: &usize| self.places.find(db, command.get(*at)).is_err();
@@ -345,12 +379,14 @@ impl Objects {
                 let each = plan.operations.iter();
                 let outcomes: SmallVec<[Outcome; 1]> =
                     each.map(|one| self.apply(db, one)).collect();
-                plan.gather.reply(outcomes)
+                Ran::Reply(plan.gather.reply(outcomes))
             }),
             (None, Some(which)) => self.decide(db, which, command),
             (None, None) => return None,
         };
-        Some(Ok(reply.into()))
+        Some(Ok(
+            reply.unwrap_or_else(|failure| Ran::Reply(Reply::Error(failure)))
+        ))
     }
 
     /// Runs a command that follows from what its objects are.
@@ -359,16 +395,17 @@ impl Objects {
         db: DatabaseId,
         which: ReadsFirst,
         command: &Command,
-    ) -> Result<Reply, Failure> {
-        match which {
-            ReadsFirst::BitOp => self.bit_op(db, command),
+    ) -> Result<Ran, Failure> {
+        let reply = match which {
+            ReadsFirst::BitOp => return self.combining(db, command).map(Ran::Combining),
             ReadsFirst::Copy => self.copy(db, command),
             ReadsFirst::MSetEx => self.set_all_expiring(db, command),
             ReadsFirst::MSetNx => self.set_all_new(db, command),
             ReadsFirst::Move => self.move_elsewhere(db, command),
             ReadsFirst::Rename => self.rename(db, command, false),
             ReadsFirst::RenameNx => self.rename(db, command, true),
-        }
+        };
+        reply.map(Ran::Reply)
     }
 
     /// Does an operation on an object that was read.
@@ -382,11 +419,15 @@ impl Objects {
         });
         let mut draft = Draft::new(current, now, object.next_version());
         let outcome = draft.apply(operation);
+        self.copied_bytes += outcome.bulk_len();
         if !draft.is_changed() {
             return outcome;
         }
         let held = match draft.change() {
-            DraftChange::Put(value, deadline) => Some((Bytes::copy_from_slice(value), deadline)),
+            DraftChange::Put(value, deadline) => {
+                self.copied_bytes += value.len();
+                Some((Bytes::copy_from_slice(value), deadline))
+            }
             DraftChange::Nothing | DraftChange::Delete => None,
         };
         self.changed_bytes = object.change_to(held, self.changed_bytes);
@@ -520,17 +561,26 @@ impl Objects {
         Ok(Reply::flag(true))
     }
 
-    fn bit_op(&mut self, db: DatabaseId, command: &Command) -> Result<Reply, Failure> {
-        let operation = bit_op::of(command)?;
-        let sources: Vec<_> = (3..command.len())
+    /// The values of BITOP.
+    fn combining(&self, db: DatabaseId, command: &Command) -> Result<Combining, Failure> {
+        let sources = (3..command.len())
             .map(|at| self.held(db, &command.share(at)))
-            .map(|held| held.map_or_else(Bytes::new, |(value, _)| value))
-            .collect();
-        let value = operation.compute(&sources);
+            .map(|held| held.map_or_else(Bytes::new, |(value, _)| value));
+        Combining::of(bit_op::of(command)?, sources.collect())
+    }
+
+    /// The rest of BITOP, when its values are combined.
+    pub(super) fn set_combined(
+        &mut self,
+        db: DatabaseId,
+        command: &Command,
+        combined: Combining,
+    ) -> Reply {
+        let value = combined.into_value();
         let len = value.len() as u64;
         let held = (!value.is_empty()).then(|| (Bytes::from(value), None));
         self.set(db, &command.share(2), held);
-        Ok(Reply::count(len))
+        Reply::count(len)
     }
 }
 
@@ -607,16 +657,17 @@ mod tests {
         let mut objects = Objects {
             places: Places(vec![(place.clone(), object)]),
             changed_bytes: 0,
+            copied_bytes: 0,
             guesses: 0,
             is_cluster: false,
             now: UnixMs(5000).into(),
         };
         assert_eq!(objects.held(place.0, &place.1), None);
-        objects.is_there_until(deadline);
+        objects.keep_until(deadline);
         assert!(objects.held(place.0, &place.1).is_some());
         // Lifetimes begin with the clock all the same.
         assert_eq!(objects.now.shown, UnixMs(5000));
-        objects.is_there_until(Deadline::MAX);
+        objects.keep_until(Deadline::MAX);
         assert_eq!(objects.now.judged, UnixMs(999));
     }
 }

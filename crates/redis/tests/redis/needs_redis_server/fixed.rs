@@ -478,6 +478,24 @@ fn fixed_replies_are_the_same() {
 
 /// Commands of one connection, one after the other.
 const STORIES: &[&[&str]] = &[
+    &[
+        "watch watched",
+        "set watched 1",
+        "multi",
+        "client setname somebody",
+        "config set slowlog-max-len 7",
+        "exec",
+        "client getname",
+        "config get slowlog-max-len",
+        "multi",
+        "client setname somebody",
+        "config set slowlog-max-len 7",
+        "client getname",
+        "exec",
+        "client getname",
+        "config get slowlog-max-len",
+        "config set slowlog-max-len 128",
+    ],
     &["multi", "save", "exec", "exec"],
     &["exec x"],
     &["multi", "exec x", "exec", "set a 1"],

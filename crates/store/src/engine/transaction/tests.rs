@@ -232,6 +232,35 @@ fn a_retry_is_answered_with_the_outcome_of_all_steps() {
 }
 
 #[test]
+fn no_step_is_done_behind_outcomes_that_are_too_large() {
+    let mut done = 0;
+    // Without an end, as far as the outcomes go.
+    let each_step = core::iter::repeat_with(|| {
+        done += 1;
+        let read = Outcome::Unchanged {
+            version: ObjectVersion(1),
+            output: Output::Bytes(vec![b'x'; VALUE_MAX].into()),
+        };
+        (read, false)
+    });
+    let refused = together(each_step, OUTPUT_MAX);
+    assert!(matches!(refused, Err(NotTransacted::TooLarge)));
+    assert_eq!(done, OUTPUT_MAX / VALUE_MAX);
+
+    let engine = engine(StoreKind::Replicated, 1);
+    let table = table(&engine, 1);
+    run(&engine, &[put(&table, b"k", &vec![b'x'; VALUE_MAX])]);
+    let get = || TransactionStep::new(Operation::Get(Get::new(table.id(), b"k")));
+    let mut steps: Vec<_> = (0..4).map(|_| at(&table, get())).collect();
+    steps.push(put(&table, b"k", b"new"));
+    let refused = engine.transact((LogId(0), 1), &steps, None);
+    assert!(matches!(refused, Err(NotTransacted::TooLarge)));
+    let (committed, _) = run(&engine, &steps[1..]);
+    assert!(committed);
+    assert_eq!(value(&engine, &table, b"k").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
 fn what_is_too_large_for_a_group_changes_nothing() {
     let engine = engine(StoreKind::Replicated, 1);
     let table = table(&engine, 1);
