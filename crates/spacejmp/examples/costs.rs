@@ -74,12 +74,16 @@ fn enter(registry: &Registry) -> Result<()> {
     kernel.lock(Lock::Kernel).create()?;
     registry.create_space("kernel", &[("kernel", Access::Write)])?;
     let space = attach(registry, "kernel")?;
-    least("enter and leave, exclusive lock of words", 100_000, |count| {
-        for _ in 0..count {
-            drop(black_box(space.enter()?));
-        }
-        Ok(())
-    })?;
+    least(
+        "enter and leave, exclusive lock of words",
+        100_000,
+        |count| {
+            for _ in 0..count {
+                drop(black_box(space.enter()?));
+            }
+            Ok(())
+        },
+    )?;
     let space = attach(registry, "heap")?;
     least("enter and leave, shared lock", 100_000, |count| {
         for _ in 0..count {

@@ -404,7 +404,11 @@ impl Mapping {
     }
 
     /// Brings the span to its addresses; the caller has the lock, and has it no more if that fails.
+    #[inline]
     fn bring(&self, patience: Patience) -> Result<()> {
+        if !self.moves() {
+            return Ok(());
+        }
         let map_file = || map(&self.file, &self.header, self.access);
         if let Err(why) = self.window.enter(self.header.id, patience, &map_file) {
             self.unlock();
@@ -450,6 +454,12 @@ impl Mapping {
         Ok(fixed)
     }
 
+    /// Whether other spans may come to its addresses. Words share their window with nobody
+    /// ([`Wanted::window`]), so they are there all the time.
+    fn moves(&self) -> bool {
+        self.header.kind == Kind::Heap
+    }
+
     /// Whether another span of this process has the same addresses.
     pub(crate) fn shares_window(&self) -> bool {
         self.window.is_shared()
@@ -457,10 +467,13 @@ impl Mapping {
 
     /// Gives the lock back.
     pub(crate) fn leave(&self) {
-        if self.header.lock != Lock::None {
-            self.window.leave();
-            self.unlock();
+        if self.header.lock == Lock::None {
+            return;
         }
+        if self.moves() {
+            self.window.leave();
+        }
+        self.unlock();
     }
 
     #[inline]

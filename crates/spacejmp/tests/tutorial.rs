@@ -71,8 +71,13 @@ fn blocks() -> usize {
     let blocks = PAGE.split("```rust\n").skip(1);
     let blocks = blocks.map(|rest| rest.split("```").next().unwrap_or_default());
     let stands_here = |block: &&str| {
-        let mut outside = block.lines().filter(|line| OUTSIDE.iter().any(|word| line.starts_with(word)));
-        assert!(outside.all(|line| HERE.lines().any(|own| own == line)), "not used:\n{block}");
+        let mut outside = block
+            .lines()
+            .filter(|line| OUTSIDE.iter().any(|word| line.starts_with(word)));
+        assert!(
+            outside.all(|line| HERE.lines().any(|own| own == line)),
+            "not used:\n{block}"
+        );
         assert!(here.contains(&inside(block)), "not run:\n{block}");
     };
     blocks.inspect(stands_here).count()

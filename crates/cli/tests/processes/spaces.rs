@@ -7,7 +7,11 @@ use tempfile::TempDir;
 /// Runs `pluvio space` with these words.
 fn space(registry: &TempDir, words: &str) -> Output {
     let registry = registry.path().to_str().unwrap();
-    pluvio(["space", "--spaces", registry].into_iter().chain(words.split(' ')))
+    pluvio(
+        ["space", "--spaces", registry]
+            .into_iter()
+            .chain(words.split(' ')),
+    )
 }
 
 fn json(registry: &TempDir, words: &str) -> Value {
@@ -29,7 +33,10 @@ fn spaces_are_made_looked_at_changed_and_destroyed() {
     space(&registry, missing).fails(1, &["no span `towns`"]);
 
     let made = json(&registry, &format!("{missing} --size 1MiB --mode 640"));
-    assert_eq!((&made["name"], &made["generation"]), (&"atlas".into(), &1.into()));
+    assert_eq!(
+        (&made["name"], &made["generation"]),
+        (&"atlas".into(), &1.into())
+    );
     assert_eq!(names(&made["spans"]), ["towns", "roads"]);
     assert_eq!(made["spans"][0]["access"], "write");
     assert_eq!(made["spans"][1]["access"], "read");
@@ -52,9 +59,15 @@ fn spaces_are_made_looked_at_changed_and_destroyed() {
     let copy = json(&registry, "clone --span towns villages");
     assert_eq!(copy["bytes"], 2 << 20);
     assert_ne!(copy["id"], json(&registry, "show --span towns")["id"]);
-    assert_eq!(names(&json(&registry, "clone atlas plan")["spans"]), ["towns", "roads"]);
+    assert_eq!(
+        names(&json(&registry, "clone atlas plan")["spans"]),
+        ["towns", "roads"]
+    );
     space(&registry, "add plan villages").fails(1, &["overlap"]);
-    assert_eq!(names(&json(&registry, "remove plan towns")["spans"]), ["roads"]);
+    assert_eq!(
+        names(&json(&registry, "remove plan towns")["spans"]),
+        ["roads"]
+    );
     let added = json(&registry, "add plan villages=read");
     assert_eq!(names(&added["spans"]), ["roads", "villages"]);
     assert_eq!(added["generation"], 3);
@@ -65,10 +78,19 @@ fn spaces_are_made_looked_at_changed_and_destroyed() {
     assert_eq!(names(&all["spans"]), ["roads", "towns", "villages"]);
 
     space(&registry, "destroy --span towns").fails(1, &["is listed by the space `atlas`"]);
-    for word in ["atlas", "plan", "--span towns", "--span roads", "--span villages"] {
+    for word in [
+        "atlas",
+        "plan",
+        "--span towns",
+        "--span roads",
+        "--span villages",
+    ] {
         space(&registry, &format!("destroy {word}")).ok();
     }
     space(&registry, "show atlas").fails(1, &["no space `atlas`"]);
     let all = json(&registry, "list");
-    assert_eq!((names(&all["spaces"]).len(), names(&all["spans"]).len()), (0, 0));
+    assert_eq!(
+        (names(&all["spaces"]).len(), names(&all["spans"]).len()),
+        (0, 0)
+    );
 }

@@ -213,7 +213,7 @@ fn words_stay_as_they_are_when_their_fix_panics() {
         let space = attach(&registry, "words");
         let fails = || {
             let fix = std::panic::AssertUnwindSafe(|| {
-                space.recover("words", |_| panic!("for the test"))
+                space.recover::<()>("words", |_| panic!("for the test"))
             });
             assert!(std::panic::catch_unwind(fix).is_err());
         };

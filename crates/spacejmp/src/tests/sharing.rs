@@ -29,8 +29,8 @@ pub(super) fn child(registry: &Registry, what: &str) {
         "stranger" => stranger(registry),
         "guest" => guest(registry),
         "race" => race(registry),
-        "store words" => store(registry, "words"),
-        "store board" => store(registry, "board"),
+        "store-words" => store(registry, "words"),
+        "store-board" => store(registry, "board"),
         _ => panic!("no child {what}"),
     }
 }
@@ -140,7 +140,7 @@ fn race(registry: &Registry) {
             Err(SpaceError::Exists { .. }) => {}
             Err(other) => panic!("{other}"),
         }
-        match registry.create_space(&name, &[(&name, Access::Write)]) {
+        match registry.create_space(&name, &[(name.as_str(), Access::Write)]) {
             Ok(_) => println!("made space {name}"),
             Err(SpaceError::Exists { .. }) => {}
             Err(other) => panic!("{other}"),
@@ -481,7 +481,7 @@ fn a_store_to_a_span_for_reading_ends_the_process() {
         registry
             .create_space(&space, &[(span, access)])
             .expect("a space");
-        let child = child_of(registry.root(), &format!("store {span}"), 0).output();
+        let child = child_of(registry.root(), &format!("store-{span}"), 0).output();
         registry.destroy_space(&space).expect("gone");
         let output = child.expect("a child");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
