@@ -465,7 +465,6 @@ fn rubbish_in_the_lock_is_an_error() {
     let (_place, registry) = words();
     let path = registry.root().join("spans/words.span");
     let put = |at: u64, word: u64| {
-        use std::os::unix::fs::FileExt;
         let file = std::fs::OpenOptions::new().write(true).open(&path);
         let file = file.expect("the file");
         file.write_all_at(&word.to_le_bytes(), at).expect("written");
