@@ -61,6 +61,29 @@ fn enter(registry: &Registry) -> Result<()> {
         }
         Ok(())
     })?;
+    registry.span("tree").lock(Lock::Robust).create()?;
+    registry.create_space("tree", &[("tree", Access::Write)])?;
+    let space = attach(registry, "tree")?;
+    least("the same of a heap, shared", 1_000_000, |count| {
+        for _ in 0..count {
+            drop(black_box(space.enter_shared()?));
+        }
+        Ok(())
+    })?;
+    let kernel = registry.span("kernel").kind(Kind::Words);
+    kernel.lock(Lock::Kernel).create()?;
+    registry.create_space("kernel", &[("kernel", Access::Write)])?;
+    let space = attach(registry, "kernel")?;
+    least(
+        "enter and leave, exclusive lock of words",
+        100_000,
+        |count| {
+            for _ in 0..count {
+                drop(black_box(space.enter()?));
+            }
+            Ok(())
+        },
+    )?;
     let space = attach(registry, "heap")?;
     least("enter and leave, shared lock", 100_000, |count| {
         for _ in 0..count {

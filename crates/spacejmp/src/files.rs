@@ -9,6 +9,9 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, Ren
 use rustix::io::Errno;
 use std::path::Path;
 
+/// The number of a file system of huge pages.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
 #[cfg(test)]
 pub(crate) use crate::steps::step;
 
@@ -33,6 +36,22 @@ pub(crate) fn make(path: &Path) -> Result<OwnedFd> {
     let file = made.map_err(|errno| SpaceError::of("create", path, errno))?;
     step();
     Ok(file)
+}
+
+/// Files of huge pages cannot be written, nor mapped privately page by page.
+///
+/// # Errors
+/// [`SpaceError::BadRange`]: the file system has only such files.
+pub(crate) fn refuse_huge_pages(file: impl AsFd, path: &Path) -> Result<()> {
+    let found = rustix::fs::fstatfs(file);
+    let found = found.map_err(|errno| SpaceError::of("look at", path, errno))?;
+    if u64::try_from(found.f_type) != Ok(HUGETLBFS_MAGIC) {
+        return Ok(());
+    }
+    Err(SpaceError::BadRange(format!(
+        "{} lies in a file system of huge pages; choose another directory",
+        path.display()
+    )))
 }
 
 /// Reserves the file's first `len` bytes, which fails here when there is no room, and never when

@@ -5,6 +5,7 @@
 //! 512    description B   the same; the valid one with the higher number counts
 //! 2048   decided         u64: the number of the newest decided change of the heap
 //! 2056   written         u64: the newest one that is written whole
+//! 2064   mark            u64: of words with the kernel's lock, a writer is inside or has died there
 //! 4096   robust lock     (`robust`)
 //! 65536  data            `size` bytes; behind them the journal
 //! ```
@@ -44,6 +45,8 @@ pub(crate) const SLOTS_AT: [u64; 2] = [0, SLOT_BYTES as u64];
 pub(crate) const DECIDED_AT: u64 = 2048;
 /// Where the number of the newest change that is written whole lies.
 pub(crate) const WRITTEN_AT: u64 = 2056;
+/// Where the mark of a writer inside lies: of words with the kernel's lock.
+pub(crate) const MARK_AT: u64 = 2064;
 
 /// What a span holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +76,7 @@ pub enum Lock {
     /// No. Only for [`Kind::Words`].
     None = 0,
     /// Shared for readers, exclusive for writers. The kernel keeps the lock, and frees it when its
-    /// holder dies.
+    /// holder dies. Words are then poisoned, if the holder may have changed some.
     Kernel = 1,
     /// The same by words in the header, without a system call if nobody has to wait. All who attach
     /// the span, readers as well, need the right to write its file. The lock is free when its
@@ -231,6 +234,17 @@ pub(crate) fn check_range(base: u64, size: u64, reach: u64) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Whether a writer is inside, or has died there. The caller has the kernel's lock, so no other
+/// one is.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn is_marked(file: impl AsFd, path: &Path) -> Result<bool> {
+    let mut mark = [0_u8; 8];
+    let whole = files::read(file, path, &mut mark, MARK_AT)?;
+    Ok(whole && mark != [0; 8])
 }
 
 /// What a span's file says of itself.

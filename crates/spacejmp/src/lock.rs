@@ -10,6 +10,7 @@
 //! stopped keeps all others waiting; they can give a time.
 
 use crate::error::SpaceError;
+use crate::files::step;
 use core::time::Duration;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -253,6 +254,7 @@ impl Gate {
         *inside = Inside::Changing;
         drop(inside);
         let taken = self.take(file, exclusive, patience);
+        step();
         self.put(match (&taken, exclusive) {
             (Err(_), _) => Inside::Nobody,
             (Ok(()), true) => Inside::Writer,
@@ -302,6 +304,7 @@ impl Gate {
                 *inside = Inside::Changing;
                 drop(inside);
                 unlock(file);
+                step();
                 self.put(Inside::Nobody);
             }
             Inside::Nobody | Inside::Changing => {

@@ -7,6 +7,8 @@
 //!
 //! Invariants
 //! - JUMP-3: outside of a change, no page of a mapping is a private copy: it shows the file.
+//! - JUMP-13: a writer that dies inside words with the kernel's lock leaves its mark in the header.
+//!   Nobody enters before somebody has recovered the span.
 //!
 //! Threads: any. A thread that reads or changes data has the lock of the span (`lock`).
 //!
@@ -16,8 +18,9 @@
 use crate::copies::PageMap;
 use crate::definition::Access;
 use crate::error::{Result, SpaceError};
+use crate::files::{self, step};
 use crate::header::{AddressRange, Header, Kind, Lock};
-use crate::header::{DECIDED_AT, HEADER_BYTES, NUMBER_AT, SLOTS_AT, WRITTEN_AT};
+use crate::header::{DECIDED_AT, HEADER_BYTES, MARK_AT, NUMBER_AT, SLOTS_AT, WRITTEN_AT};
 use crate::journal::{self, Journal};
 use crate::lock::{Gate, Patience};
 use crate::registry::{Registry, What};
@@ -25,7 +28,7 @@ use crate::robust::RobustLock;
 use crate::window::Window;
 use core::any::TypeId;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -34,8 +37,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often one call of enter finishes changes of dead processes.
 const FINISHES_MAX: usize = 4;
-/// File systems of huge pages cannot be mapped privately page by page.
-const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+/// The mark of words with the kernel's lock (`header`): no writer is inside.
+const UNMARKED: u64 = 0;
+/// A writer is inside, or has died there.
+const WRITER: u64 = 1;
+/// A writer has died inside, and another one recovers the span, or has died or panicked then.
+const POISON: u64 = 2;
 
 /// The mappings of this process, each with the number of its attachments.
 static MAPPED: Mutex<Vec<(Arc<Mapping>, usize)>> = Mutex::new(Vec::new());
@@ -207,11 +214,7 @@ impl Wanted<'_> {
         };
         let has_copies = header.kind == Kind::Heap && self.access == Access::Write;
         let pagemap = has_copies.then(PageMap::open).transpose()?;
-        let file_system = rustix::fs::fstatfs(&file)
-            .map_err(|errno| SpaceError::of("look at", &self.path, errno))?;
-        if u64::try_from(file_system.f_type) == Ok(HUGETLBFS_MAGIC) {
-            return Err(self.conflict("it lies in a file system of huge pages"));
-        }
+        files::refuse_huge_pages(&file, &self.path)?;
         let window = window(&self)?;
         let added = window.add(header.id, header.mapped(), &|| {
             map(&file, header, self.access)
@@ -275,13 +278,22 @@ impl Mapping {
 
     /// A word of the header. It is never a private copy, so it shows the file.
     #[allow(unsafe_code)] // a reference to mapped memory
-    fn word(&self, at: u64) -> u64 {
+    fn word_at(&self, at: u64) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < HEADER_BYTES, "no word at {at}");
         let place = (self.header.base + at) as usize as *mut u64;
         // SAFETY: inside the mapping, which lives as long as `self` is in the table, and aligned.
-        // Other processes write it by system calls, so it is read as an atomic.
-        let word = unsafe { AtomicU64::from_ptr(place) };
-        word.load(Ordering::Acquire)
+        // Other processes write it, some by system calls, so it is an atomic.
+        unsafe { AtomicU64::from_ptr(place) }
+    }
+
+    fn word(&self, at: u64) -> u64 {
+        self.word_at(at).load(Ordering::Acquire)
+    }
+
+    /// The mark of words with the kernel's lock. Other spans have none.
+    fn mark(&self) -> Option<&AtomicU64> {
+        let (kind, lock) = (self.header.kind, self.header.lock);
+        (kind == Kind::Words && lock == Lock::Kernel).then(|| self.word_at(MARK_AT))
     }
 
     /// Whether the span's description is the one that is mapped.
@@ -325,7 +337,7 @@ impl Mapping {
             return self.check_current();
         }
         for _ in 0..FINISHES_MAX {
-            self.lock(exclusive, patience)?;
+            self.lock(exclusive, patience, false)?;
             let current = self.check_current();
             if current.is_ok() && (self.header.kind == Kind::Words || self.is_whole()) {
                 return Ok(());
@@ -335,7 +347,7 @@ impl Mapping {
             if self.access == Access::Read {
                 break;
             }
-            self.lock(true, patience)?;
+            self.lock(true, patience, false)?;
             let finished = journal::finish(self.file.as_fd(), &self.path);
             self.leave();
             finished?;
@@ -343,22 +355,60 @@ impl Mapping {
         Err(SpaceError::Unfinished(self.name.clone()))
     }
 
-    /// Takes the lock, and brings the span to its addresses.
-    fn lock(&self, exclusive: bool, patience: Patience) -> Result<()> {
+    /// Takes the lock, a poisoned one too if it `recovers`, and brings the span to its addresses.
+    fn lock(&self, exclusive: bool, patience: Patience, recovers: bool) -> Result<()> {
         match &self.robust {
-            Some(robust) if exclusive => robust.enter_exclusive(patience, false)?,
+            Some(robust) if exclusive => robust.enter_exclusive(patience, recovers)?,
             Some(robust) => robust.enter_shared(patience)?,
             None => {
                 let file = self.file.as_fd();
                 let taken = self.gate.enter(file, exclusive, patience);
                 taken.map_err(|why| why.of(&self.name))?;
+                if !self.set_mark(exclusive, recovers) {
+                    self.gate.leave(file);
+                    return Err(SpaceError::Poisoned(self.name.clone()));
+                }
             }
         }
         self.bring(patience)
     }
 
+    /// Marks that a writer is inside. False: another one has died there. The caller has the
+    /// kernel's lock, so nobody else changes the mark.
+    fn set_mark(&self, exclusive: bool, recovers: bool) -> bool {
+        let Some(mark) = self.mark() else {
+            return true;
+        };
+        let found = mark.load(Ordering::Acquire);
+        if found != UNMARKED && !recovers {
+            return false;
+        }
+        if exclusive {
+            let kept = if found == UNMARKED { WRITER } else { POISON };
+            mark.store(kept, Ordering::Relaxed);
+            // The process may die after any store to the words, which all come after this one.
+            fence(Ordering::SeqCst);
+            step();
+        }
+        true
+    }
+
+    /// Takes back the mark of this writer, if it is one. Readers have found none.
+    fn take_mark(&self) {
+        if let Some(mark) = self.mark()
+            && mark.load(Ordering::Relaxed) == WRITER
+        {
+            mark.store(UNMARKED, Ordering::Release);
+            step();
+        }
+    }
+
     /// Brings the span to its addresses; the caller has the lock, and has it no more if that fails.
+    #[inline]
     fn bring(&self, patience: Patience) -> Result<()> {
+        if !self.moves() {
+            return Ok(());
+        }
         let map_file = || map(&self.file, &self.header, self.access);
         if let Err(why) = self.window.enter(self.header.id, patience, &map_file) {
             self.unlock();
@@ -370,7 +420,10 @@ impl Mapping {
     fn unlock(&self) {
         match &self.robust {
             Some(robust) => robust.leave(),
-            None => self.gate.leave(self.file.as_fd()),
+            None => {
+                self.take_mark();
+                self.gate.leave(self.file.as_fd());
+            }
         }
     }
 
@@ -386,12 +439,8 @@ impl Mapping {
                 self.0.leave();
             }
         }
-        match &self.robust {
-            Some(robust) => {
-                robust.enter_exclusive(Patience::ForEver, true)?;
-                self.bring(Patience::ForEver)?;
-            }
-            None => self.enter(true, Patience::ForEver)?,
+        if self.header.lock != Lock::None {
+            self.lock(true, Patience::ForEver, true)?;
         }
         let _leave = Leave(self);
         self.check_current()?;
@@ -399,7 +448,16 @@ impl Mapping {
         if let Some(robust) = &self.robust {
             robust.heal();
         }
+        if let Some(mark) = self.mark() {
+            mark.store(WRITER, Ordering::Release);
+        }
         Ok(fixed)
+    }
+
+    /// Whether other spans may come to its addresses. Words share their window with nobody
+    /// ([`Wanted::window`]), so they are there all the time.
+    fn moves(&self) -> bool {
+        self.header.kind == Kind::Heap
     }
 
     /// Whether another span of this process has the same addresses.
@@ -409,10 +467,13 @@ impl Mapping {
 
     /// Gives the lock back.
     pub(crate) fn leave(&self) {
-        if self.header.lock != Lock::None {
-            self.window.leave();
-            self.unlock();
+        if self.header.lock == Lock::None {
+            return;
         }
+        if self.moves() {
+            self.window.leave();
+        }
+        self.unlock();
     }
 
     #[inline]

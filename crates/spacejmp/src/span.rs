@@ -277,7 +277,11 @@ impl Registry {
         match header.lock {
             Lock::None | Lock::Kernel => {
                 let lock = KernelLock::at_once(file.as_fd(), exclusive);
-                lock.map(Held::Kernel).map_err(|why| why.of(name))
+                let lock = lock.map_err(|why| why.of(name))?;
+                match header::is_marked(file, &self.path(What::Span, name)?)? {
+                    true => Err(SpaceError::Poisoned(name.to_owned())),
+                    false => Ok(Held::Kernel(lock)),
+                }
             }
             Lock::Robust => {
                 let lock = self.open_robust(name, header.id, header.kind)?;
@@ -430,6 +434,7 @@ impl SpanBuilder<'_> {
 }
 
 fn fill(file: &OwnedFd, path: &Path, header: &Header, mode: u32) -> Result<()> {
+    files::refuse_huge_pages(file, path)?;
     files::reserve(file, path, header.mapped())?;
     if header.kind == Kind::Heap {
         let first = heap::first_bytes(header.size, header.reach)?;

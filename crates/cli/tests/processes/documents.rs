@@ -1,8 +1,9 @@
-//! The commands that the README and the guide tell a new user to type, typed.
+//! The commands that the README, the guide and the page on spaces tell a new user to type, typed.
 
 use crate::support::Setup;
 use crate::support::cluster::Cluster;
-use crate::support::program::{binary, run};
+use crate::support::program::{binary, pluvio, run};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -86,6 +87,40 @@ fn prepare(folder: &Path) {
     ] {
         fs::write(folder.join(name), text).unwrap();
     }
+}
+
+/// The words of `pluvio space`, as its help lists them.
+fn words_of_space() -> Vec<String> {
+    let help = pluvio(["space", "--help"]).ok().text();
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = listed.take_while(|line| !line.is_empty());
+    let words = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let words = words.filter(|word| !word.is_empty() && *word != "help");
+    words.map(str::to_owned).collect()
+}
+
+/// They need no cluster.
+#[test]
+fn every_command_of_the_page_on_spaces_works_and_none_is_missing() {
+    let place = tempfile::tempdir().unwrap();
+    prepare(place.path());
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}/bin:{path}", place.path().display());
+    let mut typed = BTreeSet::new();
+    for (at, line) in lines("docs/spacejmp.md") {
+        let Some(words) = line.strip_prefix("pluvio space ") else {
+            continue;
+        };
+        typed.extend(words.split(' ').next().map(str::to_owned));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line]).env("PATH", &path);
+        shell.env("PLUVIO_SPACES", place.path().join("spaces"));
+        let output = run(&mut shell, b"");
+        assert_eq!(output.code, Some(0), "{at}: {line}\n{}", output.stderr);
+    }
+    let known: BTreeSet<String> = words_of_space().into_iter().collect();
+    assert!(known.len() > 5, "{known:?}");
+    assert_eq!(typed, known);
 }
 
 mod needs_redis_cli {

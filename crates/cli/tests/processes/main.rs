@@ -46,6 +46,7 @@ mod rings;
 mod rolling_restart;
 mod seen;
 mod services;
+mod spaces;
 mod spans;
 mod stock_clients;
 mod support;

@@ -176,6 +176,7 @@ pub(super) trait Protocol {
     /// The poison is gone: the writer that is inside has made the data right.
     fn heal(&self) {
         self.owner().clear(POISONED);
+        self.step();
     }
 
     fn release(&self, owner: u64) {

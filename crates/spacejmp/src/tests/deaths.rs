@@ -1,8 +1,8 @@
 //! Processes that die after each system call, and in the middle of changes.
 
-use super::{Board, ROW, attach, board, child_of, registry};
+use super::{Board, ROW, attach, board, board_with, child_of, registry};
 use crate::steps;
-use crate::{Access, Registry, SegStr, SpaceError};
+use crate::{Access, Lock, Registry, SegStr, SpaceError};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 type Action = fn(&Registry);
 
 /// All of them, each with the names of spans and spaces before and after it.
-const ACTIONS: [(&str, Action, [&str; 2]); 9] = [
+const ACTIONS: [(&str, Action, [&str; 2]); 11] = [
     (
         "create",
         |registry| drop(registry.span("new").size(1 << 20).create().expect("made")),
@@ -36,6 +36,16 @@ const ACTIONS: [(&str, Action, [&str; 2]); 9] = [
         "clone",
         |registry| drop(registry.clone_span("b", "c").expect("copied")),
         ["a=1 b=1 | s:a.1", "a=1 b=1 c=1 | s:a.1"],
+    ),
+    (
+        "mode",
+        |registry| registry.set_span_mode("b", 0o640).expect("set"),
+        ["a=1 b=1 | s:a.1", "a=1 b=1:640 | s:a.1"],
+    ),
+    (
+        "clone-space",
+        |registry| drop(registry.clone_space("s", "t").expect("copied")),
+        ["a=1 b=1 | s:a.1", "a=1 b=1 | s:a.1 t:a.1"],
     ),
     (
         "create-space",
@@ -80,13 +90,17 @@ fn prepared(registry: &Registry) {
         .expect("a space");
 }
 
-/// All spans with their MiB, and all spaces with their spans and generation. Every span has to be
+/// All spans with their MiB and unusual rights, and all spaces with their spans and generation. Every span has to be
 /// sound.
 fn picture(registry: &Registry) -> String {
     let mut words = Vec::new();
     for (name, info) in registry.spans().expect("a list") {
         let info = info.unwrap_or_else(|error| panic!("{name}: {error}"));
-        words.push(format!("{name}={}", info.size >> 20));
+        let rights = match info.mode {
+            0o600 => String::new(),
+            mode => format!(":{mode:o}"),
+        };
+        words.push(format!("{name}={}{rights}", info.size >> 20));
     }
     words.push("|".to_owned());
     for name in registry.spaces().expect("a list") {
@@ -104,11 +118,14 @@ fn picture(registry: &Registry) -> String {
 
 /// In a child: does the action, and dies after a number of steps.
 pub(super) fn do_and_die(registry: &Registry, action: &str, step: u32) {
-    if action == "change" {
+    if action == "change" || action == "finish" {
         let space = attach(registry, "board");
-        let mut inside = space.enter().expect("inside");
         steps::die_after(step);
-        return one_change(&mut inside);
+        let mut inside = space.enter().expect("inside");
+        if action == "change" {
+            one_change(&mut inside);
+        }
+        return;
     }
     let (_, act, _) = ACTIONS
         .iter()
@@ -256,6 +273,59 @@ fn a_death_at_any_step_of_a_change_leaves_all_or_nothing() {
     }
     // Three steps in the change, and some in the journal; and from the decision on.
     assert!(taken_back > 3 && finished > 3 && unfinished > 3);
+}
+
+/// Whether the span `board` has a change that counts and is not written whole.
+fn is_unfinished(registry: &Registry) -> bool {
+    let (_, found) = registry.open_span("board", false).expect("a span");
+    found.decided != found.written
+}
+
+// shows: JUMP-1
+#[test]
+fn a_death_while_the_change_of_a_dead_process_is_finished_leaves_it_to_the_next() {
+    for lock in [Lock::Kernel, Lock::Robust] {
+        let (_place, registry) = registry();
+        drop(board_with(&registry, lock));
+        let count = || {
+            let space = attach(&registry, "board");
+            let inside = space.enter().expect("inside");
+            let now = inside.read::<Board<'_>, _>("board", changes);
+            now.expect("a board")
+        };
+        for step in 0.. {
+            assert!(died(&registry, "dies change", step), "no death decides");
+            if is_unfinished(&registry) {
+                break;
+            }
+            assert_eq!(count(), 0);
+        }
+        // The state in which nothing of the change is written; nobody has the file attached.
+        let path = registry.root().join("spans/board.span");
+        let unfinished = std::fs::read(&path).expect("a file");
+        let (mut left, mut done) = (0, 0);
+        for step in 0.. {
+            std::fs::write(&path, &unfinished).expect("written");
+            let mut is_dead = died(&registry, "dies finish", step);
+            if is_dead && step % 2 == 1 && is_unfinished(&registry) {
+                // The next one dies as well.
+                is_dead = died(&registry, "dies finish", step);
+            }
+            match is_unfinished(&registry) {
+                true => left += 1,
+                false => done += 1,
+            }
+            assert_eq!(count(), 1, "after a death at {step}");
+            assert!(!is_unfinished(&registry));
+            let definition = registry.find_space("board").expect("a space");
+            definition.check().expect("a sound heap");
+            if !is_dead {
+                break;
+            }
+        }
+        // Each page of the change is a step, and there are a dozen.
+        assert!(left > 12 && done > 1, "{left} {done}");
+    }
 }
 
 /// In a child: changes one after the other, and says so.

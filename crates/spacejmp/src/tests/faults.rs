@@ -396,10 +396,10 @@ struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
     /// None where this user may not mount.
-    fn mount(size: &str) -> Option<Self> {
+    fn mount(kind: &str, options: &str) -> Option<Self> {
         let place = tempfile::tempdir().expect("a directory");
         let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .args(["-t", kind, "-o", options, "none"])
             .arg(place.path())
             .output();
         match mounted.is_ok_and(|output| output.status.success()) {
@@ -418,8 +418,22 @@ impl Drop for SmallDisk {
 }
 
 #[test]
+fn a_file_system_of_huge_pages_is_refused() {
+    let Some(disk) = SmallDisk::mount("hugetlbfs", "mode=700") else {
+        eprintln!("skipped: this user may not mount a file system of huge pages");
+        return;
+    };
+    let registry = Registry::open(disk.0.path()).expect("a registry");
+    let made = registry.span("board").size(2 << 20).create();
+    let why = made.expect_err("refused").to_string();
+    assert!(why.contains("a file system of huge pages"), "{why}");
+    let names = registry.names(crate::registry::What::Span).expect("names");
+    assert!(names.is_empty(), "{names:?}");
+}
+
+#[test]
 fn a_full_file_system_is_an_error_and_changes_nothing() {
-    let Some(disk) = SmallDisk::mount("3m") else {
+    let Some(disk) = SmallDisk::mount("tmpfs", "size=3m") else {
         eprintln!("skipped: this user may not mount a file system");
         return;
     };

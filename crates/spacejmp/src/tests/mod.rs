@@ -10,7 +10,7 @@ mod robust;
 mod sharing;
 mod worker;
 
-use crate::{Access, Registry, SegMap, SegStr, SegVec, Space, seg_struct};
+use crate::{Access, Lock, Registry, SegMap, SegStr, SegVec, Space, seg_struct};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -39,11 +39,13 @@ pub(crate) fn registry() -> (TempDir, Registry) {
 
 /// Makes the span and the space `board`, and attaches it.
 pub(crate) fn board(registry: &Registry) -> Space {
-    registry
-        .span("board")
-        .size(2 << 20)
-        .create()
-        .expect("a span");
+    board_with(registry, Lock::Kernel)
+}
+
+/// The same with this lock.
+pub(crate) fn board_with(registry: &Registry, lock: Lock) -> Space {
+    let span = registry.span("board").size(2 << 20).lock(lock);
+    span.create().expect("a span");
     registry
         .create_space("board", &[("board", Access::Write)])
         .expect("a space");

@@ -1,15 +1,21 @@
 //! Several processes and threads in one space.
 
-use super::{Board, attach, board, child_of, registry};
-use crate::{Access, Backend, Kind, Registry, SegStr, Space, SpaceError};
+use super::{Board, attach, board, board_with, child_of, registry};
+use crate::header::HEADER_BYTES;
+use crate::{Access, Backend, Kind, Lock, Registry, SegStr, Space, SpaceError};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Output};
 
 /// How often each process counts.
 const COUNTS: u64 = 100;
+/// Processes that have a space attached at one time.
+const ATTACHERS: usize = 50;
+/// Names that several processes want at one time.
+const RACES: usize = 30;
 /// A user that exists nowhere.
 const STRANGER: u32 = 54_321;
 
@@ -21,6 +27,10 @@ pub(super) fn child(registry: &Registry, what: &str) {
         "hold-shared" => hold(registry, "shared"),
         "word" => word(registry),
         "stranger" => stranger(registry),
+        "guest" => guest(registry),
+        "race" => race(registry),
+        "store-words" => store(registry, "words"),
+        "store-board" => store(registry, "board"),
         _ => panic!("no child {what}"),
     }
 }
@@ -105,15 +115,70 @@ fn stranger(registry: &Registry) {
     println!("looked");
 }
 
-/// Starts a child and waits until it says so.
-fn inside(registry: &Registry, what: &str) -> (Child, BufReader<ChildStdout>) {
-    let mut child = child_of(registry.root(), what, 0).spawn().expect("a child");
-    let mut output = BufReader::new(child.stdout.take().expect("its output"));
+/// Another user to whom a list of the file gives the right to read.
+fn guest(registry: &Registry) {
+    let invited = registry.find_space("invited");
+    let invited = invited.and_then(|space| space.check());
+    assert_eq!(invited.expect("may be read").len(), 1);
+    let changed = registry.find_space("board").and_then(|space| space.check());
+    assert!(
+        matches!(changed, Err(SpaceError::Denied { .. })),
+        "{changed:?}"
+    );
+    println!("looked");
+}
+
+/// Makes spans and spaces, and says which ones.
+fn race(registry: &Registry) {
+    println!("ready");
+    let mut rest = Vec::new();
+    std::io::stdin().read_to_end(&mut rest).expect("read");
+    for index in 0..RACES {
+        let name = format!("race-{index}");
+        match registry.span(&name).create() {
+            Ok(_) => println!("made span {name}"),
+            Err(SpaceError::Exists { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+        match registry.create_space(&name, &[(name.as_str(), Access::Write)]) {
+            Ok(_) => println!("made space {name}"),
+            Err(SpaceError::Exists { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// Stores to the first word of a span's data, as a stray pointer would.
+#[allow(unsafe_code)] // what no safe code can do
+fn store(registry: &Registry, span: &str) {
+    let space = attach(registry, &format!("{span}-reader"));
+    let _inside = space.enter().expect("inside");
+    let data = registry.find_span(span).expect("a span").base + HEADER_BYTES;
+    println!("stores");
+    // SAFETY: none; the processor refuses it, which is what the test shows.
+    unsafe { (data as usize as *mut u64).write_volatile(1) };
+    println!("stored");
+}
+
+/// Reads what a child says until it says this.
+fn await_line(output: &mut BufReader<ChildStdout>, wanted: &str) {
     let mut line = String::new();
-    while line.trim_end() != "inside" {
+    while line.trim_end() != wanted {
         line.clear();
         assert!(output.read_line(&mut line).expect("a line") > 0, "it ended");
     }
+}
+
+fn start(registry: &Registry, what: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut child = child_of(registry.root(), what, 0).spawn().expect("a child");
+    let output = BufReader::new(child.stdout.take().expect("its output"));
+    (child, output)
+}
+
+/// Starts a child and waits until it says so.
+fn inside(registry: &Registry, what: &str) -> (Child, BufReader<ChildStdout>) {
+    let (child, mut output) = start(registry, what);
+    await_line(&mut output, "inside");
     (child, output)
 }
 
@@ -317,12 +382,210 @@ fn words_are_shared_at_once() {
     assert_eq!(words[3].load(Ordering::Relaxed), 2 * COUNTS);
 }
 
+/// Makes spans and spaces in one moment: each exists once, and is sound.
+// shows: JUMP-2
 #[test]
-fn the_file_system_keeps_the_rights() {
+fn processes_that_want_one_name_get_it_once() {
+    let (_place, registry) = registry();
+    let mut children: Vec<_> = (0..4).map(|_| start(&registry, "race")).collect();
+    for (_, output) in &mut children {
+        await_line(output, "ready");
+    }
+    for (child, _) in &mut children {
+        drop(child.stdin.take());
+    }
+    let mut made = Vec::new();
+    for (mut child, output) in children {
+        let said = output.lines().map_while(Result::ok);
+        made.extend(said.filter(|line| line.starts_with("made ")));
+        assert!(child.wait().expect("a child").success());
+    }
+    made.sort();
+    let whole = |what: &'static str| (0..RACES).map(move |race| format!("made {what} race-{race}"));
+    let mut expected: Vec<String> = whole("space").chain(whole("span")).collect();
+    expected.sort();
+    assert_eq!(made, expected);
+    let mut ends = 0;
+    for (range, name) in registry.ranges().expect("ranges") {
+        assert!(range.base >= ends, "{name} overlaps another one");
+        ends = range.base + range.reach;
+        registry
+            .find_space(&name)
+            .and_then(|space| space.check())
+            .expect("a sound heap");
+    }
+}
+
+/// Threads attach and detach a space and a copy at the same addresses.
+// shows: JUMP-4, JUMP-6
+#[test]
+fn threads_that_attach_at_once_share_mappings() {
+    let (_place, registry) = registry();
+    drop(board(&registry));
+    registry.clone_span("board", "copy").expect("a copy");
+    registry
+        .create_space("copy", &[("copy", Access::Write)])
+        .expect("a space");
+    std::thread::scope(|scope| {
+        for span in ["board", "copy", "board", "copy"] {
+            let registry = &registry;
+            scope.spawn(move || {
+                for _ in 0..COUNTS {
+                    let space = attach(registry, span);
+                    count_in(&mut space.enter().expect("inside"), span);
+                }
+            });
+        }
+    });
+    for span in ["board", "copy"] {
+        assert_eq!(counted(&attach(&registry, span), span), 2 * COUNTS);
+    }
+}
+
+#[test]
+fn fifty_processes_are_inside_at_once() {
+    for lock in [Lock::Kernel, Lock::Robust] {
+        let (_place, registry) = registry();
+        let space = board_with(&registry, lock);
+        count_once(&mut space.enter().expect("inside"));
+        let mut children: Vec<_> = (0..ATTACHERS)
+            .map(|_| start(&registry, "hold-shared"))
+            .collect();
+        for (_, output) in &mut children {
+            await_line(output, "inside");
+        }
+        assert!(matches!(space.try_enter(), Err(SpaceError::WouldBlock(_))));
+        assert_eq!(counted(&space, "board"), 1);
+        for (child, _) in &mut children {
+            drop(child.stdin.take());
+        }
+        for (mut child, _) in children {
+            assert!(child.wait().expect("a child").success());
+        }
+        count_once(&mut space.enter().expect("inside"));
+        assert_eq!(counted(&space, "board"), 2);
+    }
+}
+
+#[test]
+fn a_store_to_a_span_for_reading_ends_the_process() {
+    let (_place, registry) = registry();
+    drop(board(&registry));
+    registry
+        .span("words")
+        .kind(Kind::Words)
+        .create()
+        .expect("a span");
+    let run = |span: &str, access| {
+        let space = format!("{span}-reader");
+        registry
+            .create_space(&space, &[(span, access)])
+            .expect("a space");
+        let child = child_of(registry.root(), &format!("store-{span}"), 0).output();
+        registry.destroy_space(&space).expect("gone");
+        let output = child.expect("a child");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains("stores"), "{said}");
+        (output.status.signal(), said.contains("stored"))
+    };
+    let first = || {
+        use std::os::unix::fs::FileExt;
+        ["words", "board"].map(|span| {
+            let path = registry.root().join(format!("spans/{span}.span"));
+            let mut word = [0; 8];
+            let file = std::fs::File::open(path).expect("the file");
+            file.read_exact_at(&mut word, HEADER_BYTES).expect("read");
+            u64::from_le_bytes(word)
+        })
+    };
+    let before = first();
+    for span in ["words", "board"] {
+        let (signal, went_on) = run(span, Access::Read);
+        assert_eq!((signal, went_on), (Some(libc::SIGSEGV), false), "{span}");
+    }
+    assert_eq!(first(), before);
+    // The same store by a program that may write.
+    assert_eq!(run("words", Access::Write), (None, true));
+    assert_eq!(first()[0], 1);
+}
+
+/// Starts a child as another user, who may enter all directories. None where that cannot be.
+fn of_another_user(place: &Path, what: &str) -> Option<Output> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can start a process of another user");
+        return None;
+    }
+    let folders = ["", "spans", "spaces"];
+    for path in folders.map(|folder| place.join(folder)) {
+        let rights = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, rights).expect("rights");
+    }
+    // The other user may be unable to reach this program where it was built.
+    let program = place.join("program");
+    std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("a copy");
+    let template = child_of(place, what, 0);
+    let mut command = std::process::Command::new(program);
+    command.args(template.get_args());
+    for (name, value) in template.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    match command.uid(STRANGER).gid(STRANGER).output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            eprintln!("skipped: no process of another user: {error}");
+            None
+        }
+    }
+}
+
+fn check_looked(output: &Output) {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let _ = std::io::stderr().write_all(&output.stderr);
+    assert!(output.status.success() && said.contains("looked"), "{said}");
+}
+
+/// The list that `setfacl -m u:STRANGER:r` makes of the rights 600.
+fn list_with_stranger() -> Vec<u8> {
+    const NOBODY: u32 = u32::MAX;
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    // The owner, one user, the group, the mask, and all others.
+    for (tag, rights, id) in [
+        (1_u16, 6_u16, NOBODY),
+        (2, 4, STRANGER),
+        (4, 0, NOBODY),
+        (0x10, 4, NOBODY),
+        (0x20, 0, NOBODY),
+    ] {
+        list.extend(tag.to_le_bytes());
+        list.extend(rights.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
+}
+
+#[test]
+fn an_access_control_list_lets_one_user_in() {
+    let (place, registry) = registry();
+    drop(board(&registry));
+    registry
+        .create_space("invited", &[("board", Access::Read)])
+        .expect("a space");
+    let file = place.path().join("spans/board.span");
+    let Some(refused) = of_another_user(place.path(), "guest") else {
+        return;
+    };
+    assert!(!refused.status.success(), "it has no right yet");
+    let (list, flags) = (list_with_stranger(), rustix::fs::XattrFlags::empty());
+    let set = rustix::fs::setxattr(file, "system.posix_acl_access", &list, flags);
+    if let Err(error) = set {
+        eprintln!("skipped: this file system has no access control lists: {error}");
         return;
     }
+    check_looked(&of_another_user(place.path(), "guest").expect("as before"));
+}
+
+#[test]
+fn the_file_system_keeps_the_rights() {
     let (place, registry) = registry();
     drop(board(&registry));
     registry.set_span_mode("board", 0o644).expect("readable");
@@ -330,29 +593,7 @@ fn the_file_system_keeps_the_rights() {
     registry
         .create_space("readers", &[("board", Access::Read)])
         .expect("a space");
-    let folders = ["", "spans", "spaces"];
-    for path in folders.map(|folder| place.path().join(folder)) {
-        let rights = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(path, rights).expect("rights");
+    if let Some(output) = of_another_user(place.path(), "stranger") {
+        check_looked(&output);
     }
-    // The other user may be unable to reach this program where it was built.
-    let program = place.path().join("program");
-    std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("a copy");
-    let template = child_of(registry.root(), "stranger", 0);
-    let mut command = std::process::Command::new(program);
-    command.args(template.get_args());
-    for (name, value) in template.get_envs() {
-        command.env(name, value.unwrap_or_default());
-    }
-    let output = command.uid(STRANGER).gid(STRANGER).output();
-    let output = match output {
-        Err(error) => {
-            eprintln!("skipped: no process of another user: {error}");
-            return;
-        }
-        Ok(output) => output,
-    };
-    let said = String::from_utf8_lossy(&output.stdout);
-    let _ = std::io::stderr().write_all(&output.stderr);
-    assert!(output.status.success() && said.contains("looked"), "{said}");
 }
