@@ -373,18 +373,16 @@ fn start(
         kind,
         allocator: Allocator::Glibc,
     };
-    let setup = match role {
-        Role::Cleaned(_) => Setup {
-            cleaner_threads: options.cleaner_threads,
-            ..Setup::new(kind, 0, options.memory)
-        },
-        Role::Baseline { memory, .. } => Setup {
-            cleaner_threads: 0,
-            // Without a cleaner each write takes memory that was never used: fetching it is not
-            // what is measured.
-            populate: true,
-            ..Setup::new(kind, 0, memory)
-        },
+    let (cleaner_threads, memory) = match role {
+        Role::Cleaned(_) => (options.cleaner_threads, options.memory),
+        Role::Baseline { memory, .. } => (0, memory),
+    };
+    let setup = Setup {
+        cleaner_threads,
+        // Without a cleaner each write takes memory that was never used, and in a store that is
+        // nearly empty many do: fetching it is not what is measured.
+        populate: true,
+        ..Setup::new(kind, 0, memory)
     };
     let mut process = Process::start(program, who, &setup)?;
     let (objects, until) = match role {
