@@ -201,7 +201,7 @@ mod tests {
         for key in 0..1000_u64 {
             let hash = KeyHash::of(7, &key.to_le_bytes());
             let head = heads.mine(hash);
-            // What the thread remembers of another store changes nothing.
+            // A thread remembers its head of another store, which changes nothing.
             let _other = others.mine(hash);
             assert_eq!(heads.mine(hash), head);
             used[usize::from(head.0)] += 1;

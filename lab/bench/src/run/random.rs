@@ -20,8 +20,8 @@ const LOOK: u64 = 256;
 const LEAD_IN_MAX: f64 = 1.0;
 /// The same of rounds that only read: caches fill, and what a cleaner had begun ends.
 const LEAD_IN_OF_READS: f64 = 0.05;
-/// Keys of a thread that are not there while it inserts. Between the deletion of a key and its
-/// insertion lie as many other keys, so what the one touched is in no near cache for the other.
+/// Keys of a thread that are not there while it inserts. As many other keys come between the
+/// deletion of a key and its insertion. So no near cache has the lines that the deletion touched.
 const GONE_MAX: u64 = 1 << 16;
 /// The same as a part of the thread's keys.
 const GONE_PART: u64 = 4;

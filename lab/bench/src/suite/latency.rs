@@ -1,7 +1,8 @@
 //! Latency of writes, or of all operations of a mix, with the cleaner and without [LSM-DRAM fig.
-//! 10]; of updates by append and in place, and of inserts [Nibble fig. 32, 33]. Beside them stands
-//! what idle threads see. They are as many as a run has in all, for as long, in a process that has
-//! nothing else to do.
+//! 10]. Updates by append and in place are compared, and inserts [Nibble fig. 32, 33].
+//!
+//! Beside them stands what idle threads see. They are as many as a run has in all, for as long, in
+//! a process that has nothing else to do.
 
 use super::{Rounds, Watch, check_utilization, check_value_size, step, turns};
 use crate::contestant::{Allocator, Contender, Kind, Process, Program, Setup};
@@ -53,7 +54,7 @@ impl Update {
         }
     }
 
-    /// What a store with a cleaner is called that updates so.
+    /// The name of a store with a cleaner that updates so.
     fn store(self) -> &'static str {
         match self {
             Self::Append => APPENDED,
@@ -379,8 +380,8 @@ fn start(
     };
     let setup = Setup {
         cleaner_threads,
-        // Without a cleaner each write takes memory that was never used, and in a store that is
-        // nearly empty many do: fetching it is not what is measured.
+        // Without a cleaner each write takes memory that was never used. In a store that is nearly
+        // empty many do. Fetching that memory is left out of the latency.
         populate: true,
         ..Setup::new(kind, 0, memory)
     };

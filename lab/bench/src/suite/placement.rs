@@ -10,7 +10,7 @@
 //! Linux gives memory in the node of the thread that touches it first. So each part is filled by a
 //! thread that stays in the part's node.
 //!
-//! There is no store and no contestant: a store of ours has one memory part for each node by itself.
+//! There is no store and no contestant: a store of ours has a memory part for each node by itself.
 
 use super::{Rounds, Watch, lines, step, turns};
 use crate::clock;

@@ -1,5 +1,5 @@
 //! Streams of operations to their end: trace files, production profiles, Postmark [Nibble fig.
-//! 15-17]; by threads, by how full our log is, and by the size of its segments.
+//! 15-17]. They are swept by threads, by the use of our log, and by the size of its segments.
 
 use super::{KEY, Overhead, Rounds, Watch, bars, check_utilization, lines, step, turns};
 use crate::contestant::{Contender, Kind, Process, Program, Setup};
@@ -59,7 +59,7 @@ struct Entrant {
     segment: Option<u64>,
 }
 
-/// What an entrant did with a number of threads, by round.
+/// The rounds of an entrant with a number of threads.
 struct Seen {
     entrant: Entrant,
     threads: usize,

@@ -45,8 +45,8 @@ impl Experiment {
     }
 }
 
-/// Rounds are so short that all of them take some two hours and a half. The simulated cleaner is not among
-/// them: its page does not depend on the machine.
+/// Rounds are so short that all of them take some two hours and a half. The simulated cleaner is
+/// not among them: its page does not depend on the machine.
 const EXPERIMENTS: [Experiment; 22] = [
     Experiment::new("store", "store", "bench store --seconds 0.5 --rounds 5"),
     Experiment::new(

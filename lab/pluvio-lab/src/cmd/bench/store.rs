@@ -314,7 +314,7 @@ pub struct Copy {
         default_values_t = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 65_536, 262_144, 1_048_576]
     )]
     size: Vec<usize>,
-    /// Memory that is copied from, and as much that is copied to; what fits a cache shows the caches
+    /// Memory that is copied from; as much is copied to. A small one shows the caches
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     memory: Size,
     #[command(flatten)]

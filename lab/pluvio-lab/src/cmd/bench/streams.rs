@@ -41,8 +41,8 @@ struct Common {
     /// Live objects in percent of our log, where there are most; several give a store of ours each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [70])]
     utilization: Vec<u8>,
-    /// Bytes of a segment of our log, 2.5 to 8 MiB in steps of 64 KiB; several give a store of ours
-    /// each [default: what fits the memory]
+    /// Bytes of a segment of our log, 2.5 to 8 MiB in steps of 64 KiB. Several give a store of ours
+    /// each [default: a 256th of the memory, within these limits]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     segment: Vec<Size>,
     /// Cleaner threads of our store
