@@ -534,11 +534,17 @@ fn own_address(text: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// Addresses of one process, joined by `+`: one of TCP, and perhaps others.
+/// Addresses of one process, joined by `+`: one of TCP, and perhaps others; or one of datagrams
+/// alone.
 fn own_addresses(text: &str) -> Result<String, String> {
     let address = Address::from(text.trim());
     let mut whole = match address.first().transport {
         Transport::Tcp => Address::from(&*own_address(address.first().place)?),
+        // Alone: callers would take none of those behind it but TCP, which comes first then.
+        Transport::Datagrams if address.endpoints().nth(1).is_none() => {
+            let place = own_address(address.first().place)?;
+            return Ok(format!("{}:{place}", Transport::Datagrams.scheme()));
+        }
         Transport::Ring | Transport::Datagrams | Transport::Fabric => {
             return Err("the first address must be one of TCP: host:port".into());
         }
@@ -585,10 +591,19 @@ mod tests {
             ("tcp:host:7700", "host:7700"),
             ("host:7700+shm:/run/a", "host:7700+shm:/run/a"),
             ("host:1+udp:host:2+shm:/a", "host:1+udp:host:2+shm:/a"),
+            ("udp:host:1", "udp:host:1"),
         ] {
             assert_eq!(own_addresses(text).as_deref(), Ok(expected));
         }
-        for text in ["", "shm:/a", "udp:host:1", "host:1+udp:0.0.0.0:1", "host"] {
+        for text in [
+            "",
+            "shm:/a",
+            "udp:host:1+host:1",
+            "udp:host:1+shm:/a",
+            "udp:0.0.0.0:1",
+            "host:1+udp:0.0.0.0:1",
+            "host",
+        ] {
             assert!(own_addresses(text).is_err(), "{text}");
         }
     }

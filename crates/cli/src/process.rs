@@ -8,7 +8,7 @@ use pluvio_console::options::Global;
 
 use pluvio_console::ports;
 use pluvio_console::tls::renew;
-use pluvio_env::{Address, Clock, Disk, DiskError, Env, Transport};
+use pluvio_env::{Address, Clock, Disk, DiskError, Env};
 use pluvio_env_os::{
     DiskOpener, NoDisk, OsOptions, OsRuntime, StopSignals, current_core, die_with_parent,
 };
@@ -176,7 +176,7 @@ where
 /// on the loopback only is reached from this machine and no other.
 pub fn may_be_reached<'a>(listen: &str, others: impl IntoIterator<Item = &'a str>) -> bool {
     let own = Address::from(listen);
-    let own = own.place_of(Transport::Tcp).unwrap_or_default();
+    let own = own.first().place;
     let own = ports::hosts(own).first().copied();
     if !own.is_some_and(|own| own.is_loopback()) {
         return true;
@@ -193,7 +193,7 @@ pub fn may_be_reached<'a>(listen: &str, others: impl IntoIterator<Item = &'a str
 /// It has not. The others would refuse the process.
 pub fn is_called_at(tls: &Tls, listen: &str) -> Result<(), Failure> {
     let own = Address::from(listen);
-    let own = own.place_of(Transport::Tcp).unwrap_or_default();
+    let own = own.first().place;
     // A host that is not found, or no address, is told when it listens.
     let Some(host) = ports::hosts(own).first().copied() else {
         return Ok(());
@@ -306,6 +306,7 @@ mod tests {
         let elsewhere = ["203.0.113.1:7700", "203.0.113.2:7700"];
         assert!(!may_be_reached("127.0.0.1:0", elsewhere));
         assert!(!may_be_reached("[::1]:7700", elsewhere));
+        assert!(!may_be_reached("udp:127.0.0.1:0", elsewhere));
         assert!(may_be_reached("203.0.113.3:0", elsewhere));
         assert!(may_be_reached(
             "127.0.0.1:0",

@@ -98,9 +98,8 @@ pub struct LocalOptions {
     pub verbose: bool,
     /// Where children run, coordinators first; on this machine's loopback when `None`.
     pub homes: Option<Vec<Home>>,
-    /// Whether servers have rings in shared memory for each other and for clients of this machine.
-    /// They pass by every fault of a network between `homes`.
-    pub rings: bool,
+    /// How servers and clients of this machine reach servers.
+    pub carrier: Carrier,
     /// Whether servers let processes of their user, on this machine, read their memory. Such reads
     /// pass by every fault of a network between `homes`, too.
     pub mapped_reads: bool,
@@ -114,6 +113,22 @@ pub struct LocalOptions {
     /// Whether each server has a second data directory, [`SECOND_DIRECTORY`] in its first one. It
     /// starts without it where that is missing.
     pub second_directory: bool,
+}
+
+/// How servers and clients of this machine reach servers. The coordinator is reached over TCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Carrier {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// Rings in shared memory; they pass by every fault of a network between
+    /// [`LocalOptions::homes`].
+    Rings,
+    /// Datagrams, and nothing else: for experiments.
+    Datagrams,
+    /// libfabric, by its provider `tcp`: for experiments. A process that was built without it takes
+    /// TCP, and a server that was cannot start.
+    Fabric,
 }
 
 /// The second data directory of a server, in its first one.
@@ -156,7 +171,7 @@ impl LocalOptions {
             tls: TlsArgs::default(),
             verbose: false,
             homes: None,
-            rings: false,
+            carrier: Carrier::Tcp,
             mapped_reads: false,
             start_limit: Some(START_LIMIT),
             stamps: false,
@@ -679,12 +694,7 @@ impl LocalCluster {
         let host = options.host(Which::Server(index));
         let directory = format!("server-{}", index + 1);
         let data = options.data.join(directory);
-        let mut listen = Address::from(&*format!("{host}:0"));
-        if options.rings
-            && let Some(path) = socket_in(&data, "ring")
-        {
-            listen = listen.and(&Address::from(&*format!("shm:{path}")));
-        }
+        let listen = listen_by(options.carrier, host, || socket_in(&data, "ring"));
         let mut arguments = self.common_arguments("server", &listen.0, index + 1);
         arguments.extend(["--data".into(), data.clone().into()]);
         if options.second_directory {
@@ -726,6 +736,20 @@ impl LocalCluster {
             arguments.push("--stamps".into());
         }
         arguments
+    }
+}
+
+/// Where a server listens. Without a path for its rings it has none.
+fn listen_by(carrier: Carrier, host: &str, ring: impl FnOnce() -> Option<String>) -> Address {
+    let tcp = Address::from(&*format!("{host}:0"));
+    match carrier {
+        Carrier::Tcp => tcp,
+        Carrier::Rings => match ring() {
+            Some(path) => tcp.and(&Address::from(&*format!("shm:{path}"))),
+            None => tcp,
+        },
+        Carrier::Datagrams => Address::from(&*format!("udp:{host}:0")),
+        Carrier::Fabric => tcp.and(&Address::from(&*format!("fabric:tcp:{host}:0"))),
     }
 }
 
@@ -780,6 +804,22 @@ mod tests {
         assert_eq!(
             failure.unwrap().to_string(),
             "the cluster was not up after 0 s: starting servers"
+        );
+    }
+
+    #[test]
+    fn servers_listen_where_their_requests_come() {
+        let at =
+            |carrier| listen_by(carrier, "127.0.0.1", || Some("/data/ring".into())).to_string();
+        assert_eq!(at(Carrier::Tcp), "127.0.0.1:0");
+        assert_eq!(at(Carrier::Rings), "127.0.0.1:0+shm:/data/ring");
+        assert_eq!(at(Carrier::Datagrams), "udp:127.0.0.1:0");
+        assert_eq!(at(Carrier::Fabric), "127.0.0.1:0+fabric:tcp:127.0.0.1:0");
+        let long = listen_by(Carrier::Rings, "::1", || None);
+        assert_eq!(
+            long.to_string(),
+            "::1:0",
+            "the path is too long for a socket"
         );
     }
 

@@ -24,7 +24,7 @@ pub mod stamps;
 pub mod temporary;
 
 pub use announcement::{Announcement, Role};
-pub use cluster::{Change, Home, LocalCluster, LocalOptions, SECOND_DIRECTORY, Which};
+pub use cluster::{Carrier, Change, Home, LocalCluster, LocalOptions, SECOND_DIRECTORY, Which};
 pub use data::{LostMetadata, lost_metadata};
 pub use options::{Durability, METADATA_PASSWORD, MetadataLogin, REDIS_PASSWORD, SERVERS_MAX};
 pub use program::Program;

@@ -14,7 +14,7 @@ use crate::options::{MissingData, ServerOptions};
 use crate::service::ServerService;
 use crate::status::{Readiness, StatusSource, WholeStatus};
 use pluvio_backup::{Backup, BackupError, BackupOptions, FirstDirectory};
-use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, TaskHandle, Transport};
+use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, TaskHandle};
 use pluvio_log::{
     CleanerOptions, Corruption, Durability, Geometry, GraceClock, LogOptions, LogStats,
     MemoryBinding, MemoryPart, OpenError,
@@ -411,7 +411,7 @@ fn tell_binding(log: &LogStats) {
 /// The address at which others reach a port of this process that is open at `bound`. By `own` they
 /// reach this machine, and a port that is open on all addresses is open on that one, too.
 fn as_others_reach(bound: &str, own: &Address) -> String {
-    let own = own.place_of(Transport::Tcp).unwrap_or_default();
+    let own = own.first().place;
     match (bound.parse::<SocketAddr>(), own.parse::<SocketAddr>()) {
         (Ok(bound), Ok(own))
             if bound.ip().to_canonical().is_unspecified() && (bound.is_ipv6() || own.is_ipv4()) =>
@@ -703,6 +703,7 @@ mod tests {
             ("0.0.0.0:6379", "[fd00::2]:7700", "0.0.0.0:6379"),
             ("10.0.0.3:6379", "10.0.0.2:7700", "10.0.0.3:6379"),
             ("0.0.0.0:6379", "10.0.0.2:7700+shm:/a", "10.0.0.2:6379"),
+            ("0.0.0.0:6379", "udp:10.0.0.2:7700", "10.0.0.2:6379"),
             ("server-1-redis", "server-1", "server-1-redis"),
         ] {
             assert_eq!(published(bound, own), expected, "{bound} {own}");

@@ -31,7 +31,7 @@ use pluvio_console::options::{Global, LogFormat};
 use pluvio_console::output::{bar, say, spinner};
 use pluvio_console::tls::TlsArgs;
 use pluvio_env::{Clock, Env};
-use pluvio_local::{LocalCluster, LocalOptions, Program, SECOND_DIRECTORY, temporary};
+use pluvio_local::{Carrier, LocalCluster, LocalOptions, Program, SECOND_DIRECTORY, temporary};
 use pluvio_sim::check::{Check, Violation};
 use pluvio_units::Size;
 use report::Report;
@@ -286,7 +286,10 @@ async fn torment(
             false => (torture.replicas - 1).max(1),
         }),
         homes: run.machine.links.as_ref().map(Links::homes),
-        rings,
+        carrier: match rings {
+            true => Carrier::Rings,
+            false => Carrier::Tcp,
+        },
         mapped_reads: true,
         drain_timeout: Some(nemesis::DRAIN_LIMIT),
         second_directory: torture.faults.has(Fault::Device),

@@ -44,6 +44,12 @@ enum What {
     /// What each part of the storage engine brings
     #[command(disable_help_flag = true)]
     Breakdown(HandedOver),
+    /// The time of one copy, by method and size
+    #[command(disable_help_flag = true)]
+    Copy(HandedOver),
+    /// Lookups in a hash table by the memory nodes where it lies; needs two nodes at least
+    #[command(disable_help_flag = true)]
+    Placement(HandedOver),
     /// Memory of the storage engine, of allocators and of servers, while the sizes of objects
     /// change
     #[command(disable_help_flag = true)]
@@ -209,6 +215,8 @@ pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
         | What::Cleaner(_)
         | What::LatencyCdf(_)
         | What::Breakdown(_)
+        | What::Copy(_)
+        | What::Placement(_)
         | What::Fragmentation(_)
         | What::Trace(_)
         | What::Postmark(_)

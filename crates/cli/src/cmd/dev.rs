@@ -5,7 +5,7 @@ use pluvio_console::failure::Failure;
 use pluvio_console::options::{COORDINATOR_PORT, Global};
 use pluvio_console::output::{print_json, print_line, say};
 use pluvio_local::{
-    Announcement, Change, KILL_PAUSE, LocalCluster, LocalOptions, LostMetadata, Program,
+    Announcement, Carrier, Change, KILL_PAUSE, LocalCluster, LocalOptions, LostMetadata, Program,
     SERVERS_MAX, Which, lost_metadata, temporary,
 };
 
@@ -130,7 +130,10 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         tls: global.tls.clone(),
         verbose: dev.verbose,
         homes: None,
-        rings: dev.rings,
+        carrier: match dev.rings {
+            true => Carrier::Rings,
+            false => Carrier::Tcp,
+        },
         mapped_reads: false,
         start_limit: None,
         stamps: false,

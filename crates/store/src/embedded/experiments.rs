@@ -89,6 +89,9 @@ pub enum HeadChoice {
     ByProcessor,
     /// Any one, drawn for each append: for comparison.
     Random,
+    /// That of the key's hash, wherever the thread runs: for comparison. The heads of other memory
+    /// nodes are among them.
+    ByHash,
 }
 
 impl Cleaning {

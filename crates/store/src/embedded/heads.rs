@@ -1,4 +1,4 @@
-//! Which head a thread appends to: that of the processor it runs on.
+//! Which head a thread appends to: that of the processor it runs on. Experiments choose otherwise.
 //!
 //! Heads are numbered node by node, so the log of a memory node is a contiguous run of heads. A
 //! thread remembers its head and asks for its processor again after some appends: threads seldom
@@ -11,7 +11,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_env::host::{Host, Nodes};
 use pluvio_log::MemoryPart;
-use pluvio_units::LogId;
+use pluvio_units::{KeyHash, LogId};
 use std::sync::Arc;
 
 /// Appends between two looks at the processor: the look costs some nanoseconds.
@@ -42,6 +42,11 @@ fn draw(count: u16) -> u16 {
     word ^= word >> 7;
     word ^= word << 17;
     RANDOM.set(word);
+    share(word, count)
+}
+
+/// A number below `count`, by the upper bits of a word.
+fn share(word: u64, count: u16) -> u16 {
     ((u128::from(word) * u128::from(count)) >> 64) as u16
 }
 
@@ -72,22 +77,23 @@ impl Heads {
         self.count
     }
 
-    /// The head of the calling thread.
+    /// The head of the calling thread, for a key with this hash.
     #[inline]
-    pub(crate) fn mine(&self) -> LogId {
+    pub(crate) fn mine(&self, hash: KeyHash) -> LogId {
         let (id, head, left) = LAST.get();
         if id == self.id && left > 0 {
             LAST.set((id, head, left - 1));
             return LogId(head);
         }
-        self.look()
+        self.look(hash)
     }
 
     #[cold]
-    fn look(&self) -> LogId {
+    fn look(&self, hash: KeyHash) -> LogId {
         match self.choice {
             HeadChoice::ByProcessor => self.of_processor(),
             HeadChoice::Random => LogId(draw(self.count)),
+            HeadChoice::ByHash => LogId(share(hash.0, self.count)),
         }
     }
 
@@ -162,6 +168,7 @@ fn spread(nodes: &Nodes, count: u16) -> Vec<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pluvio_env::host::ThisMachine;
 
     fn heads(nodes: &[&[usize]], count: u16) -> Vec<u16> {
         let nodes = nodes.iter().map(|n| n.to_vec()).collect();
@@ -183,6 +190,26 @@ mod tests {
         assert_eq!(heads(&[&[0], &[1], &[2]], 1), [0, 0, 0]);
         assert_eq!(heads(&[&[0, 1], &[2, 3]], 3), [0, 0, 1, 2]);
         assert_eq!(heads(&[&[0, 1]], 4), [0, 1], "more heads than processors");
+    }
+
+    #[test]
+    fn a_key_always_goes_to_the_head_of_its_hash_and_every_head_has_keys() {
+        let nodes = Nodes::new(vec![vec![0, 1], vec![2, 3]]).unwrap();
+        let by = |choice| Heads::new(Arc::new(ThisMachine), &nodes, 4, choice);
+        let (heads, others) = (by(HeadChoice::ByHash), by(HeadChoice::ByProcessor));
+        let mut used = [0; 4];
+        for key in 0..1000_u64 {
+            let hash = KeyHash::of(7, &key.to_le_bytes());
+            let head = heads.mine(hash);
+            // A thread remembers its head of another store, which changes nothing.
+            let _other = others.mine(hash);
+            assert_eq!(heads.mine(hash), head);
+            used[usize::from(head.0)] += 1;
+        }
+        assert!(
+            used.iter().all(|keys| (150..350).contains(keys)),
+            "{used:?}"
+        );
     }
 
     #[test]

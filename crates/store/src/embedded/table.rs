@@ -211,7 +211,7 @@ impl Table {
         let hash = self.table.hash(key);
         let approach = self.table.indexes.approach(hash);
         let engine = &self.shared.engine;
-        let head = || self.shared.heads.mine();
+        let head = || self.shared.heads.mine(hash);
         let done = match engine.kind {
             StoreKind::InPlace => {
                 let to = (hash, approach);
@@ -351,7 +351,7 @@ impl Table {
         if let StoreKind::Volatile = engine.kind
             && let Some(approach) = self.table.indexes.approach(hash)
         {
-            let by = || self.shared.heads.mine();
+            let by = || self.shared.heads.mine(hash);
             let done = engine.delete_fast(by, &self.table, (hash, approach), key);
             if let Some(deleted) = done {
                 return Ok(deleted);
@@ -501,7 +501,7 @@ impl Table {
     ) -> Result<Awaited<Applied>, StoreError> {
         let engine = &self.shared.engine;
         let site = Site {
-            log: self.shared.heads.mine(),
+            log: self.shared.heads.mine(hash),
             table: &self.table,
             hash,
             now_s: engine.space().time_s(),

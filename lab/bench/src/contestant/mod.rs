@@ -28,7 +28,7 @@ pub use host::serve;
 pub use name::{Allocator, Contender, Kind};
 pub use process::{Process, Program};
 pub use servers::is_installed;
-pub use setup::{Copying, Disk, Epochs, Setup, Tombstones};
+pub use setup::{Copying, Disk, Epochs, HeadChoice, Setup, Tombstones};
 
 use crate::error::ExperimentError;
 use core::time::Duration;

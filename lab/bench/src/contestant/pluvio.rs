@@ -2,13 +2,13 @@
 
 use super::disk::{Meter, SimulatedDisk};
 use super::{
-    Copying, Disk, Epochs, Holdings, KeyValue, Kind, Refusal, Setup, TOGETHER, Tombstones, refused,
+    Copying, Disk, Epochs, HeadChoice, Holdings, KeyValue, Kind, Refusal, Setup, TOGETHER,
+    Tombstones, refused,
 };
 use crate::error::ExperimentError;
 use core::cell::Cell;
 use pluvio_store::{
-    Cleaning, CopyMethod, EpochKind, Experiments, HeadChoice, Size, Store, StoreError, Table,
-    UpdatePolicy,
+    Cleaning, CopyMethod, EpochKind, Experiments, Size, Store, StoreError, Table, UpdatePolicy,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,9 +44,10 @@ impl Ours {
                 Epochs::SharedCounter => EpochKind::SharedCounter,
                 Epochs::Tsc => EpochKind::Tsc,
             },
-            head_choice: match setup.random_heads {
-                true => HeadChoice::Random,
-                false => HeadChoice::ByProcessor,
+            head_choice: match setup.head_choice {
+                HeadChoice::ByProcessor => pluvio_store::HeadChoice::ByProcessor,
+                HeadChoice::Random => pluvio_store::HeadChoice::Random,
+                HeadChoice::ByHash => pluvio_store::HeadChoice::ByHash,
             },
             copy: match setup.copying {
                 Copying::Library => CopyMethod::Library,

@@ -16,8 +16,8 @@ pub struct Setup {
     pub memory: u64,
     /// Number of heads; by default one for each processor.
     pub heads: Option<u16>,
-    /// Whether each append goes to a head drawn at random, and not to that of its processor.
-    pub random_heads: bool,
+    /// Which head an append goes to.
+    pub head_choice: HeadChoice,
     /// Cleaner threads.
     pub cleaner_threads: u16,
     /// Whether segments are compacted by themselves too, where there is a disk.
@@ -34,6 +34,18 @@ pub struct Setup {
     pub disk: Disk,
     /// How overwritten objects are kept dead on that disk.
     pub tombstones: Tombstones,
+}
+
+/// Which head of our store an append goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum HeadChoice {
+    /// That of the thread's processor.
+    #[default]
+    ByProcessor,
+    /// One that is drawn for each append.
+    Random,
+    /// That of the key's hash.
+    ByHash,
 }
 
 /// How overwritten objects are kept dead on our store's disk.
@@ -94,7 +106,7 @@ impl Setup {
             objects,
             memory,
             heads: None,
-            random_heads: false,
+            head_choice: HeadChoice::default(),
             cleaner_threads: 1,
             two_level: true,
             epochs: Epochs::default(),

@@ -21,6 +21,7 @@ pub(crate) use random::{idle, run};
 pub(crate) use replay::replay;
 pub use replay::{Mark, ReplayPlan, Replayed, SETTLED};
 pub use tally::{Collector, Latencies};
+pub(crate) use threads::side_by_side;
 
 use crate::contestant::{KeyValue, Refusal};
 use crate::error::ExperimentError;
@@ -59,6 +60,14 @@ fn put<S: KeyValue>(store: &S, key: u64, value: &[u8]) -> Result<u64, Experiment
         Ok(()) => Ok(0),
         Err(refusal) => put_again(store, key, value, refusal),
     }
+}
+
+/// Deletes; says whether the key was there.
+fn delete<S: KeyValue>(store: &S, key: u64) -> Result<bool, ExperimentError> {
+    store.delete(key).map_err(|refusal| match refusal {
+        Refusal::Fatal(problem) => ExperimentError::Run(problem),
+        Refusal::Full(_) => ExperimentError::Run("a delete was refused for want of memory".into()),
+    })
 }
 
 /// Writes all pairs in their order until they are done; gives how often one was refused. A refused

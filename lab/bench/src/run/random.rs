@@ -3,7 +3,7 @@
 use super::drawn::{Drawn, Keys};
 use super::tally::{Collector, Latencies};
 use super::threads::side_by_side;
-use super::{is_of, put, put_all, stamp};
+use super::{delete, is_of, put, put_all, stamp};
 use crate::clock;
 use crate::contestant::{Holdings, KeyValue, TOGETHER};
 use crate::error::{ExperimentError, within};
@@ -11,6 +11,7 @@ use crate::workload::{Distribution, Draw};
 use core::time::Duration;
 use pluvio_load::Random;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 
 /// Operations between two looks at the clock.
 const LOOK: u64 = 256;
@@ -19,6 +20,11 @@ const LOOK: u64 = 256;
 const LEAD_IN_MAX: f64 = 1.0;
 /// The same of rounds that only read: caches fill, and what a cleaner had begun ends.
 const LEAD_IN_OF_READS: f64 = 0.05;
+/// Keys of a thread that are not there while it inserts. As many other keys come between the
+/// deletion of a key and its insertion. So no near cache has the lines that the deletion touched.
+const GONE_MAX: u64 = 1 << 16;
+/// The same as a part of the thread's keys.
+const GONE_PART: u64 = 4;
 /// A round may last this many times its length for the sake of [`RunPlan::puts_min`].
 const LONGER_MAX: u32 = 10;
 
@@ -49,6 +55,10 @@ pub struct RunPlan {
     pub seed: u64,
     /// Whether to measure each operation, which costs about 50 ns each.
     pub latencies: bool,
+    /// Whether every operation writes a key that is not there: one that its thread deleted long
+    /// before. For each, another one is deleted behind it; deletions are in the rate and in no
+    /// latency. All keys are there again at the end. Keys are uniform, and other mixes are ignored.
+    pub inserts: bool,
     /// Whether a simulated disk keeps to its rate.
     pub measured: bool,
 }
@@ -77,7 +87,11 @@ impl RunPlan {
         within("threads", self.threads, 1..=THREADS_MAX)?;
         within("batch", self.batch, 1..=BATCH_MAX)?;
         within("batch", self.put_batch, 1..=BATCH_MAX)?;
-        within("keys", self.objects, 1..=KEYS_MAX)?;
+        let keys_min = match self.inserts {
+            true => GONE_PART * self.threads as u64,
+            false => 1,
+        };
+        within("keys", self.objects, keys_min..=KEYS_MAX)?;
         within("get-percent", self.get_percent, 0..=100)
     }
 }
@@ -226,6 +240,10 @@ struct Worker<'a, S> {
     value: Vec<u8>,
     into: Vec<u8>,
     batch: Vec<u64>,
+    /// The thread's number: keys that are this number modulo the number of threads are its own.
+    number: u64,
+    /// Own keys that are not there, those that were deleted first in front.
+    gone: VecDeque<u64>,
 }
 
 impl<'a, S: KeyValue> Worker<'a, S> {
@@ -246,6 +264,8 @@ impl<'a, S: KeyValue> Worker<'a, S> {
             into: Vec::with_capacity(plan.value_size),
             batch: Vec::with_capacity(plan.batch),
             random,
+            number: number as u64,
+            gone: VecDeque::new(),
         }
     }
 
@@ -258,8 +278,9 @@ impl<'a, S: KeyValue> Worker<'a, S> {
             false => Holdings::default(),
         };
         let plan = self.plan;
+        let gone = self.make_room();
         ready();
-        let led_in = self.go(plan.lead_in, 0);
+        let led_in = gone.and_then(|()| self.go(plan.lead_in, 0));
         ready();
         let before = counts();
         ready();
@@ -267,11 +288,63 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         let ran = led_in.and_then(|_| self.go(plan.seconds, puts_min));
         ready();
         let after = counts();
-        ran.map(|part| Part {
+        let ran = ran?;
+        self.bring_back()?;
+        Ok(Part {
             before,
             after,
-            ..part
+            ..ran
         })
+    }
+
+    /// Deletes keys, ahead of inserts.
+    fn make_room(&mut self) -> Result<(), ExperimentError> {
+        let own = self.plan.objects / self.plan.threads as u64;
+        let wanted = match self.plan.inserts {
+            true => (own / GONE_PART).min(GONE_MAX),
+            false => 0,
+        };
+        while (self.gone.len() as u64) < wanted {
+            self.take_away()?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a key of this thread that is there. Most are: see [`GONE_PART`].
+    fn take_away(&mut self) -> Result<(), ExperimentError> {
+        let threads = self.plan.threads as u64;
+        let own = self.plan.objects / threads;
+        loop {
+            let key = self.number + threads * self.random.below(own);
+            if delete(self.store, key)? {
+                self.gone.push_back(key);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes all that was deleted, so that a later run finds all keys.
+    fn bring_back(&mut self) -> Result<(), ExperimentError> {
+        while let Some(key) = self.gone.pop_front() {
+            stamp(key, &mut self.value);
+            put(self.store, key, &self.value)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the key that was deleted first, and deletes another one.
+    fn insert(&mut self, part: &mut Part) -> Result<(), ExperimentError> {
+        let key = self.gone.pop_front();
+        let key = key.ok_or_else(|| ExperimentError::Run("no key is left to insert".into()))?;
+        stamp(key, &mut self.value);
+        let since = self.plan.latencies.then(clock::now);
+        part.retries += put(self.store, key, &self.value)?;
+        if let Some(since) = since {
+            part.latencies.record(since.elapsed());
+        }
+        part.puts += 1;
+        part.operations += 1;
+        self.take_away()
     }
 
     /// Operations for a time, and for longer until there were enough writes.
@@ -281,6 +354,9 @@ impl<'a, S: KeyValue> Worker<'a, S> {
         let begin = clock::now();
         loop {
             let look = part.operations + LOOK;
+            while self.plan.inserts && part.operations < look {
+                self.insert(&mut part)?;
+            }
             while part.operations < look {
                 let since = self.plan.latencies.then(clock::now);
                 self.act(&mut part)?;
@@ -372,6 +448,7 @@ fn shares(get_percent: u8, batch: u64, put_batch: u64) -> (u64, u64) {
 mod tests {
     use super::*;
     use crate::contestant::Refusal;
+    use std::collections::BTreeSet;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -400,6 +477,26 @@ mod tests {
                 moved: self.0.load(Ordering::SeqCst),
                 ..Holdings::default()
             }
+        }
+    }
+
+    /// Keeps keys; counts writes of keys that were there.
+    #[derive(Default)]
+    struct Keeping(Mutex<(BTreeSet<u64>, u64)>);
+
+    impl KeyValue for Keeping {
+        fn get(&self, _key: u64, _into: &mut Vec<u8>) -> bool {
+            false
+        }
+
+        fn put(&self, key: u64, _value: &[u8]) -> Result<(), Refusal> {
+            let mut kept = self.0.lock().unwrap();
+            kept.1 += u64::from(!kept.0.insert(key));
+            Ok(())
+        }
+
+        fn delete(&self, key: u64) -> Result<bool, Refusal> {
+            Ok(self.0.lock().unwrap().0.remove(&key))
         }
     }
 
@@ -441,6 +538,7 @@ mod tests {
             put_batch: 1,
             seed: 1,
             latencies: false,
+            inserts: false,
             measured: true,
         }
     }
@@ -487,6 +585,32 @@ mod tests {
         for batch in pieces.chunks(3) {
             assert_eq!(batch, [(16, true), (16, true), (8, true)]);
         }
+    }
+
+    #[test]
+    fn inserts_write_keys_that_are_not_there_and_all_are_there_again() {
+        let keys: BTreeSet<u64> = (0..1001).collect();
+        let store = Keeping(Mutex::new((keys.clone(), 0)));
+        let plan = RunPlan {
+            threads: 3,
+            objects: 1001,
+            latencies: true,
+            inserts: true,
+            ..plan(0, 1)
+        };
+        let ran = run(&store, &plan, &mut Drawn::default()).unwrap();
+        let measured = ran.latencies.unwrap();
+        assert!(ran.puts > 0 && measured.count == ran.puts, "{measured:?}");
+        assert_eq!(store.0.into_inner().unwrap(), (keys, 0));
+        let few = RunPlan {
+            objects: 11,
+            ..plan
+        };
+        let refused = run(&Keeping::default(), &few, &mut Drawn::default()).unwrap_err();
+        assert!(
+            refused.to_string().starts_with("--keys 11: 12 to"),
+            "{refused}"
+        );
     }
 
     #[test]

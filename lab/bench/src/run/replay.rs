@@ -7,9 +7,9 @@
 use super::random::THREADS_MAX;
 use super::tally::{Collector, Latencies};
 use super::threads::side_by_side;
-use super::{is_of, put, stamp};
+use super::{delete, is_of, put, stamp};
 use crate::clock;
-use crate::contestant::{Holdings, KeyValue, Refusal};
+use crate::contestant::{Holdings, KeyValue};
 use crate::error::{ExperimentError, within};
 use crate::workload::{DELETED, LOADED, Live, Operation, Plan, Stream};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -337,15 +337,7 @@ impl<'a, S: KeyValue> Worker<'a, S> {
                 let old = self.get(key)?.unwrap_or(0);
                 self.put(key, (old + more as usize).min(VALUE_MAX))
             }
-            Operation::Delete { key } => {
-                let deleted = self.store.delete(key).map(|_| ());
-                deleted.map_err(|refusal| match refusal {
-                    Refusal::Fatal(problem) => ExperimentError::Run(problem),
-                    Refusal::Full(_) => {
-                        ExperimentError::Run("a delete was refused for want of memory".into())
-                    }
-                })
-            }
+            Operation::Delete { key } => delete(self.store, key).map(|_| ()),
             Operation::Mark(_) => Ok(()),
         }
     }
@@ -427,6 +419,7 @@ impl<'a, S: KeyValue> Worker<'a, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contestant::Refusal;
     use crate::workload::ProfilePlan;
     use std::collections::BTreeMap;
     use std::sync::{Mutex, MutexGuard};

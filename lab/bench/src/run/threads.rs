@@ -6,7 +6,7 @@ use std::sync::Barrier;
 /// Does `work` with each part in a thread of its own, and gives the results in their order. No
 /// thread begins before all are ready. Each calls the function it is given when it is ready, and
 /// all may meet again later by calling it again. A panic of one ends the process.
-pub(super) fn side_by_side<T: Send, R: Send>(
+pub(crate) fn side_by_side<T: Send, R: Send>(
     parts: impl IntoIterator<Item = T>,
     work: impl Fn(T, &dyn Fn()) -> R + Sync,
 ) -> Vec<R> {

@@ -4,12 +4,15 @@
 //! disk: `cleaner` compares them.
 
 use super::{Overhead, Rounds, Watch, bars, check_utilization, check_value_size, step, turns};
-use crate::contestant::{Allocator, Contender, Copying, Epochs, Kind, Process, Program, Setup};
+use crate::contestant::{
+    Allocator, Contender, Copying, Epochs, HeadChoice, Kind, Process, Program, Setup,
+};
 use crate::error::{ExperimentError, within};
 use crate::experiment::{Experiment, Panel, Picture, Row, Spread};
 use crate::run::{KEYS_MAX, LoadPlan, RunPlan, THREADS_MAX};
 use crate::suite::Step;
 use crate::workload::Distribution;
+use core::str::FromStr;
 use pluvio_units::Size;
 
 /// What to measure.
@@ -25,6 +28,8 @@ pub struct BreakdownOptions {
     pub distributions: Vec<Distribution>,
     /// Threads.
     pub threads: usize,
+    /// The parts to compare.
+    pub parts: Vec<Part>,
     /// Numbers of heads to compare.
     pub heads: Vec<u16>,
     /// Numbers of cleaner threads to compare.
@@ -35,6 +40,59 @@ pub struct BreakdownOptions {
     pub utilizations: Vec<u8>,
     /// How long, and how often.
     pub rounds: Rounds,
+}
+
+/// A part of the store that has several values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// What reclaim epochs are counted with.
+    Epochs,
+    /// How many heads, and which one an append goes to.
+    Heads,
+    /// How many threads clean.
+    CleanerThreads,
+    /// Bytes of a segment.
+    Segment,
+    /// How objects are copied into the log.
+    Copy,
+    /// Whether updates append or overwrite.
+    Update,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Epochs,
+        Self::Heads,
+        Self::CleanerThreads,
+        Self::Segment,
+        Self::Copy,
+        Self::Update,
+    ];
+
+    /// What rows call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Epochs => "epochs",
+            Self::Heads => "heads",
+            Self::CleanerThreads => "cleaner threads",
+            Self::Segment => "segment",
+            Self::Copy => "copy",
+            Self::Update => "update",
+        }
+    }
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    /// Its name, with a dash between words.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words = text.replace('-', " ");
+        let found = Self::ALL.into_iter().find(|part| part.name() == words);
+        found.ok_or_else(|| "give epochs, heads, cleaner-threads, segment, copy or update".into())
+    }
 }
 
 /// Which operations on which keys.
@@ -190,32 +248,41 @@ fn variants(options: &BreakdownOptions, memory: &dyn Fn(Kind) -> u64) -> Vec<Var
         value: "distributed counter epochs, a head a core, memcpy, append".into(),
         setup: usual.clone(),
     }];
-    let mut add = |part, value: String, change: &dyn Fn(&mut Setup)| {
+    let mut add = |part: Part, value: String, change: &dyn Fn(&mut Setup)| {
+        if !options.parts.contains(&part) {
+            return;
+        }
         let mut setup = usual.clone();
         change(&mut setup);
+        let part = part.name();
         all.push(Variant { part, value, setup });
     };
     for (name, epochs) in [
         ("one counter for all", Epochs::SharedCounter),
         ("tsc", Epochs::Tsc),
     ] {
-        add("epochs", name.into(), &|setup| setup.epochs = epochs);
+        add(Part::Epochs, name.into(), &|setup| setup.epochs = epochs);
     }
     for &heads in &options.heads {
-        add("heads", heads.to_string(), &|setup| {
+        add(Part::Heads, heads.to_string(), &|setup| {
             setup.heads = Some(heads)
         });
     }
-    add("heads", "a core, drawn at random".into(), &|setup| {
-        setup.random_heads = true;
-    });
+    for (name, choice) in [
+        ("a core, drawn at random", HeadChoice::Random),
+        ("a core, by the key's hash", HeadChoice::ByHash),
+    ] {
+        add(Part::Heads, name.into(), &|setup| {
+            setup.head_choice = choice
+        });
+    }
     for &threads in &options.cleaner_threads {
-        add("cleaner threads", threads.to_string(), &|setup| {
+        add(Part::CleanerThreads, threads.to_string(), &|setup| {
             setup.cleaner_threads = threads;
         });
     }
     for &segment in &options.segments {
-        add("segment", Size(segment).to_string(), &|setup| {
+        add(Part::Segment, Size(segment).to_string(), &|setup| {
             setup.segment = Some(segment);
         });
     }
@@ -223,9 +290,9 @@ fn variants(options: &BreakdownOptions, memory: &dyn Fn(Kind) -> u64) -> Vec<Var
         ("around the caches", Copying::Streaming),
         ("rep movsb", Copying::StringMove),
     ] {
-        add("copy", name.into(), &|setup| setup.copying = copying);
+        add(Part::Copy, name.into(), &|setup| setup.copying = copying);
     }
-    add("update", "in place".into(), &|setup| {
+    add(Part::Update, "in place".into(), &|setup| {
         setup.kind = Kind::PluvioInPlace;
         setup.memory = memory(Kind::PluvioInPlace);
     });
@@ -278,6 +345,7 @@ fn rounds(
                 put_batch: 1,
                 seed: options.rounds.seed + round as u64,
                 latencies: false,
+                inserts: false,
                 measured: true,
             };
             let name = format!("{} {}, {}", variant.part, variant.value, mix.name());
@@ -288,4 +356,45 @@ fn rounds(
         }
     }
     Ok(rates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_parts_that_are_asked_for_are_compared_with_the_usual_store() {
+        let options = |parts: &[Part]| BreakdownOptions {
+            objects: 1,
+            value_sizes: vec![64],
+            get_percents: vec![50],
+            distributions: vec![Distribution::Uniform],
+            threads: 1,
+            parts: parts.to_vec(),
+            heads: vec![1],
+            cleaner_threads: vec![2],
+            segments: vec![4 << 20, 8 << 20],
+            utilizations: vec![90],
+            rounds: Rounds {
+                seconds: 1.0,
+                rounds: 1,
+                seed: 1,
+            },
+        };
+        let found = |parts: &[Part]| {
+            let all = variants(&options(parts), &|_| 0);
+            let named = all.iter().map(|one| format!("{} {}", one.part, one.value));
+            named.skip(1).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&[]), [""; 0]);
+        assert_eq!(found(&[Part::Segment]), ["segment 4MiB", "segment 8MiB"]);
+        let all = found(&Part::ALL);
+        assert_eq!(all.len(), 2 + 3 + 1 + 2 + 2 + 1);
+        for part in Part::ALL {
+            let option = part.name().replace(' ', "-");
+            assert_eq!(option.parse::<Part>(), Ok(part));
+            assert!(all.iter().any(|name| name.starts_with(part.name())));
+        }
+        assert!(all.contains(&"heads a core, by the key's hash".to_owned()));
+    }
 }

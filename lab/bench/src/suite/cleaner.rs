@@ -235,6 +235,7 @@ impl Group {
             put_batch: 1,
             seed: options.rounds.seed + round as u64,
             latencies: false,
+            inserts: false,
             measured: true,
         }
     }

@@ -7,18 +7,22 @@
 
 mod breakdown;
 mod cleaner;
+mod copy;
 mod demand;
 mod fragmentation;
 mod latency;
+mod placement;
 mod store;
 mod stream;
 
-pub use breakdown::{BreakdownOptions, breakdown};
+pub use breakdown::{BreakdownOptions, Part, breakdown};
 pub use cleaner::{CleanerOptions, cleaner};
+pub use copy::{CopyOptions, copy};
 pub use fragmentation::{FragmentationOptions, fragmentation};
-pub use latency::{LatencyOptions, latency};
+pub use latency::{LatencyOptions, Update, latency};
+pub use placement::{PlacementOptions, placement};
 pub use store::{StoreOptions, store};
-pub use stream::{StreamOptions, stream};
+pub use stream::{StreamOptions, Volume, stream};
 
 use crate::contestant::{Contender, Kind, Process, Program, Setup};
 use crate::error::{ExperimentError, within};

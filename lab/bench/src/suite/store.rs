@@ -131,6 +131,7 @@ impl StoreOptions {
             put_batch: case.put_batch,
             seed: self.rounds.seed + round as u64,
             latencies: false,
+            inserts: false,
             measured: true,
         }
     }

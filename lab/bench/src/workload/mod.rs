@@ -1,5 +1,6 @@
 //! What the experiments do to a store: which keys, how often, how large; and streams of operations.
 
+mod census;
 mod distribution;
 mod phases;
 mod postmark;
@@ -9,6 +10,7 @@ mod trace;
 pub mod twitter;
 pub mod ycsb;
 
+pub use census::{Census, Use};
 pub use distribution::{Distribution, Draw};
 pub use phases::{DELETED, Phase, Workload, workloads};
 pub use postmark::Postmark;

@@ -64,6 +64,14 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
             60,
         ),
         (
+            "bench latency-cdf --memory 128MiB --utilization 20 --value-size 64,1024 --update append,in-place --insert --cleaner-only --seconds 0.05 --rounds 1",
+            2 * (2 * 2 + 1) * 20,
+        ),
+        (
+            "bench copy --size 64,1024 --memory 1MiB --seconds 0.02 --rounds 1",
+            6,
+        ),
+        (
             "bench cleaner --memory 128MiB --value-size 10000 --distribution zipfian --utilization 30,60 --level two,one --disk-bandwidth unlimited,500 --seconds 0.05 --rounds 1",
             8,
         ),
@@ -73,7 +81,11 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
         ),
         (
             "bench breakdown --keys 2000 --value-size 64,500 --seconds 0.02 --rounds 1 --heads 1,2 --cleaner-threads 2 --segment 4MiB --get-percent 50",
-            22,
+            24,
+        ),
+        (
+            "bench breakdown --keys 2000 --value-size 64 --seconds 0.02 --rounds 1 --part segment --segment 4MiB,8MiB --get-percent 50",
+            3,
         ),
         (
             "bench fragmentation --workload W1,W2 --live 8MiB --peer glibc --performance",
@@ -86,6 +98,10 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
         (
             "bench postmark --keys 200 --transactions 1000 --rounds 1 --peer none",
             2,
+        ),
+        (
+            "bench postmark --keys 200 --transactions 1000 --rounds 1 --peer malloc --threads 1 --utilization 17,80 --segment 4MiB,8MiB --subdirectories 0",
+            2 * 2 * 2 + 1,
         ),
         (
             "bench recovery --part replay --value-size 1,1000 --objects 2000 --rounds 1",
@@ -185,6 +201,32 @@ fn keys_expire_under_load() {
     assert_eq!(row["refused"], 0, "{row}");
     assert!(row["expired"].as_u64().unwrap() > 0, "{row}");
     assert!(row["live_percent_max"].as_f64().unwrap() < 55.0, "{row}");
+}
+
+#[test]
+fn a_stream_is_swept_by_threads_and_its_operations_are_told() {
+    let line = "bench postmark --keys 200 --transactions 1000 --rounds 1 --peer none --threads 1,2 --utilization 17,65 --json";
+    let json = pluvio(words(line)).json();
+    let seen: Vec<_> = rows(&json)
+        .iter()
+        .map(|row| {
+            let number = |name: &str| row[name].as_u64().unwrap();
+            assert!(row["seconds"].as_f64().unwrap() > 0.0, "{row}");
+            (number("threads"), number("utilization_percent"))
+        })
+        .collect();
+    let each = |threads| [17, 65, 17, 65].map(|percent| (threads, percent));
+    assert_eq!(seen, [each(1), each(2)].concat());
+    let operations: f64 = ["get", "overwrite", "insert", "delete"]
+        .map(|name| {
+            json["parameters"][format!("{name}_percent")]
+                .as_f64()
+                .unwrap()
+        })
+        .iter()
+        .sum();
+    assert!((operations - 100.0).abs() < 0.3, "{json}");
+    assert!(json["parameters"]["uses_of_most_objects"].as_u64().unwrap() > 1);
 }
 
 #[test]
@@ -395,6 +437,23 @@ fn a_peer_that_is_not_installed_is_left_out_with_a_line() {
 }
 
 #[test]
+fn requests_go_by_datagrams_and_load_is_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let svg = folder.path().join("load.svg");
+    let line = "bench requests --transport udp --part sizes,load --value-size 100,100000 --callers 1,4 --data 1MiB --seconds 0.05 --json --plot";
+    let mut line = words(line);
+    line.push(svg.to_str().unwrap());
+    let json = pluvio(line).json();
+    assert_eq!(rows(&json).len(), 4 + 4);
+    for row in rows(&json) {
+        assert_eq!(row["transport"], "udp", "{row}");
+        assert!(row["objects_per_s"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let drawn = fs::read_to_string(svg).unwrap();
+    assert!(drawn.contains("udp read p99") && drawn.contains("YCSB A, 1000 B"));
+}
+
+#[test]
 fn requests_are_measured_by_size_under_load_and_in_batches() {
     let line = "bench requests --value-size 100,100000 --callers 1,4 --batch 1,10 --batch-callers 2 --data 1MiB --seconds 0.05 --json";
     let json = pluvio(words(line)).json();
@@ -463,6 +522,13 @@ const REFUSED: &str = "\
 2 | bench latency-cdf --get-percent 101 | --get-percent 101: 0 to 100
 2 | bench fragmentation --live 1MiB | --live 1MiB: 8MiB to
 2 | bench postmark --peer none --threads 0 | --threads 0: 1 to 512
+2 | bench postmark --peer none --threads 1,513 | --threads 513: 1 to 512
+2 | bench latency-cdf --insert --get-percent 50 | --insert measures writes alone
+2 | bench latency-cdf --update never | give append or in-place
+2 | bench breakdown --part engine | give epochs, heads
+2 | bench copy --size 0 | --size 0: 1 to
+2 | bench copy --size 2000 --memory 1KiB | --size 2000: 1 to 1024
+2 | bench placement --threads 0 | --threads 0: 1 to 512
 2 | bench fragmentation --peer none --workload W9 | W8
 2 | bench fragmentation --peer none --live 64MiB --utilization 90 | --utilization 90 with --live 64MiB in W7: 1 to 89 are possible
 2 | bench postmark --peer none --subdirectories 2000000 | --subdirectories 2000000: 0 to 1077952

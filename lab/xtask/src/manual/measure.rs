@@ -1,5 +1,6 @@
-//! `cargo xtask measure-engine`: every experiment of the storage engine, in some two hours on two
-//! processors. The numbers in `docs/measurements/` are written over those of the last time.
+//! `cargo xtask measure-engine`: every experiment of the storage engine, in some two hours and a
+//! half on two processors. The numbers in `docs/measurements/` are written over those of the last
+//! time.
 //!
 //! Each experiment owns its rows (`NAME.csv`), its picture (`NAME.svg`) and its block in the page
 //! of its subject. The block, between `<!-- measured: NAME -->` and the end mark, has command,
@@ -44,9 +45,9 @@ impl Experiment {
     }
 }
 
-/// Rounds are so short that all of them take some two hours. The simulated cleaner is not among
-/// them: its page does not depend on the machine.
-const EXPERIMENTS: [Experiment; 18] = [
+/// Rounds are so short that all of them take some two hours and a half. The simulated cleaner is
+/// not among them: its page does not depend on the machine.
+const EXPERIMENTS: [Experiment; 22] = [
     Experiment::new("store", "store", "bench store --seconds 0.5 --rounds 5"),
     Experiment::new(
         "store",
@@ -94,6 +95,11 @@ const EXPERIMENTS: [Experiment; 18] = [
         "bench latency-cdf --utilization 90 --get-percent 50 --seconds 600 --rounds 1 --cleaner-only",
     ),
     Experiment::new(
+        "latency",
+        "latency-updates",
+        "bench latency-cdf --update append,in-place --insert --value-size 64,1024 --memory 1GiB --utilization 20 --cleaner-only --seconds 1 --rounds 5",
+    ),
+    Experiment::new(
         "fragmentation",
         "fragmentation",
         "bench fragmentation --performance --peer glibc,jemalloc,tcmalloc,mimalloc,redis,memcached",
@@ -108,7 +114,18 @@ const EXPERIMENTS: [Experiment; 18] = [
         "store-breakdown",
         "bench breakdown --get-percent 100,0 --seconds 0.25 --rounds 3",
     ),
+    Experiment::new(
+        "store",
+        "store-segment",
+        "bench breakdown --part segment --segment 2.5MiB,3MiB,4MiB,6MiB,8MiB --value-size 64,500,1000 --utilization 90 --get-percent 50 --seconds 0.5 --rounds 3",
+    ),
+    Experiment::new("store", "copy", "bench copy --seconds 0.2 --rounds 8"),
     Experiment::new("traces", "traces-postmark", "bench postmark --rounds 3"),
+    Experiment::new(
+        "traces",
+        "traces-sweep",
+        "bench postmark --threads 1,2 --utilization 17,40,65,80 --peer slab-lru --rounds 3",
+    ),
     Experiment::new(
         "traces",
         "traces-twitter-14",

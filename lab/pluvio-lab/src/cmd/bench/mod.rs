@@ -41,6 +41,10 @@ enum What {
     LatencyCdf(store::LatencyCdf),
     /// What each part of the storage engine brings
     Breakdown(store::Breakdown),
+    /// The time of one copy, by method and size
+    Copy(store::Copy),
+    /// Lookups in a hash table by the memory nodes where it lies; needs two nodes at least
+    Placement(store::Placement),
     /// Memory of the storage engine, of allocators and of servers, while the sizes of objects
     /// change
     Fragmentation(store::Fragmentation),
@@ -81,6 +85,8 @@ pub fn run(global: &Global, bench: &Bench) -> Result<ExitCode, Failure> {
         What::Cleaner(cleaner) => store::cleaner(global, cleaner),
         What::LatencyCdf(latency) => store::latency_cdf(global, latency),
         What::Breakdown(breakdown) => store::breakdown(global, breakdown),
+        What::Copy(copy) => store::copy(global, copy),
+        What::Placement(placement) => store::placement(global, placement),
         What::Fragmentation(all) => store::fragmentation(global, all),
         What::Trace(trace) => streams::trace(global, trace),
         What::Postmark(postmark) => streams::postmark(global, postmark),

@@ -22,7 +22,7 @@ use pluvio_console::output::bar;
 use pluvio_console::tls::TlsArgs;
 use pluvio_env::Env;
 use pluvio_load::{KEY_BYTES, Machine};
-use pluvio_local::{LocalOptions, temporary};
+use pluvio_local::{Carrier, LocalOptions, temporary};
 use pluvio_units::{Size, VALUE_MAX};
 use std::path::Path;
 use std::process::ExitCode;
@@ -86,6 +86,12 @@ enum Transport {
     Tcp,
     /// Rings in shared memory
     Rings,
+    /// Datagrams over the loopback device; the coordinator is asked over TCP
+    Udp,
+    /// libfabric over its provider tcp; the coordinator is asked over TCP. The program pluvio must
+    /// have been built with it, too
+    #[cfg(feature = "fabric")]
+    Fabric,
 }
 
 impl Transport {
@@ -93,6 +99,19 @@ impl Transport {
         match self {
             Self::Tcp => "tcp",
             Self::Rings => "rings",
+            Self::Udp => "udp",
+            #[cfg(feature = "fabric")]
+            Self::Fabric => "fabric",
+        }
+    }
+
+    fn carrier(self) -> Carrier {
+        match self {
+            Self::Tcp => Carrier::Tcp,
+            Self::Rings => Carrier::Rings,
+            Self::Udp => Carrier::Datagrams,
+            #[cfg(feature = "fabric")]
+            Self::Fabric => Carrier::Fabric,
         }
     }
 }
@@ -186,7 +205,7 @@ impl Requests {
         place: &Path,
     ) -> (LocalOptions, &'static str) {
         let options = LocalOptions {
-            rings: transport == Transport::Rings,
+            carrier: transport.carrier(),
             ..self.durability.options(memory, place)
         };
         (options, self.durability.name())

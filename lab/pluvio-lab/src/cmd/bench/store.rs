@@ -1,4 +1,5 @@
-//! `pluvio bench store|cleaner|latency-cdf|breakdown|fragmentation`: their arguments.
+//! `pluvio bench store|cleaner|latency-cdf|breakdown|fragmentation|copy|placement`: their
+//! arguments.
 
 use super::arguments::{Mixes, Peers, Rounds, Timed, allocators_and_servers, maps};
 use super::conduct;
@@ -6,7 +7,8 @@ use crate::experiment::Files;
 use clap::Args;
 use pluvio_bench::contestant::{Disk, Kind, Tombstones};
 use pluvio_bench::suite::{
-    self, BreakdownOptions, CleanerOptions, FragmentationOptions, LatencyOptions, StoreOptions,
+    self, BreakdownOptions, CleanerOptions, CopyOptions, FragmentationOptions, LatencyOptions,
+    Part, PlacementOptions, StoreOptions, Update,
 };
 use pluvio_bench::workload::Distribution;
 use pluvio_console::failure::Failure;
@@ -148,9 +150,17 @@ pub struct LatencyCdf {
     /// Its live objects in percent of the log
     #[arg(long, value_name = "PERCENT", default_value_t = 90)]
     utilization: u8,
-    /// Bytes of a value
-    #[arg(long, value_name = "BYTES", default_value_t = 100)]
-    value_size: usize,
+    /// Bytes of a value; several give rows each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [100])]
+    value_size: Vec<usize>,
+    /// How the store that is cleaned writes a key that is there: append, in-place; several give a
+    /// store each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["append"])]
+    update: Vec<Update>,
+    /// Measure inserts beside updates: writes of keys that were deleted long before. Deletions are
+    /// not in the latencies
+    #[arg(long)]
+    insert: bool,
     /// Threads that read and write
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
@@ -170,7 +180,9 @@ pub fn latency_cdf(global: &Global, latency: &LatencyCdf) -> Result<ExitCode, Fa
     let options = LatencyOptions {
         memory: latency.memory.bytes(),
         utilization: latency.utilization,
-        value_size: latency.value_size,
+        value_sizes: latency.value_size.clone(),
+        updates: latency.update.clone(),
+        inserts: latency.insert,
         threads: latency.threads,
         get_percent: latency.get_percent,
         cleaner_threads: latency.timed.cleaner_threads,
@@ -196,6 +208,10 @@ pub struct Breakdown {
     /// Threads
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
+    /// The parts to compare with the usual store: epochs, heads, cleaner-threads, segment, copy,
+    /// update [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    part: Vec<Part>,
     /// Numbers of heads to compare
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 4])]
     heads: Vec<u16>,
@@ -222,6 +238,10 @@ pub fn breakdown(global: &Global, breakdown: &Breakdown) -> Result<ExitCode, Fai
         get_percents: breakdown.mixes.get_percent.clone(),
         distributions: breakdown.mixes.distribution.clone(),
         threads: breakdown.threads,
+        parts: match breakdown.part.is_empty() {
+            true => Part::ALL.to_vec(),
+            false => breakdown.part.clone(),
+        },
         heads: breakdown.heads.clone(),
         cleaner_threads: breakdown.cleaner_threads.clone(),
         segments: breakdown.segment.iter().map(|size| size.bytes()).collect(),
@@ -280,5 +300,62 @@ pub fn fragmentation(global: &Global, all: &Fragmentation) -> Result<ExitCode, F
     };
     conduct(global, &all.files, |program, watch| {
         suite::fragmentation(program, &options, watch)
+    })
+}
+
+/// `pluvio bench copy`.
+#[derive(Args, Clone, Debug)]
+pub struct Copy {
+    /// Bytes of a copy; several give rows each
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_values_t = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 65_536, 262_144, 1_048_576]
+    )]
+    size: Vec<usize>,
+    /// Memory that is copied from; as much is copied to. A small one shows the caches
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    memory: Size,
+    #[command(flatten)]
+    rounds: Rounds,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Runs `pluvio bench copy`.
+pub fn copy(global: &Global, copy: &Copy) -> Result<ExitCode, Failure> {
+    let options = CopyOptions {
+        sizes: copy.size.clone(),
+        memory: copy.memory.bytes(),
+        rounds: copy.rounds.into(),
+    };
+    conduct(global, &copy.files, |_, watch| suite::copy(&options, watch))
+}
+
+/// `pluvio bench placement`.
+#[derive(Args, Clone, Debug)]
+pub struct Placement {
+    /// Threads, dealt to the memory nodes in turn; several give rows each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32])]
+    threads: Vec<usize>,
+    /// Memory of the table; it is there twice
+    #[arg(long, value_name = "SIZE", default_value = "4GiB")]
+    memory: Size,
+    #[command(flatten)]
+    rounds: Rounds,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Runs `pluvio bench placement`.
+pub fn placement(global: &Global, placement: &Placement) -> Result<ExitCode, Failure> {
+    let options = PlacementOptions {
+        threads: placement.threads.clone(),
+        memory: placement.memory.bytes(),
+        rounds: placement.rounds.into(),
+    };
+    conduct(global, &placement.files, |_, watch| {
+        suite::placement(&options, watch)
     })
 }

@@ -6,7 +6,7 @@ use crate::experiment::Files;
 use clap::Args;
 use pluvio_bench::contestant::Kind;
 use pluvio_bench::experiment::Row;
-use pluvio_bench::suite::{self, StreamOptions, VALUE_MAX_IN_PLACE};
+use pluvio_bench::suite::{self, StreamOptions, VALUE_MAX_IN_PLACE, Volume};
 use pluvio_bench::workload::{Plan, Postmark as PostmarkPlan, ProfilePlan, TracePlan};
 use pluvio_console::failure::Failure;
 use pluvio_console::options::Global;
@@ -21,26 +21,30 @@ const STREAM_SECONDS: f64 = 1.0;
 struct Load {
     parameters: Row,
     plan: Plan,
-    /// Most objects that are live, all threads together, and bytes of their values.
-    objects: u64,
-    bytes: u64,
-    /// The same bytes where each keeps the room of its largest value.
-    bytes_in_place: u64,
+    /// Whether each thread has objects of its own: then the volume is that of one thread.
+    own_objects: bool,
+    volume: Volume,
     /// Most bytes of a value.
     largest: usize,
+    /// Whether the report tells what the stream consists of.
+    census: bool,
 }
 
 /// What both have.
 #[derive(Args, Clone, Debug)]
 struct Common {
-    /// Threads
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    threads: usize,
+    /// Threads; several give rows each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [2])]
+    threads: Vec<usize>,
     #[command(flatten)]
     peers: Peers,
-    /// Live objects in percent of our log, where there are most
-    #[arg(long, value_name = "PERCENT", default_value_t = 70)]
-    utilization: u8,
+    /// Live objects in percent of our log, where there are most; several give a store of ours each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [70])]
+    utilization: Vec<u8>,
+    /// Bytes of a segment of our log, 2.5 to 8 MiB in steps of 64 KiB. Several give a store of ours
+    /// each [default: a 256th of the memory, within these limits]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    segment: Vec<Size>,
     /// Cleaner threads of our store
     #[arg(long, value_name = "N", default_value_t = 1)]
     cleaner_threads: u16,
@@ -109,7 +113,6 @@ fn profile(text: &str) -> Result<u32, String> {
 
 /// Runs `pluvio bench trace`.
 pub fn trace(global: &Global, trace: &Trace) -> Result<ExitCode, Failure> {
-    let threads = trace.common.threads as u64;
     let load = match (&trace.file, trace.profile) {
         (_, Some(cluster)) => {
             let plan = ProfilePlan::new(cluster, trace.keys, trace.operations).map_err(failure)?;
@@ -117,16 +120,18 @@ pub fn trace(global: &Global, trace: &Trace) -> Result<ExitCode, Failure> {
                 .with("profile", format!("twitter:{cluster}"))
                 .with("keys", trace.keys)
                 .with("operations", trace.operations);
-            let objects = trace.keys * threads;
-            let bytes = objects * u64::from(plan.bytes_mean());
             let largest = plan.bytes_max() as usize;
             Load {
                 parameters,
-                objects,
-                bytes,
-                // A place has the room of the largest value that its key had.
-                bytes_in_place: objects * largest as u64,
+                own_objects: true,
+                volume: Volume {
+                    objects: trace.keys,
+                    bytes: trace.keys * u64::from(plan.bytes_mean()),
+                    // A place has the room of the largest value that its key had.
+                    bytes_in_place: trace.keys * largest as u64,
+                },
                 largest,
+                census: false,
                 plan: Plan::Profile(plan),
             }
         }
@@ -153,10 +158,14 @@ pub fn trace(global: &Global, trace: &Trace) -> Result<ExitCode, Failure> {
             Load {
                 parameters,
                 plan: Plan::Trace(plan),
-                objects: facts.objects,
-                bytes: facts.bytes,
-                bytes_in_place: facts.bytes,
+                own_objects: false,
+                volume: Volume {
+                    objects: facts.objects,
+                    bytes: facts.bytes,
+                    bytes_in_place: facts.bytes,
+                },
                 largest: facts.largest as usize,
+                census: false,
             }
         }
         (None, None) => return Err(Failure::usage("give a trace file or --profile")),
@@ -184,22 +193,25 @@ pub fn postmark(global: &Global, postmark: &Postmark) -> Result<ExitCode, Failur
         .with("size_min", plan.sizes.0)
         .with("size_max", plan.sizes.1)
         .with("subdirectories", plan.subdirectories);
-    let threads = postmark.common.threads as u64;
     // Creations and deletions are a random walk: it rarely leaves the beginning by more than four
     // of its standard deviations. Appends let files grow by a tenth to a half of their size.
     let walk = 4 * (postmark.transactions as f64).sqrt() as u64;
-    let objects = (postmark.keys + walk) * threads;
+    let objects = postmark.keys + walk;
     let mean = u64::from(plan.sizes.0 + plan.sizes.1) / 2;
-    let appended = postmark.transactions / 2 * u64::from(plan.sizes.0) / 2 * threads;
+    let appended = postmark.transactions / 2 * u64::from(plan.sizes.0) / 2;
     // Files die while they grow; half of what is appended is with files that live.
     let bytes = objects * mean + appended / 2;
     let load = Load {
         parameters,
-        objects,
-        bytes,
-        // Files only grow.
-        bytes_in_place: bytes,
+        own_objects: true,
+        volume: Volume {
+            objects,
+            bytes,
+            // Files only grow.
+            bytes_in_place: bytes,
+        },
         largest: plan.largest() as usize,
+        census: true,
         plan: Plan::Postmark(plan),
     };
     replay(global, &postmark.common, "postmark", load)
@@ -213,13 +225,14 @@ fn replay(global: &Global, common: &Common, name: &str, load: Load) -> Result<Ex
     let options = StreamOptions {
         name: name.to_owned(),
         parameters: load.parameters,
+        census: load.census,
         plan: load.plan,
         contenders: common.peers.contenders(ours, maps),
-        threads: common.threads,
-        objects: load.objects,
-        bytes: load.bytes,
-        bytes_in_place: load.bytes_in_place,
-        utilization: common.utilization,
+        threads: common.threads.clone(),
+        own_objects: load.own_objects,
+        volume: load.volume,
+        utilizations: common.utilization.clone(),
+        segments: common.segment.iter().map(|size| size.bytes()).collect(),
         cleaner_threads: common.cleaner_threads,
         rounds: suite::Rounds {
             seconds: STREAM_SECONDS,
