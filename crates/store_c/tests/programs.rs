@@ -120,8 +120,9 @@ fn a_program_reads_the_memory_of_this_one() {
 
 /// A program that runs beside a store of this process, and says lines.
 struct Beside {
-    store: Store,
+    // It ends before the store.
     door: Door,
+    store: Store,
     child: Child,
     says: BufReader<ChildStdout>,
     _place: TempDir,
@@ -140,8 +141,8 @@ impl Beside {
         child.arg(&at).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = child.spawn().unwrap();
         Self {
-            store: shared,
             door,
+            store: shared,
             says: BufReader::new(child.stdout.take().unwrap()),
             child,
             _place: place,
