@@ -370,7 +370,7 @@ fn files_that_are_not_an_owners_are_another_version() {
             let own = [gate, log, socket.as_fd()];
             let files = match case {
                 "a socket" => &own[..],
-                _ => &files,
+                _ => &files[..],
             };
             say(socket, &Message::Welcome(welcome).encode(), files);
         };
