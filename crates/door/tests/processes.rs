@@ -387,7 +387,6 @@ mod needs_strace {
     }
 
     /// Beside a writer, whose memory is used again all the time.
-    // shows: MAP-2
     #[test]
     fn a_million_gets_make_no_system_call() {
         let (shared, table) = filled(Size::mib(32), DoorOptions::default());
