@@ -146,7 +146,7 @@ impl Session {
         let answer = match (greeted, self.receive()) {
             (Ok(()), Err(OpenError::Broken(_))) => self.receive(),
             (Err(error), Err(OpenError::Broken(_))) => Err(error),
-            // What is no message of this version is an answer, too.
+            // A packet that is no message of this version is an answer, too.
             (Ok(()) | Err(_), answer) => answer,
         };
         let (message, files) = answer?;

@@ -191,8 +191,8 @@ fn change(table: &Table, count: u32, length: fn(u32) -> u32) {
     }
 }
 
-/// A child reads on with the mapping of its parent. Where it needs the owner it has a session of its
-/// own, and that of its parent goes on.
+/// A child reads on with the mapping of its parent. Where it needs the owner it has a session of
+/// its own, and that of its parent goes on.
 #[test]
 fn a_forked_child_reads_on_and_does_its_parent_no_harm() {
     let towns = |store: &Store| {
@@ -285,8 +285,8 @@ mod needs_sanitizers {
 mod needs_process_memory {
     use super::*;
 
-    /// Whichever instruction a reader stands still at while all memory is used again, or is killed
-    /// at: what it reads then is whole and no older than before, and the writer goes on.
+    /// A reader stands still at some instruction while all memory is used again, or is killed
+    /// there. It reads a whole value, no older than before. The writer goes on.
     // shows: MAP-2
     #[test]
     fn a_reader_is_stopped_and_killed_at_each_part_of_a_get() {

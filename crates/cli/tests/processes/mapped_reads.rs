@@ -1,5 +1,5 @@
-//! `pluvio server --mapped-reads`: another process reads the server's memory while clients write,
-//! tablets and tables come and go, and the server is killed, or stopped for a while.
+//! `pluvio server --mapped-reads`: another process reads the server's memory while clients write.
+//! Tablets and tables come and go, and the server is killed, or stopped for a while.
 
 use crate::support::cluster::Cluster;
 use crate::support::native::{Native, native};

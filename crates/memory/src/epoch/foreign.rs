@@ -113,8 +113,8 @@ mod tests {
             self.us.fetch_add(us, Ordering::Relaxed);
         }
 
-        /// Looks every `pause`, some times, and retires something `phase` after the last look. Gives
-        /// how long it rests, while a reader that has begun before stands still for ever.
+        /// Looks every `pause`, some times, and retires something `phase` after the last look.
+        /// Gives how long it rests, while a reader that has begun before stands still for ever.
         fn rest(&self, pause: u64, looks: u64, phase: u64) -> u64 {
             for _look in 0..looks {
                 let _others = self.epochs.frontier();
