@@ -112,6 +112,10 @@ impl Memory {
     }
 }
 
+fn open(path: &Path) -> Result<Reader, OpenError> {
+    Reader::open(path)
+}
+
 fn say_map(socket: &OwnedFd, parts: &[Message]) {
     for part in parts {
         say(socket, &part.encode(), &[]);
@@ -197,7 +201,7 @@ fn an_owner_with_another_clock_is_not_read() {
             };
             say(socket, &Message::Welcome(welcome).encode(), &memory.files());
         };
-        let found = beside(serve, |path| Reader::open(path));
+        let found = beside(serve, open);
         assert!(matches!(found, Err(OpenError::Clocks)), "{at}: {found:?}");
         // One greeting alone could be late.
         assert_eq!(greetings.load(Ordering::Relaxed), 20, "{at}");
@@ -225,7 +229,7 @@ fn an_owner_that_answers_late_is_greeted_again() {
             say_map(socket, &[Message::Map(1), Message::MapEnd(1)]);
         }
     };
-    beside(serve, |path| Reader::open(path)).unwrap();
+    beside(serve, open).unwrap();
     assert!(greetings.load(Ordering::Relaxed) > 3);
 }
 
@@ -255,7 +259,7 @@ fn an_owner_that_speaks_something_else_is_another_version() {
             hear(socket);
             say(socket, &packet, &memory.files());
         };
-        is_other_version(beside(serve, |path| Reader::open(path)), case);
+        is_other_version(beside(serve, open), case);
     }
 }
 
@@ -279,14 +283,14 @@ fn a_session_that_breaks_off_is_no_other_version() {
         &sends_too_much,
     ];
     for (at, door) in doors.into_iter().enumerate() {
-        let found = beside(door, |path| Reader::open(path));
+        let found = beside(door, open);
         assert!(
             matches!(found, Err(OpenError::Broken(_))),
             "{at}: {found:?}"
         );
     }
     let refuses = |socket: &OwnedFd| say(socket, &Message::Refused("no".into()).encode(), &[]);
-    match beside(refuses, |path| Reader::open(path)) {
+    match beside(refuses, open) {
         Err(OpenError::Refused(why)) => assert_eq!(why, "no"),
         found => panic!("{found:?}"),
     }
@@ -374,7 +378,7 @@ fn files_that_are_not_an_owners_are_another_version() {
             };
             say(socket, &Message::Welcome(welcome).encode(), files);
         };
-        is_other_version(beside(serve, |path| Reader::open(path)), case);
+        is_other_version(beside(serve, open), case);
     }
 }
 
@@ -450,7 +454,7 @@ fn a_map_that_no_owner_sends_is_another_version() {
                 say_map(socket, &parts);
             }
         };
-        is_other_version(beside(serve, |path| Reader::open(path)), case);
+        is_other_version(beside(serve, open), case);
     }
 }
 
@@ -468,7 +472,7 @@ fn an_index_of_another_file_or_table_is_another_version() {
             say(socket, &index(layout_of, 5, true).encode(), &files);
             say_map(socket, &[Message::MapEnd(1)]);
         };
-        beside(serve, |path| Reader::open(path))
+        beside(serve, open)
     };
     opens(1, 1, right.memfd()).unwrap();
     is_other_version(opens(1, 2, right.memfd()), "of a table that is not there");
