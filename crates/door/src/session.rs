@@ -4,7 +4,7 @@ use crate::owner::Owner;
 use pluvio_index::Index;
 use pluvio_mapped::boottime_ns;
 use pluvio_mapped::messages::{
-    IndexEntry, MAP_MAX, Message, PACKET_MAX, RANGES_MAX, TableEntry, Welcome,
+    BadMessage, IndexEntry, MAP_MAX, Message, PACKET_MAX, RANGES_MAX, TableEntry, Welcome,
 };
 use pluvio_mapped::socket::{receive, send};
 use pluvio_store::ReadableMap;
@@ -161,9 +161,20 @@ impl Session {
                 | Message::Table(_)
                 | Message::Index(_)
                 | Message::MapEnd(_),
-            )
-            | Err(_) => false,
+            ) => false,
+            Err(BadMessage) => {
+                if !self.is_known {
+                    self.tell_version();
+                }
+                false
+            }
         }
+    }
+
+    /// Greets back, which a reader of another version takes for the other version that it is.
+    fn tell_version(&self) {
+        let hello = Message::Hello.encode();
+        let _it_has_gone = send(&self.socket, &hello, &[], SendFlags::DONTWAIT);
     }
 
     fn welcome(&mut self, owner: &dyn Owner) -> bool {

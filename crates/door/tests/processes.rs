@@ -6,12 +6,15 @@ mod support;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_door::{Allowed, DoorOptions};
-use pluvio_mapped::{OpenError, ReadError};
+use pluvio_mapped::messages::Message;
+use pluvio_mapped::socket::receive;
+use pluvio_mapped::{Answer, OpenError, ReadError, Reader, Why};
 use pluvio_store::{Size, Store};
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::fd::OwnedFd;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with,
+};
 use rustix::process::{Pid, Signal, kill_process};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use support::{Shared, count_of, put, value_of};
@@ -43,6 +46,7 @@ fn child() {
     let code = match role.as_str() {
         "read" => read_until_it_ends(Path::new(&place)),
         "once" => read_once(Path::new(&place)),
+        "million" => read_a_million(Path::new(&place)),
         other => panic!("no role {other}"),
     };
     std::process::exit(code);
@@ -88,6 +92,57 @@ fn read_once(place: &Path) -> i32 {
         Err(OpenError::Refused(_) | OpenError::Connect { .. }) => 3,
         Err(other) => panic!("{other}"),
     }
+}
+
+/// Gets of the test with the trace.
+const MILLION: u64 = 1_000_000;
+/// Paths that are not there. A look at one shows in the trace, in this order.
+const MARKS: [&str; 4] = [
+    "/pluvio-clock-is-asked",
+    "/pluvio-clock-was-asked",
+    "/pluvio-gets-begin",
+    "/pluvio-gets-end",
+];
+
+fn mark(at: usize) {
+    assert!(std::fs::metadata(MARKS[at]).is_err(), "{}", MARKS[at]);
+}
+
+/// A million gets that are answered in memory, one in ten of an absent key; then 0.
+fn read_a_million(place: &Path) -> i32 {
+    let reader = Reader::open(place).unwrap();
+    let table = reader.table_named("t").unwrap();
+    let mut into = Vec::with_capacity(1 << 16);
+    let mut gets = |wanted: u64| {
+        let (mut answered, mut absent) = (0, 0);
+        for attempt in 0..100 * wanted {
+            let key = match attempt % 10 {
+                0 => attempt | 1 << 63,
+                _ => attempt % KEYS,
+            };
+            match reader.read(table, &key.to_le_bytes(), &mut into) {
+                Answer::Found(_) => assert_eq!(into[..8], key.to_le_bytes()),
+                Answer::Absent => absent += 1,
+                // The owner got no processor, or this process lost its own within the read.
+                Answer::Ask(Why::NotFresh | Why::Reused | Why::Busy) => continue,
+                Answer::Ask(why) => panic!("{why:?}"),
+            }
+            answered += 1;
+            if answered == wanted {
+                return absent;
+            }
+        }
+        panic!("{answered} of {wanted} gets were answered");
+    };
+    gets(10 * KEYS);
+    mark(0);
+    let asked = pluvio_mapped::boottime_ns();
+    mark(1);
+    mark(2);
+    let absent = gets(MILLION);
+    mark(3);
+    assert!(asked > 0 && (MILLION / 20..MILLION / 5).contains(&absent));
+    0
 }
 
 fn filled(memory: Size, options: DoorOptions) -> (Shared, pluvio_store::Table) {
@@ -186,35 +241,6 @@ fn a_reader_that_is_stopped_holds_up_nothing_and_goes_on_rightly() {
     }
 }
 
-/// Another user. Needs root, and does nothing without.
-// shows: DOOR-3
-#[test]
-fn another_user_reads_only_if_it_is_allowed() {
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
-    let mut options = DoorOptions::default();
-    for (allowed, expected) in [(None, 3), (Some(12_346), 3), (Some(12_345), 0)] {
-        options.allowed.uids = allowed.into_iter().collect();
-        let (shared, _table) = filled(Size::mib(32), options.clone());
-        let directory = shared.place.parent().unwrap();
-        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
-        // A place where the other user finds this program.
-        let program = directory.join("reader");
-        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let mut command = Command::new(&program);
-        command
-            .args(["--exact", "child", "--nocapture"])
-            .env(PLACE, &shared.place)
-            .env(ROLE, "once")
-            .stdout(Stdio::null())
-            .current_dir("/");
-        let status = command.uid(12_345).gid(12_345).status().unwrap();
-        assert_eq!(status.code(), Some(expected), "{allowed:?}");
-    }
-}
-
 #[test]
 fn the_policy_names_users_and_groups() {
     let allowed = Allowed {
@@ -227,6 +253,15 @@ fn the_policy_names_users_and_groups() {
     assert!(!Allowed::default().allows(0, 0, 1000));
 }
 
+/// A connection with the door that has said nothing yet.
+fn connect(place: &Path) -> OwnedFd {
+    let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+    let socket = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+    let address = SocketAddrUnix::new(place).unwrap();
+    rustix::net::connect(&socket, &address).unwrap();
+    socket
+}
+
 /// Connections that say nothing, rubbish, or the same thing again and again, beside an honest
 /// reader.
 // shows: DOOR-1, DOOR-2
@@ -237,23 +272,15 @@ fn readers_that_speak_rubbish_are_let_go_and_others_are_served() {
         ..DoorOptions::default()
     };
     let (shared, table) = filled(Size::mib(32), options);
-    let connect = || {
-        let flags = SocketFlags::CLOEXEC;
-        let kind = SocketType::SEQPACKET;
-        let socket = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
-        let address = SocketAddrUnix::new(&shared.place).unwrap();
-        rustix::net::connect(&socket, &address).unwrap();
-        socket
-    };
     let over = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            let hello = pluvio_mapped::messages::Message::Hello.encode();
-            let ask = pluvio_mapped::messages::Message::GetMap.encode();
+            let hello = Message::Hello.encode();
+            let ask = Message::GetMap.encode();
             let mut turn = 0_usize;
             while !over.load(Ordering::Relaxed) {
                 turn += 1;
-                let socket = connect();
+                let socket = connect(&shared.place);
                 let say = |bytes: &[u8]| {
                     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
                     let _refused = rustix::net::send(&socket, bytes, flags);
@@ -292,4 +319,120 @@ fn readers_that_speak_rubbish_are_let_go_and_others_are_served() {
         over.store(true, Ordering::Relaxed);
     });
     assert!(shared.door.stats().refused > 0 || shared.door.stats().let_in > 20);
+}
+
+/// A reader whose greeting has another number of the protocol, or is none.
+#[test]
+fn a_reader_of_another_version_is_told_so() {
+    let (shared, _table) = filled(Size::mib(32), DoorOptions::default());
+    let mut later = Message::Hello.encode();
+    *later.last_mut().unwrap() += 1;
+    for greeting in [&later[..], &[77, 1, 2, 3]] {
+        let socket = connect(&shared.place);
+        rustix::net::send(&socket, greeting, SendFlags::NOSIGNAL).unwrap();
+        let next = || receive(&socket, RecvFlags::empty()).unwrap();
+        let (packet, files) = next();
+        assert_eq!(Message::decode(&packet), Ok(Message::Hello));
+        assert_eq!((files.len(), next().0.len()), (0, 0), "and the end");
+    }
+    wait_for(|| attached(&shared) == 0);
+}
+
+/// The rights of root, which alone becomes another user.
+mod needs_root {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    // shows: DOOR-3
+    #[test]
+    fn another_user_reads_only_if_it_is_allowed() {
+        let mut options = DoorOptions::default();
+        for (allowed, expected) in [(None, 3), (Some(12_346), 3), (Some(12_345), 0)] {
+            options.allowed.uids = allowed.into_iter().collect();
+            let (shared, _table) = filled(Size::mib(32), options.clone());
+            let directory = shared.place.parent().unwrap();
+            std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+            // A place where the other user finds this program.
+            let program = directory.join("reader");
+            std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let mut command = Command::new(&program);
+            command
+                .args(["--exact", "child", "--nocapture"])
+                .env(PLACE, &shared.place)
+                .env(ROLE, "once")
+                .stdout(Stdio::null())
+                .current_dir("/");
+            let status = command.uid(12_345).gid(12_345).status().unwrap();
+            assert_eq!(status.code(), Some(expected), "{allowed:?}");
+        }
+    }
+}
+
+/// A trace of a process's system calls.
+mod needs_strace {
+    use super::*;
+
+    /// Which of the calls of a thread lie between two marks.
+    fn between<'a>(calls: &[&'a str], first: usize) -> Vec<&'a str> {
+        let at = |mark: usize| {
+            let mut found = calls.iter().enumerate();
+            let found = found.find(|(_, call)| call.contains(MARKS[mark]));
+            found
+                .unwrap_or_else(|| panic!("no {}: {calls:?}", MARKS[mark]))
+                .0
+        };
+        calls[at(first) + 1..at(first + 1)].to_vec()
+    }
+
+    /// Beside a writer, whose memory is used again all the time.
+    #[test]
+    fn a_million_gets_make_no_system_call() {
+        let (shared, table) = filled(Size::mib(32), DoorOptions::default());
+        let trace = shared.place.with_file_name("trace");
+        let reader = start(&shared.place, "million");
+        let mut traced = Command::new("strace");
+        traced.args(["-f", "-qq", "-o"]).arg(&trace);
+        traced.arg(reader.get_program()).args(reader.get_args());
+        for (name, value) in reader.get_envs() {
+            traced.env(name, value.unwrap());
+        }
+        let mut traced = traced.stdout(Stdio::null()).spawn().unwrap();
+        let mut count = 0;
+        let status = loop {
+            count += 1;
+            round(&table, count);
+            if let Some(status) = traced.try_wait().unwrap() {
+                break status;
+            }
+        };
+        assert!(status.success(), "{status}");
+        let trace = std::fs::read_to_string(trace).unwrap();
+        let marked = trace.lines().find(|line| line.contains(MARKS[0])).unwrap();
+        let thread = marked.split_whitespace().next().unwrap();
+        let calls: Vec<&str> = trace
+            .lines()
+            .filter_map(|line| line.strip_prefix(thread)?.strip_prefix(' '))
+            .map(str::trim_start)
+            // The end of a call that has a line already.
+            .filter(|call| !call.starts_with("<... "))
+            .collect();
+        // The clock of some virtual machines is a system call for everybody.
+        let clock = between(&calls, 0);
+        let is_clock = |call: &&str| call.contains("clock_gettime");
+        assert!(clock.len() <= 1 && clock.iter().all(is_clock), "{clock:?}");
+        let mut made = between(&calls, 2);
+        if !clock.is_empty() {
+            made.retain(|call| !is_clock(call));
+        }
+        assert_eq!(made, Vec::<&str>::new());
+        println!(
+            "a get asks {} clock; {count} rounds of writes meanwhile",
+            match clock.is_empty() {
+                true => "the mapped",
+                false => "the system's",
+            }
+        );
+    }
 }

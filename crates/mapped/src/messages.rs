@@ -16,7 +16,8 @@
 //! ```
 //!
 //! An index file is sent once in a session as long as it stays in the map. A side that reads
-//! something else than it may get ends the session.
+//! something else than it may get ends the session. An owner that does not understand the greeting
+//! sends its own one first: by that the reader knows that the owner is another version.
 
 use pluvio_index::IndexLayout;
 use pluvio_units::{ClusterId, HashKind, HashRange, KeyHash, ServerId, TableHash, TableId};

@@ -144,9 +144,10 @@ impl Session {
         // may fail, and the end is reported before its reason.
         let greeted = self.send(&Message::Hello);
         let answer = match (greeted, self.receive()) {
-            (Ok(()), Ok(answer)) | (Err(_), Ok(answer)) => Ok(answer),
-            (Ok(()), Err(_)) => self.receive(),
-            (Err(error), Err(_)) => Err(error),
+            (Ok(()), Err(OpenError::Broken(_))) => self.receive(),
+            (Err(error), Err(OpenError::Broken(_))) => Err(error),
+            // A packet that is no message of this version is an answer, too.
+            (Ok(()) | Err(_), answer) => answer,
         };
         let (message, files) = answer?;
         let after = boottime_ns();

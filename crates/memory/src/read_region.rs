@@ -229,9 +229,10 @@ mod tests {
         assert_eq!((ended, status), (child, 0));
     }
 
-    /// Whether a process that has the file, and is of another user if this one may become one, can
-    /// open it anew.
-    fn opens_anew(file: BorrowedFd<'_>, flags: i32) -> bool {
+    /// Whether a process that has the file can open it anew after it has changed itself. The change
+    /// makes system calls and nothing else.
+    fn opens_anew(file: BorrowedFd<'_>, flags: i32, change: fn() -> bool) -> bool {
+        const CHANGED_NOT: i32 = 2;
         let number = rustix::fd::AsRawFd::as_raw_fd(&file);
         let path = std::ffi::CString::new(format!("/proc/self/fd/{number}")).unwrap();
         // SAFETY: the child makes system calls and ends, which is safe between fork and exec.
@@ -240,15 +241,33 @@ mod tests {
         if child == 0 {
             // SAFETY: as above; the path was made before.
             unsafe {
-                let _stays = libc::geteuid() == 0 && libc::setuid(65_534) != 0;
-                libc::_exit(i32::from(libc::open(path.as_ptr(), flags) >= 0));
+                libc::_exit(match change() {
+                    true => i32::from(libc::open(path.as_ptr(), flags) >= 0),
+                    false => CHANGED_NOT,
+                });
             }
         }
         let mut status = 0;
         // SAFETY: waits for the child made above; `status` is ours.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        status != 0
+        assert!(libc::WIFEXITED(status), "{status}");
+        let code = libc::WEXITSTATUS(status);
+        assert_ne!(code, CHANGED_NOT, "the process could not change itself");
+        code != 0
     }
+
+    /// Root's right to open everything is given up; others have none.
+    fn gives_up_capabilities() -> bool {
+        let none = rustix::thread::CapabilitySet::empty();
+        let sets = rustix::thread::CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        };
+        rustix::thread::set_capabilities(None, sets).is_ok()
+    }
+
+    const WAYS: [i32; 3] = [libc::O_RDWR, libc::O_WRONLY, libc::O_RDONLY];
 
     /// Whatever a process does that has the file: it can only read.
     #[test]
@@ -257,9 +276,12 @@ mod tests {
         region.allocate(0, region.len()).unwrap();
         region.word(0).store(5, Ordering::Relaxed);
         let file = region.memfd().unwrap();
-        for flags in [libc::O_RDWR, libc::O_WRONLY, libc::O_RDONLY] {
-            assert!(!opens_anew(file, flags), "{flags}");
+        for flags in WAYS {
+            assert!(!opens_anew(file, flags, gives_up_capabilities), "{flags}");
         }
+        rustix::fs::fchmod(file, rustix::fs::Mode::RUSR).unwrap();
+        assert!(opens_anew(file, libc::O_RDONLY, gives_up_capabilities));
+        rustix::fs::fchmod(file, rustix::fs::Mode::empty()).unwrap();
         assert!(rustix::fs::ftruncate(file, 0).is_err());
         assert!(rustix::io::pwrite(file, &[1], 0).is_err());
         assert!(rustix::fs::fcntl_add_seals(file, rustix::fs::SealFlags::WRITE).is_err());
@@ -284,5 +306,28 @@ mod tests {
         };
         assert!(turned.is_err());
         assert_eq!(view.peek(0), Some(5));
+    }
+
+    /// The rights of root, which alone becomes another user.
+    mod needs_root {
+        use super::*;
+
+        /// The system then keeps `/proc/self` from it, but not from a process that was started by
+        /// that user.
+        fn becomes_another_user() -> bool {
+            // SAFETY: it changes this process, a child that was forked for it.
+            unsafe { libc::setuid(65_534) == 0 && libc::prctl(libc::PR_SET_DUMPABLE, 1) == 0 }
+        }
+
+        #[test]
+        fn another_user_who_has_the_file_cannot_open_it_anew() {
+            let (region, _view) = pair();
+            let file = region.memfd().unwrap();
+            for flags in WAYS {
+                assert!(!opens_anew(file, flags, becomes_another_user), "{flags}");
+            }
+            rustix::fs::fchmod(file, rustix::fs::Mode::ROTH).unwrap();
+            assert!(opens_anew(file, libc::O_RDONLY, becomes_another_user));
+        }
     }
 }

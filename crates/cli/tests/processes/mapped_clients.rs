@@ -1,7 +1,7 @@
 //! Native clients on a server's machine: they read its memory by themselves, and nothing that they
 //! see differs from what requests show.
 
-use crate::mapped_reads::{join, move_all};
+use crate::mapped_reads::{Over, count_of, join, move_all, value};
 use crate::support::cluster::Cluster;
 use crate::support::native::{Loop, Native, native, runtime};
 use crate::support::{Setup, wait_for};
@@ -24,19 +24,6 @@ fn asking(cluster: &Cluster) -> (Native, Loop) {
     let event_loop = Loop(Arc::new(runtime));
     let client = Native::new(Client::new(&env, options), event_loop.clone());
     (client, event_loop)
-}
-
-/// A value of a register, which shows its count and is whole.
-fn value(count: u64) -> Vec<u8> {
-    let mut value = count.to_le_bytes().to_vec();
-    value.resize(8 + count as usize % 500, count as u8);
-    value
-}
-
-fn count_of(value: &[u8]) -> u64 {
-    let count = u64::from_le_bytes(value[..8].try_into().unwrap());
-    assert!(value.iter().skip(8).all(|byte| *byte == count as u8));
-    count
 }
 
 fn read(client: &Native, table: &Table, key: u64) -> u64 {
@@ -170,15 +157,6 @@ impl Registers {
                 .then_some(())
                 .ok_or(format!("{so_far} of {wanted}"))
         });
-    }
-}
-
-/// Ends the threads of a test that fails.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

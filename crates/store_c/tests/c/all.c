@@ -1,27 +1,12 @@
 // Does everything that the header offers, from several threads; says "all is well".
 
-#include <pluvio_store.h>
+#include "checks.h"
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, pluvio_message());          \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define OK(call) CHECK((call) == PLUVIO_OK)
-#define GIVES(code, call) CHECK((call) == (code))
 
 #define THREADS 4
 #define ROUNDS 2000
-
-static const uint8_t *bytes(const char *text) { return (const uint8_t *)text; }
 
 static pluvio_store open_store(const char *folder) {
     pluvio_options options;

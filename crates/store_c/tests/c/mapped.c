@@ -1,27 +1,12 @@
 // Reads a store of another process in its memory, from several threads; says "all is well". The
 // other process changes the keys meanwhile, and closes its door when this one has read.
 
-#include <pluvio_store.h>
+#include "checks.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, pluvio_message());          \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define OK(call) CHECK((call) == PLUVIO_OK)
-#define GIVES(code, call) CHECK((call) == (code))
 
 #define THREADS 3
 #define ROUNDS 20000
-
-static const uint8_t *bytes(const char *text) { return (const uint8_t *)text; }
 
 // A value is one byte again and again.
 static void *work(void *argument) {

@@ -5,6 +5,7 @@ use crate::manual::porcupine;
 use crate::process::succeeds_quietly;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -28,7 +29,7 @@ pub struct Grant {
 }
 
 /// All of them.
-pub const GRANTS: [Grant; 7] = [
+pub const GRANTS: [Grant; 9] = [
     Grant {
         what: "a small disk",
         tests: "needs_small_disk",
@@ -64,6 +65,16 @@ pub const GRANTS: [Grant; 7] = [
         what: "a network namespace whose link loses datagrams",
         tests: "needs_lossy_link",
         given: |_, _| lossy_link(),
+    },
+    Grant {
+        what: "the right to become another user",
+        tests: "needs_root",
+        given: |_, _| root(),
+    },
+    Grant {
+        what: "a trace of system calls",
+        tests: "needs_strace",
+        given: |_, _| strace(),
     },
     // The Go of Debian may be too old for it.
     Grant {
@@ -130,6 +141,26 @@ fn lossy_link() -> Result<(), String> {
             "this user may not make network namespaces with nftables rules here; run as root of a machine"
                 .to_owned(),
         ),
+    }
+}
+
+/// Whether a process can be started that runs as another user.
+fn root() -> Result<(), String> {
+    match succeeds_quietly(Command::new("true").uid(65_534).gid(65_534)) {
+        true => Ok(()),
+        false => Err("this user may not become another one; run as root".to_owned()),
+    }
+}
+
+/// Whether there is a program that traces system calls, and may.
+fn strace() -> Result<(), String> {
+    let is_there = || succeeds_quietly(Command::new("strace").arg("--version"));
+    if !(is_there() || install(&["strace"]) && is_there()) {
+        return Err("there is no program `strace`; on Debian: apt-get install strace".to_owned());
+    }
+    match succeeds_quietly(Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"])) {
+        true => Ok(()),
+        false => Err("this user may not trace its processes here".to_owned()),
     }
 }
 
