@@ -52,7 +52,7 @@ impl NodeSet {
 
     /// Their numbers, in ascending order.
     pub fn numbers(&self) -> impl Iterator<Item = u32> {
-        (0..NODES_MAX).filter(|node| self.0[(node / 64) as usize] >> (node % 64) & 1 == 1)
+        (0..NODES_MAX).filter(move |node| self.0[(node / 64) as usize] >> (node % 64) & 1 == 1)
     }
 }
 
