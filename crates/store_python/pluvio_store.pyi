@@ -125,7 +125,7 @@ class Store(Table):
         memory: int = 268435456,
         segment: int | None = None,
         heads: int | None = None,
-        cleaner_threads: int = 1,
+        cleaner_threads: int | None = None,
         in_place: bool = False,
         keyed_hashing: bool = False,
         huge_pages: bool = True,

@@ -32,6 +32,18 @@ pub(crate) fn pin_current_thread(index: usize) -> rustix::io::Result<usize> {
     Ok(chosen)
 }
 
+/// Lets the calling thread run on these processors, if there are any. A kernel that refuses only
+/// makes it slower.
+pub(crate) fn run_on(processors: &[usize]) {
+    let mut set = CpuSet::new();
+    for &processor in processors.iter().filter(|&&p| p < CpuSet::MAX_CPU) {
+        set.set(processor);
+    }
+    if set.count() > 0 {
+        let _only_slower = sched_setaffinity(None, &set);
+    }
+}
+
 /// The memory node of a processor, as Linux describes processors in `directory`; `None` when it
 /// does not.
 pub(crate) fn memory_node(directory: &Path, processor: usize) -> Option<u32> {

@@ -15,6 +15,7 @@ use core::cell::Cell;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use futures_util::FutureExt;
+use pluvio_env::host::{Host, ThisMachine};
 use pluvio_env::{Clock, Disk, DiskError, Env, Network, Rng, Tasks, buffers};
 use pluvio_units::CoreId;
 use std::path::Path;
@@ -127,6 +128,7 @@ impl OsRuntime {
                 .map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX)),
             given => given,
         };
+        let nodes = ThisMachine.nodes().ok();
         let mut cores = Vec::new();
         let mut runtimes = Vec::new();
         for core in 0..count {
@@ -152,7 +154,7 @@ impl OsRuntime {
             first.handle.spawn(buffers::keep(clock));
         }
         let mut this = Self {
-            tasks: Arc::new(OsTasks::new(cores)),
+            tasks: Arc::new(OsTasks::new(cores, nodes, options.pin)),
             clock,
             loops: Vec::new(),
             open_files_max,

@@ -4,10 +4,15 @@
 //! - TASKS-1: one thread only calls a background worker's `step`. It calls no further step once the
 //!   worker's handle was aborted or the runtime stopped; a step that runs is let finish.
 //! - TASKS-2: a worker that waits (`Pace::After`) wakes at once when it is aborted.
+//! - TASKS-3: where event loops are bound to processors, a background worker may use all those of
+//!   the process, or those of its memory node. Otherwise its thread would stay on the processor of
+//!   the loop that starts it, as the system has new threads do.
 
+use crate::affinity::run_on;
 use crate::runtime::own_loop;
 use crate::spin::{Activity, Counted};
 use core::time::Duration;
+use pluvio_env::host::Nodes;
 use pluvio_env::{BoxFuture, Pace, TaskHandle, Tasks};
 use pluvio_units::CoreId;
 use std::collections::BTreeMap;
@@ -34,14 +39,21 @@ pub(crate) struct Core {
 #[derive(Debug)]
 pub struct OsTasks {
     cores: Vec<Core>,
+    /// The processors of each memory node, if the system tells.
+    nodes: Option<Nodes>,
+    /// Whether event loops are bound to processors.
+    are_bound: bool,
     background: Arc<Background>,
 }
 
 impl OsTasks {
-    pub(crate) fn new(cores: Vec<Core>) -> Self {
+    /// `nodes`: as the system told before any loop was bound to a processor.
+    pub(crate) fn new(cores: Vec<Core>, nodes: Option<Nodes>, are_bound: bool) -> Self {
         assert!(!cores.is_empty(), "a runtime has at least one core");
         Self {
             cores,
+            nodes,
+            are_bound,
             background: Arc::default(),
         }
     }
@@ -55,6 +67,21 @@ impl OsTasks {
         self.cores
             .get(usize::from(core.0))
             .unwrap_or_else(|| panic!("core {core} of a process with {count} cores"))
+    }
+
+    /// The processors for a worker near a memory node, or near none: none if it may run where the
+    /// thread runs that starts it (TASKS-3).
+    fn processors_near(&self, node: Option<u32>) -> Vec<usize> {
+        let Some(nodes) = self.nodes.as_ref().filter(|_| self.are_bound) else {
+            return Vec::new();
+        };
+        let of_nodes = || nodes.numbers().iter().zip(nodes.iter());
+        let near = of_nodes().filter(|(number, _)| node == Some(**number));
+        let near = Vec::from_iter(near.flat_map(|(_, list)| list.iter().copied()));
+        if near.is_empty() {
+            return nodes.iter().flatten().copied().collect();
+        }
+        near
     }
 
     /// Stops every background worker and waits for their threads, at most for `limit`. Workers
@@ -87,6 +114,11 @@ impl Tasks for OsTasks {
         self.core(core).memory_node
     }
 
+    fn memory_nodes(&self) -> Vec<u32> {
+        let nodes = self.nodes.as_ref();
+        nodes.map_or_else(Vec::new, |nodes| nodes.numbers().to_vec())
+    }
+
     fn busy(&self, core: CoreId) -> Option<Duration> {
         // A loop has one worker.
         let metrics = self.core(core).handle.metrics();
@@ -113,6 +145,16 @@ impl Tasks for OsTasks {
     }
 
     fn background(&self, name: &'static str, step: Box<dyn FnMut() -> Pace + Send>) -> TaskHandle {
+        self.background_near(name, None, step)
+    }
+
+    fn background_near(
+        &self,
+        name: &'static str,
+        node: Option<u32>,
+        step: Box<dyn FnMut() -> Pace + Send>,
+    ) -> TaskHandle {
+        let processors = self.processors_near(node);
         let stop = Arc::new(Stop::default());
         let Some(worker) = Background::register(&self.background, Arc::clone(&stop)) else {
             return TaskHandle::new(|| {});
@@ -122,6 +164,7 @@ impl Tasks for OsTasks {
             .name(name.to_owned())
             .spawn(move || {
                 let _worker = worker;
+                run_on(&processors);
                 run(&for_thread, step);
                 tracing::trace!(name, "background worker ended");
             })
@@ -223,5 +266,39 @@ impl Drop for Worker {
     fn drop(&mut self) {
         lock(&self.background.state).workers.remove(&self.id);
         self.background.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // shows: TASKS-3
+    #[test]
+    fn a_worker_may_use_the_processors_of_its_node_or_all_of_them() {
+        let nodes = Nodes::numbered(vec![(0, vec![0, 2]), (4, vec![1, 3]), (0, vec![5])]).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let tasks = |nodes, are_bound| {
+            let core = Core {
+                handle: runtime.handle().clone(),
+                activity: None,
+                memory_node: None,
+            };
+            OsTasks::new(vec![core], nodes, are_bound)
+        };
+        let bound = tasks(Some(nodes.clone()), true);
+        assert_eq!(bound.memory_nodes(), [0, 4, 0]);
+        assert_eq!(bound.processors_near(Some(4)), [1, 3]);
+        assert_eq!(bound.processors_near(Some(0)), [0, 2, 5]);
+        for node in [None, Some(7)] {
+            assert_eq!(bound.processors_near(node), [0, 2, 1, 3, 5], "{node:?}");
+        }
+        let unbound = tasks(Some(nodes), false);
+        let unknown = tasks(None, true);
+        for tasks in [unbound, unknown] {
+            assert!(tasks.processors_near(Some(4)).is_empty());
+        }
     }
 }

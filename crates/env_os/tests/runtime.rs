@@ -7,6 +7,7 @@ use pluvio_env::buffers::{self, Buffer};
 use pluvio_env::{Clock, Pace};
 use pluvio_env_os::{OsOptions, OsRuntime, StopSignal, StopSignals, current_core};
 use pluvio_units::CoreId;
+use rustix::thread::sched_getaffinity;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -161,6 +162,33 @@ fn blocking_work_runs_beside_the_loop_and_gives_its_panic_to_the_waiter() {
         });
     }));
     assert!(caught.is_err());
+}
+
+/// Processors that a background worker may use whom the loop of core 0 has started, and that loop.
+fn processors(pin: bool) -> (u32, u32) {
+    let mut options = OsOptions::with_cores(1);
+    options.pin = pin;
+    let runtime = OsRuntime::start(&options).unwrap();
+    let tasks = runtime.tasks();
+    let may_use = || sched_getaffinity(None).unwrap().count();
+    let (give, take) = mpsc::channel();
+    let of_loop = runtime.block_on(async move {
+        let step = move || {
+            give.send(may_use()).unwrap();
+            Pace::Done
+        };
+        let _ends_itself = tasks.background("test", Box::new(step));
+        may_use()
+    });
+    (take.recv_timeout(PATIENCE).unwrap(), of_loop)
+}
+
+// shows: TASKS-3
+#[test]
+fn a_background_worker_stays_on_no_processor_that_a_loop_is_bound_to() {
+    let all = sched_getaffinity(None).unwrap().count();
+    assert_eq!(processors(false), (all, all));
+    assert_eq!(processors(true), (all, 1));
 }
 
 #[test]

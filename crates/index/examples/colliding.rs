@@ -10,7 +10,7 @@
 #![allow(clippy::disallowed_methods)]
 
 use pluvio_index::{Index, IndexOptions};
-use pluvio_memory::ReclaimEpochs;
+use pluvio_memory::{NodeSet, ReclaimEpochs};
 use pluvio_units::{EntryRef, HashKind, HashRange, KeyHash};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -40,6 +40,7 @@ impl World {
             expected: HashRange::ALL,
             kind: HashKind::Seeded,
             huge_pages: true,
+            nodes: NodeSet::EMPTY,
         };
         let mut log = vec![0; ((keys + 1) * ENTRY_WORDS) as usize];
         for key in 0..keys {

@@ -8,7 +8,9 @@ use crate::words::Word;
 use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pluvio_memory::{CACHE_LINE_BYTES, EpochGuard, REGION_GRANULE_BYTES, RegionError, WordRegion};
+use pluvio_memory::{
+    CACHE_LINE_BYTES, EpochGuard, NodeSet, REGION_GRANULE_BYTES, RegionError, WordRegion,
+};
 use pluvio_units::{EntryRef, HashKind, HashRange, KeyHash, Rank};
 
 /// Lines of a new index, and of the smallest one: one kilobyte.
@@ -42,6 +44,9 @@ pub struct IndexOptions {
     /// Ask for huge pages once the index has 4 MiB: fewer TLB misses, and at most 2 MiB more than
     /// its lines take.
     pub huge_pages: bool,
+    /// Memory nodes that its lines come from in turn. With fewer than two, or where the system
+    /// refuses, they come from the node of the thread that touches them first.
+    pub nodes: NodeSet,
 }
 
 /// The reason why an index could not be made.
@@ -125,6 +130,8 @@ impl Index {
         let lines = Table::<WordRegion>::first_line(lines_max) + lines_max + overflow_max;
         let region = memory(lines * CACHE_LINE_BYTES)
             .map_err(|source| IndexError::Memory { entries, source })?;
+        // Before any page is there. Refused, it is only slower.
+        let _works_without = region.interleave(&options.nodes);
         let first_line = Table::<WordRegion>::first_line(lines_max);
         for (from, lines) in [(0, 2), (first_line, LINES_AT_FIRST)] {
             // Pages for the first heads and lines (R4); both begin with a granule.

@@ -251,7 +251,7 @@ mod tests {
     use crate::IndexOptions;
     use crate::tests::{copy_of, hash_of_key, key_of};
     use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-    use pluvio_memory::{GatePage, GateView, GraceClock, ReclaimEpochs};
+    use pluvio_memory::{GatePage, GateView, GraceClock, NodeSet, ReclaimEpochs};
     use std::sync::Arc;
 
     fn index(entries_max: u64) -> Index {
@@ -260,6 +260,7 @@ mod tests {
             expected: HashRange::ALL,
             kind: HashKind::Seeded,
             huge_pages: false,
+            nodes: NodeSet::EMPTY,
         };
         Index::new_for_readers(options).unwrap()
     }

@@ -6,7 +6,7 @@ use crate::table::reach_of;
 use crate::words::Word;
 use crate::{Approach, Index, IndexError, IndexFull, IndexOptions, Slot};
 use core::ops::Deref;
-use pluvio_memory::ReclaimEpochs;
+use pluvio_memory::{NodeSet, ReclaimEpochs};
 use pluvio_units::{EntryRef, HashKind, HashRange, KeyHash, KeySlot, Rank};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ fn options(entries_max: u64) -> IndexOptions {
         expected: HashRange::ALL,
         kind: HashKind::Seeded,
         huge_pages: false,
+        nodes: NodeSet::EMPTY,
     }
 }
 
@@ -373,6 +374,33 @@ fn keys_of_one_slot_take_no_more_than_others() {
     check(&index, hash_of);
     assert!(index.bytes_per_entry() < 11.0);
     assert!(index.longest_chain() <= 4, "as where hashes are even");
+}
+
+#[test]
+fn lines_come_from_all_nodes_that_are_named_and_from_anywhere_if_there_is_one() {
+    let over = |nodes: &[u32], new: fn(IndexOptions) -> Result<Index, IndexError>| {
+        let nodes = nodes.iter().copied().collect();
+        let index = new(IndexOptions {
+            nodes,
+            ..options(1 << 20)
+        });
+        let memory = index.unwrap().table.memory;
+        let ends = [0, memory.len() - 1];
+        ends.map(|end| memory.interleaved_over(end))
+    };
+    for new in [Index::new, Index::new_for_readers] {
+        let one = over(&[0], new);
+        if one[0].is_none() {
+            return; // The system does not tell.
+        }
+        assert_eq!(one, [Some(NodeSet::EMPTY); 2]);
+        // The second node may be there or not; the first one is on every machine.
+        for nodes in over(&[0, 1], new) {
+            assert!(nodes.unwrap().numbers().any(|node| node == 0), "{nodes:?}");
+        }
+        let missing = over(&[1022, 1023], new);
+        assert_eq!(missing, one, "refused, and made all the same");
+    }
 }
 
 /// Bytes that may be on their way back to the system: pieces of 64 KiB, of lines and of heads.

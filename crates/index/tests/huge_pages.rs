@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use pluvio_index::{Index, IndexOptions};
-use pluvio_memory::ReclaimEpochs;
+use pluvio_memory::{NodeSet, ReclaimEpochs};
 use pluvio_units::{EntryRef, HashKind, HashRange, KeyHash};
 
 fn index(entries_max: u64) -> Index {
@@ -13,6 +13,7 @@ fn index(entries_max: u64) -> Index {
         expected: HashRange::ALL,
         kind: HashKind::Seeded,
         huge_pages: true,
+        nodes: NodeSet::EMPTY,
     };
     Index::new(options).unwrap()
 }

@@ -51,4 +51,7 @@ pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkWrite};
 pub use space::LogSpace;
 pub use stats::{CleanerStats, LogStats, MemoryBinding};
 
-pub use pluvio_memory::{BindRefused, CopyMethod, EpochClock, EpochGuard, GraceClock, SegletClass};
+pub use pluvio_memory::{
+    BindRefused, CopyMethod, EpochClock, EpochGuard, GraceClock, InterleaveRefused, Interleaving,
+    NodeSet, SegletClass,
+};

@@ -4,11 +4,15 @@ use crate::append::graves::Tombstones;
 use crate::durable::Durability;
 use crate::error::OpenError;
 use crate::geometry::Geometry;
-use pluvio_memory::{CopyMethod, EpochClock, GraceClock};
+use pluvio_memory::{CopyMethod, EpochClock, GraceClock, NodeSet};
 use pluvio_units::{ClusterId, LogId, SEGLET_BYTES, ServerId, Size};
 
 /// Epoch slots unless the options say otherwise.
 const EPOCH_SLOTS: u32 = 512;
+
+/// The reserves of added cleaners and of the others take a 32nd of the memory at most. So live
+/// objects may take about as much as with one cleaner.
+const CLEANERS_SHARE: usize = 32;
 
 /// Most log memory: seglets are counted in 32 bits, and with the unused first one they still fit a
 /// region.
@@ -72,6 +76,10 @@ pub struct LogOptions {
     pub copy: CopyMethod,
     /// How the memory is divided among memory nodes; none: it is not.
     pub parts: Vec<MemoryPart>,
+    /// Memory nodes that the tables beside the log memory come from in turn: the seglet table and
+    /// the dead bits. With fewer than two they come from the node of the thread that touches them
+    /// first.
+    pub table_nodes: NodeSet,
 }
 
 /// A part of the log memory: for the logs of one memory node, by whose number the parts share the
@@ -108,6 +116,7 @@ impl LogOptions {
             readers: None,
             copy: CopyMethod::Library,
             parts: Vec::new(),
+            table_nodes: NodeSet::EMPTY,
         }
     }
 }
@@ -116,6 +125,22 @@ impl LogOptions {
     /// All logs that there may be.
     pub(crate) fn all_logs(&self) -> u16 {
         self.logs.saturating_add(self.spare_logs)
+    }
+
+    /// As many cleaners as `wanted`, or as the memory has room for: their reserves take a 32nd of
+    /// it at most. In any case as many as these options have.
+    #[must_use]
+    pub fn cleaners_up_to(&self, wanted: u16) -> u16 {
+        let fits = |&cleaners: &u16| {
+            let with = Self {
+                cleaners,
+                ..self.clone()
+            };
+            let geometry = Geometry::of(&with);
+            geometry.is_ok_and(|g| g.reserves.cleaner <= g.seglets / CLEANERS_SHARE)
+        };
+        let more = (self.cleaners.saturating_add(1)..=wanted).rev().find(fits);
+        more.unwrap_or(self.cleaners)
     }
 
     /// The least memory that is enough for the other options, if these make sense.
@@ -133,5 +158,42 @@ impl LogOptions {
                 Ok(_) | Err(_) => return Size(memory),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_cleaners_are_made_where_their_reserves_are_a_small_part_of_the_memory() {
+        let cleaners = |mib, logs, wanted| {
+            let options = LogOptions {
+                logs,
+                ..LogOptions::new(Size::mib(mib))
+            };
+            options.cleaners_up_to(wanted)
+        };
+        assert_eq!(cleaners(64, 2, 2), 1, "a segment is a 26th of it");
+        assert_eq!(cleaners(256, 2, 2), 2);
+        assert_eq!(cleaners(256, 8, 8), 3);
+        assert_eq!(cleaners(1 << 10, 8, 8), 7, "a segment is a 256th of it");
+        assert_eq!(cleaners(64 << 10, 64, 64), 64);
+        assert_eq!(cleaners(64 << 10, 64, 65), 64, "there are no more");
+        assert_eq!(cleaners(64 << 10, 64, 0), 1);
+        // The heads have taken what the second one would need.
+        let mut options = LogOptions::new(Size::mib(170));
+        assert_eq!(options.cleaners_up_to(2), 2);
+        while Geometry::of(&options).is_ok() {
+            options.logs += 1;
+        }
+        options.logs -= 1;
+        assert_eq!(options.cleaners_up_to(2), 1, "{} logs", options.logs);
+        // As many as the options have, however small the memory is.
+        let given = LogOptions {
+            cleaners: 4,
+            ..LogOptions::new(Size::mib(64))
+        };
+        assert_eq!(given.cleaners_up_to(8), 4);
     }
 }

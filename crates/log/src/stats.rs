@@ -1,6 +1,6 @@
 //! Numbers of a log space, for metrics and for `status`.
 
-use pluvio_memory::BindRefused;
+use pluvio_memory::{BindRefused, Interleaving};
 
 /// Whether the memory of each node's logs lies on that node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -59,6 +59,8 @@ pub struct LogStats {
     pub memory_parts: u16,
     /// Whether these lie on their nodes.
     pub binding: MemoryBinding,
+    /// Whether the tables beside the log memory are interleaved over the memory nodes.
+    pub interleaving: Interleaving,
     /// Seglets that a log took from another node's part since the start, because its own had none.
     pub seglets_away: u64,
     /// Guards made since the start by threads beyond the epoch slots

@@ -24,7 +24,7 @@
 //! blocks on another thread only for a short critical section, and until readers of a value that
 //! was replaced are done. See `docs/memory.md`.
 
-#[allow(unsafe_code)] // two system calls
+#[allow(unsafe_code)] // three system calls
 mod binding;
 #[allow(unsafe_code)] // copies to where its callers may write
 mod copy;
@@ -51,7 +51,7 @@ mod ticks;
 #[allow(unsafe_code)] // discards words, and looks at eight of them at once
 mod words;
 
-pub use binding::BindRefused;
+pub use binding::{BindRefused, InterleaveRefused, Interleaving, NodeSet};
 pub use copy::CopyMethod;
 pub use current::{Current, Held, StillRead};
 #[doc(hidden)] // for models of the crates above: stores use `ReclaimEpochs`

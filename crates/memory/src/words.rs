@@ -1,6 +1,7 @@
 //! A region that is only used as atomic words, so that giving its pages back is safe. Also a quick
 //! look at a line of words.
 
+use crate::binding::{Interleaving, NodeSet};
 use crate::region::{Region, RegionError};
 use core::sync::atomic::AtomicU64;
 
@@ -29,6 +30,20 @@ impl WordRegion {
     #[must_use]
     pub fn memfd(&self) -> Option<rustix::fd::BorrowedFd<'_>> {
         self.0.memfd()
+    }
+
+    /// See [`Region::interleave`].
+    pub fn interleave(&self, nodes: &NodeSet) -> Interleaving {
+        self.0.interleave(nodes)
+    }
+
+    /// See [`Region::interleaved_over`].
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn interleaved_over(&self, offset: u64) -> Option<NodeSet> {
+        self.0.interleaved_over(offset)
     }
 
     /// See [`Region::allocate`].

@@ -5,6 +5,7 @@ use core::time::Duration;
 use pluvio_env::{Address, Disk, DiskError};
 use pluvio_log::{Corruption, Tombstones};
 use pluvio_redis::{ClientMemory, MachineFn, Password};
+use pluvio_store::IndexMemory;
 use pluvio_trace::Sampler;
 use pluvio_units::Size;
 use pluvio_wire::{ClusterSettings, SettingsWish, Versions};
@@ -71,6 +72,8 @@ pub struct ServerOptions {
     /// Ask for huge pages, for the log and for large indexes: fewer TLB misses; memory is used in
     /// steps of 2 MiB.
     pub huge_pages: bool,
+    /// Which memory nodes indexes come from, and the log's tables of segments and of dead entries.
+    pub index_memory: IndexMemory,
     /// This server's expectation of the cluster's settings; the coordinator refuses it if they are
     /// others. `None`: any. The first server of a cluster whose coordinator was given none begins
     /// them. Replicas of every segment on other servers' disks; 0 keeps none:
@@ -162,6 +165,7 @@ impl ServerOptions {
             missing: MissingData::default(),
             memory: Size::mib(256),
             huge_pages: false,
+            index_memory: IndexMemory::default(),
             replicas: None,
             min_replicas: None,
             synced: None,

@@ -16,8 +16,8 @@ use crate::status::{Readiness, StatusSource, WholeStatus};
 use pluvio_backup::{Backup, BackupError, BackupOptions, FirstDirectory};
 use pluvio_env::{Address, DiskError, Env, Listening, NetworkError, TaskHandle, Transport};
 use pluvio_log::{
-    CleanerOptions, Corruption, Durability, Geometry, GraceClock, LogOptions, LogStats,
-    MemoryBinding, MemoryPart, OpenError,
+    CleanerOptions, Corruption, Durability, Geometry, GraceClock, Interleaving, LogOptions,
+    LogStats, MemoryBinding, MemoryPart, OpenError,
 };
 use pluvio_master::{Master, MasterParts, RecoveryOptions};
 use pluvio_redis::{ClientMemory, Latencies, RedisService, Totals};
@@ -39,6 +39,12 @@ use std::time::Duration;
 const ENLIST_LIMIT: Duration = Duration::from_secs(2);
 /// Pause between attempts to enlist.
 const ENLIST_PAUSE: Duration = Duration::from_millis(100);
+/// Cores for each cleaner thread.
+const CORES_PER_CLEANER: u16 = 4;
+/// Most cleaner threads where all memory is on one node.
+const CLEANERS_OF_A_NODE_MAX: u16 = 4;
+/// Most cleaner threads: as many as a log may have.
+const CLEANERS_MAX: u16 = 64;
 /// Attempts to enlist between two traces.
 const ENLIST_TRACE_EVERY: u32 = 20;
 
@@ -351,29 +357,30 @@ fn store_options(
         Durability::Replicated
     };
     let logs = logs_of(env);
-    EngineOptions {
-        log: LogOptions {
-            cluster,
-            server,
-            now_s: u32::try_from(env.clock.unix_seconds()).unwrap_or(u32::MAX),
-            logs,
-            spare_logs: match durability {
-                Durability::Volatile => 0,
-                Durability::Replicated => CLASS_LOGS,
-            },
-            durability,
-            tombstones: options.tombstones,
-            in_place: options.in_place,
-            cleaners: cleaners(logs),
-            huge_pages: options.huge_pages,
-            readers: options.mapped_reads.then(|| {
-                let clock = Arc::clone(&env.clock);
-                GraceClock::new(move || clock.now().0)
-            }),
-            parts: memory_parts((0..logs).map(|core| env.tasks.memory_node(CoreId(core)))),
-            ..LogOptions::new(options.memory)
+    let mut log = LogOptions {
+        cluster,
+        server,
+        now_s: u32::try_from(env.clock.unix_seconds()).unwrap_or(u32::MAX),
+        logs,
+        spare_logs: match durability {
+            Durability::Volatile => 0,
+            Durability::Replicated => CLASS_LOGS,
         },
-    }
+        durability,
+        tombstones: options.tombstones,
+        in_place: options.in_place,
+        cleaners: (logs / CORES_PER_CLEANER).clamp(1, CLEANERS_OF_A_NODE_MAX),
+        huge_pages: options.huge_pages,
+        readers: options.mapped_reads.then(|| {
+            let clock = Arc::clone(&env.clock);
+            GraceClock::new(move || clock.now().0)
+        }),
+        parts: memory_parts((0..logs).map(|core| env.tasks.memory_node(CoreId(core)))),
+        table_nodes: options.index_memory.nodes(&env.tasks.memory_nodes()),
+        ..LogOptions::new(options.memory)
+    };
+    log.cleaners = cleaners(&log);
+    EngineOptions { log }
 }
 
 /// A part of the memory for each memory node that event loops are bound to. There are none when
@@ -398,12 +405,19 @@ fn memory_parts(nodes: impl Iterator<Item = Option<u32>>) -> Vec<MemoryPart> {
 
 /// Says where the memory lies, if it could lie elsewhere.
 fn tell_binding(log: &LogStats) {
-    let (nodes, binding) = (log.memory_parts, log.binding);
+    let (nodes, binding, index) = (log.memory_parts, log.binding, log.interleaving);
     match binding {
         MemoryBinding::NoNodes => {}
         MemoryBinding::Bound => tracing::info!(nodes, "{binding}"),
         MemoryBinding::Refused(_) => {
             tracing::warn!(nodes, "{binding}; reads may cross nodes more often");
+        }
+    }
+    match index {
+        Interleaving::FirstTouch => {}
+        Interleaving::Interleaved => tracing::info!("index memory {index}"),
+        Interleaving::Refused(_) => {
+            tracing::warn!("index memory {index}; one node may carry most reads of the indexes");
         }
     }
 }
@@ -428,10 +442,17 @@ fn another_at(list: &ServerList, address: &str, former: Option<ServerId>) -> Opt
     Some(there.id).filter(|id| Some(*id) != former)
 }
 
-/// Cleaner threads of a server with this many cores. They share the cores with the event loops, and
-/// each keeps a segment's worth of memory for itself.
-fn cleaners(cores: u16) -> u16 {
-    (cores / 4).clamp(1, 4)
+/// Cleaner threads of a server with this log, which has those of one memory node. With several
+/// nodes there is one for each at least, as far as the memory has room for their reserves. They
+/// share the cores with the event loops.
+fn cleaners(log: &LogOptions) -> u16 {
+    match u16::try_from(log.parts.len()) {
+        Ok(0 | 1) | Err(_) => log.cleaners,
+        Ok(parts) => {
+            let wanted = (log.logs / CORES_PER_CLEANER).max(parts);
+            log.cleaners_up_to(wanted.min(CLEANERS_MAX))
+        }
+    }
 }
 
 impl Starting {
@@ -618,6 +639,7 @@ impl Starting {
             )));
         }
         let store = store_options(env, options, &settings, reply.server, reply.cluster);
+        let cleaners = store.log.cleaners;
         let store = Engine::open(store)?;
         if let Some(hook) = options.on_corruption.clone() {
             let hook = Box::new(move |corruption: &Corruption| hook.call(corruption));
@@ -668,10 +690,9 @@ impl Starting {
         ];
         tasks.extend((0..self.env.tasks.cores()).map(|core| self.expire(CoreId(core), &master)));
         let cleaner = Arc::new(store.cleaner(CleanerOptions::default()));
-        let threads = cleaners(self.env.tasks.cores());
         let space = store.space();
         tasks.extend(
-            (0..threads).map(|n| self.start_cleaner(n, Arc::clone(&cleaner), Arc::clone(space))),
+            (0..cleaners).map(|n| self.start_cleaner(n, Arc::clone(&cleaner), Arc::clone(space))),
         );
         self.membership
             .enlisted(reply.server, reply.cluster, reply.list.clone());
@@ -745,5 +766,28 @@ mod tests {
         for cores in [[Some(1), Some(1)], [None, Some(0)], [None, None]] {
             assert_eq!(memory_parts(cores.into_iter()), [], "{cores:?}");
         }
+    }
+
+    #[test]
+    fn each_memory_node_has_a_cleaner_where_there_are_several() {
+        let cleaners_of = |cores: u16, nodes: u16, memory: Size| {
+            let nodes_of_cores = (0..cores).map(|core| Some(u32::from(core % nodes)));
+            cleaners(&LogOptions {
+                logs: cores,
+                cleaners: 1,
+                parts: memory_parts(nodes_of_cores),
+                ..LogOptions::new(memory)
+            })
+        };
+        let large = Size(64 << 30);
+        assert_eq!(cleaners_of(64, 1, large), 1, "it has as many as are given");
+        assert_eq!(cleaners_of(4, 2, large), 2);
+        assert_eq!(cleaners_of(64, 2, large), 16);
+        assert_eq!(cleaners_of(64, 8, large), 16);
+        assert_eq!(cleaners_of(250, 2, large), 62);
+        assert_eq!(cleaners_of(250, 100, large), 64, "there are no more");
+        // As far as there is room.
+        assert_eq!(cleaners_of(64, 2, Size::mib(256)), 3);
+        assert_eq!(cleaners_of(4, 2, Size::mib(64)), 1);
     }
 }

@@ -23,7 +23,7 @@ use crate::engine::classes::Classes;
 use crate::engine::prepared::{Locks, counted_bytes};
 use crate::engine::read::Pending;
 use crate::expiry::Expiry;
-use crate::indexes::Indexes;
+use crate::indexes::{IndexMaker, Indexes};
 use crate::liveness::IndexLiveness;
 use crate::options::EngineOptions;
 use crate::quota::OverQuota;
@@ -147,7 +147,7 @@ pub struct Engine {
     classes: Classes,
     pub(crate) kind: StoreKind,
     pub(crate) marks: PendingMarks,
-    index_entries_max: u64,
+    index_maker: IndexMaker,
     huge_pages: bool,
 }
 
@@ -200,6 +200,11 @@ impl Engine {
         index_entries_max: u64,
     ) -> Result<Arc<Self>, OpenError> {
         let huge_pages = options.log.huge_pages;
+        let index_maker = IndexMaker {
+            entries_max: index_entries_max,
+            are_read: options.log.readers.is_some(),
+            nodes: options.log.table_nodes,
+        };
         let space = LogSpace::new(options.log)?;
         let tables = Arc::<Tables>::default();
         // Tables hold the log: the log must not hold them, or neither would ever be dropped.
@@ -227,7 +232,7 @@ impl Engine {
             marks: marks.expect("the space is new, and this engine owns the index over it"),
             space,
             tables,
-            index_entries_max,
+            index_maker,
             huge_pages,
         }))
     }
@@ -275,7 +280,7 @@ impl Engine {
             let mut tables = self.tables.write();
             let made = || {
                 let hasher = KeyHasher::Fixed(hash.into());
-                let indexes = Indexes::new(self.index_entries_max, hasher.kind(), self.is_read());
+                let indexes = Indexes::new(self.index_maker, hasher.kind());
                 Arc::new(EngineTable::new(id, hasher, indexes, self))
             };
             Arc::clone(tables.entry(id).or_insert_with(made))
@@ -290,8 +295,7 @@ impl Engine {
         id: TableId,
         hasher: KeyHasher,
     ) -> Result<Arc<EngineTable>, IndexError> {
-        let (entries, huge_pages) = (self.index_entries_max, self.huge_pages);
-        let indexes = Indexes::with_whole(entries, huge_pages, self.is_read())?;
+        let indexes = Indexes::with_whole(self.index_maker, self.huge_pages)?;
         let table = Arc::new(EngineTable::new(id, hasher, indexes, self));
         let before = self.tables.write().insert(id, Arc::clone(&table));
         assert!(before.is_none(), "ids of tables are given once");

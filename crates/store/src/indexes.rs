@@ -11,8 +11,42 @@ use arc_swap::{ArcSwap, Guard};
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_index::{Approach, Index, IndexError, IndexOptions, Slot};
+use pluvio_memory::NodeSet;
 use pluvio_units::{HashKind, HashRange, KeyHash, Rank};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// How all indexes of a store are made.
+#[derive(Clone, Copy)]
+pub(crate) struct IndexMaker {
+    /// Entries that each has room for.
+    pub(crate) entries_max: u64,
+    /// Other processes may read them.
+    pub(crate) are_read: bool,
+    /// The memory nodes that their lines come from in turn, if there are several.
+    pub(crate) nodes: NodeSet,
+}
+
+impl IndexMaker {
+    fn make(
+        &self,
+        expected: HashRange,
+        kind: HashKind,
+        huge_pages: bool,
+    ) -> Result<Arc<Index>, IndexError> {
+        let options = IndexOptions {
+            entries_max: self.entries_max,
+            expected,
+            kind,
+            huge_pages,
+            nodes: self.nodes,
+        };
+        let index = match self.are_read {
+            true => Index::new_for_readers(options),
+            false => Index::new(options),
+        };
+        index.map(Arc::new)
+    }
+}
 
 #[derive(Clone)]
 pub(crate) struct Part {
@@ -36,10 +70,8 @@ pub(crate) struct Indexes {
     parts: ArcSwap<Vec<Part>>,
     /// Held by those who replace the list.
     changing: Mutex<()>,
-    entries_max: u64,
     kind: HashKind,
-    /// Other processes may read them.
-    are_read: bool,
+    maker: IndexMaker,
 }
 
 /// Sizes of some indexes.
@@ -108,34 +140,24 @@ fn first_not_before(parts: &[Part], hash: KeyHash) -> usize {
 }
 
 impl Indexes {
-    pub(crate) fn new(entries_max: u64, kind: HashKind, are_read: bool) -> Self {
+    pub(crate) fn new(maker: IndexMaker, kind: HashKind) -> Self {
         Self {
-            are_read,
+            maker,
             kind,
             whole: None,
             closed: AtomicBool::new(false),
             parts: ArcSwap::default(),
             changing: Mutex::default(),
-            entries_max,
         }
     }
 
     /// One index for all hashes, which is found until it is closed.
-    pub(crate) fn with_whole(
-        entries_max: u64,
-        huge_pages: bool,
-        are_read: bool,
-    ) -> Result<Self, IndexError> {
-        let options = IndexOptions {
-            entries_max,
-            expected: HashRange::ALL,
-            kind: HashKind::Seeded,
-            huge_pages,
-        };
-        let index = made(options, are_read)?;
+    pub(crate) fn with_whole(maker: IndexMaker, huge_pages: bool) -> Result<Self, IndexError> {
+        let kind = HashKind::Seeded;
+        let index = maker.make(HashRange::ALL, kind, huge_pages)?;
         Ok(Self {
             whole: Some(Whole { index }),
-            ..Self::new(entries_max, HashKind::Seeded, are_read)
+            ..Self::new(maker, kind)
         })
     }
 
@@ -147,13 +169,7 @@ impl Indexes {
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut parts = Vec::clone(&self.parts.load());
         for gap in gaps(&parts, range) {
-            let options = IndexOptions {
-                entries_max: self.entries_max,
-                expected: gap,
-                kind: self.kind,
-                huge_pages: false,
-            };
-            let index = made(options, self.are_read)?;
+            let index = self.maker.make(gap, self.kind, false)?;
             parts.push(Part { range: gap, index });
         }
         parts.sort_by_key(|part| part.range.first);
@@ -311,14 +327,6 @@ impl Indexes {
     }
 }
 
-fn made(options: IndexOptions, is_read: bool) -> Result<Arc<Index>, IndexError> {
-    let index = match is_read {
-        true => Index::new_for_readers(options),
-        false => Index::new(options),
-    };
-    index.map(Arc::new)
-}
-
 /// What of `range` no part covers.
 fn gaps(parts: &[Part], range: HashRange) -> Vec<HashRange> {
     let mut gaps = Vec::new();
@@ -340,13 +348,19 @@ fn gaps(parts: &[Part], range: HashRange) -> Vec<HashRange> {
 mod tests {
     use super::*;
 
+    const MAKER: IndexMaker = IndexMaker {
+        entries_max: 1000,
+        are_read: false,
+        nodes: NodeSet::EMPTY,
+    };
+
     fn range(first: u64, last: u64) -> HashRange {
         HashRange::new(KeyHash(first), KeyHash(last))
     }
 
     #[test]
     fn every_hash_has_at_most_one_index_however_ranges_come_and_go() {
-        let indexes = Indexes::new(1000, HashKind::Seeded, false);
+        let indexes = Indexes::new(MAKER, HashKind::Seeded);
         for (first, last) in [(100, 199), (300, 399), (150, 349), (0, 99), (0, 499)] {
             indexes.cover(range(first, last)).unwrap();
         }
@@ -369,7 +383,7 @@ mod tests {
     // shows: TAB-3
     #[test]
     fn an_index_goes_with_the_last_tablet_that_uses_it() {
-        let indexes = Indexes::new(1000, HashKind::Seeded, false);
+        let indexes = Indexes::new(MAKER, HashKind::Seeded);
         indexes.cover(range(0, 199)).unwrap();
         indexes.cover(range(200, 299)).unwrap();
         // The tablet 0-199 was cut, and its upper part goes.
@@ -382,7 +396,7 @@ mod tests {
 
     #[test]
     fn only_closing_keeps_the_one_index_for_all_hashes_from_being_found() {
-        let indexes = Indexes::with_whole(1000, false, false).unwrap();
+        let indexes = Indexes::with_whole(MAKER, false).unwrap();
         indexes.uncover(HashRange::ALL);
         assert!(!indexes.is_closed() && indexes.of_all().is_some());
         indexes.close();
@@ -391,7 +405,7 @@ mod tests {
 
     #[test]
     fn the_whole_space_can_be_covered() {
-        let indexes = Indexes::new(1000, HashKind::Seeded, false);
+        let indexes = Indexes::new(MAKER, HashKind::Seeded);
         indexes.cover(HashRange::ALL).unwrap();
         indexes.cover(HashRange::ALL).unwrap();
         assert_eq!(indexes.within(HashRange::ALL).len(), 1);

@@ -64,12 +64,12 @@ pub use engine::{
 };
 pub use expiry::{DeadlineTime, Expiry, Place};
 pub use leave::Copied;
-pub use options::EngineOptions;
+pub use options::{EngineOptions, IndexMemory};
 pub use pluvio_env::Pace;
 pub use pluvio_env::host::{Host, Nodes, ThisMachine, TopologyError, Worker};
 pub use pluvio_log::{
-    BindRefused, CopyMethod, Fatal, MemoryBinding, ReplicaSink, SinkAnswer, SinkDriver, SinkError,
-    SinkWrite, Tombstones,
+    BindRefused, CopyMethod, Fatal, InterleaveRefused, Interleaving, MemoryBinding, ReplicaSink,
+    SinkAnswer, SinkDriver, SinkError, SinkWrite, Tombstones,
 };
 pub use pluvio_memory::GatePage;
 pub use pluvio_mutation::{Lifetime, RejectRules, TouchIf};

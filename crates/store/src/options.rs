@@ -1,13 +1,35 @@
 //! Options of a store.
 
 use pluvio_index::Index;
-use pluvio_log::LogOptions;
+use pluvio_log::{LogOptions, NodeSet};
 
 /// How a store is made.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// The log: memory, number of logs, durability.
     pub log: LogOptions,
+}
+
+/// Which memory nodes the indexes take their memory from, and the log's tables of segments and of
+/// dead entries. Threads of all nodes use these alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IndexMemory {
+    /// From all nodes in turn, where there are several: their links share the reads.
+    #[default]
+    Interleave,
+    /// From the node of the thread that touches a page first.
+    FirstTouch,
+}
+
+impl IndexMemory {
+    /// The nodes that take turns on a machine with these.
+    #[must_use]
+    pub fn nodes(self, machine: &[u32]) -> NodeSet {
+        match self {
+            Self::Interleave => machine.iter().copied().collect(),
+            Self::FirstTouch => NodeSet::EMPTY,
+        }
+    }
 }
 
 /// The smallest entry that an index slot can point to: a header of 13 bytes and a short key.

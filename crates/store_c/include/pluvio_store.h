@@ -15,6 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// As many cleaner threads as a store has by default.
+#define PLUVIO_CLEANERS_USUAL 65535
+
 // The object must not exist.
 #define PLUVIO_IF_ABSENT 1
 
@@ -92,7 +95,8 @@ typedef struct {
   uint32_t live_percent_max;
   // Places where threads append side by side; 0, the default: one for each processor.
   uint16_t heads;
-  // Threads that clean. Default 1. With 0 call `pluvio_store_clean`.
+  // Threads that clean. Default: PLUVIO_CLEANERS_USUAL, which is 1, or one for each memory node
+  // where the memory is large enough. With 0 call `pluvio_store_clean`.
   uint16_t cleaner_threads;
   // Not 0: a value that fits overwrites the old one. Not with a folder, no deadlines.
   uint8_t in_place;

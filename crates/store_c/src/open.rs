@@ -18,6 +18,9 @@ pub struct StoreHandle {
     pub id: u64,
 }
 
+/// As many cleaner threads as a store has by default.
+pub const PLUVIO_CLEANERS_USUAL: u16 = 65535;
+
 /// A table of a store. A value of 0 is none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +49,8 @@ pub struct Options {
     pub live_percent_max: u32,
     /// Places where threads append side by side; 0, the default: one for each processor.
     pub heads: u16,
-    /// Threads that clean. Default 1. With 0 call `pluvio_store_clean`.
+    /// Threads that clean. Default: PLUVIO_CLEANERS_USUAL, which is 1, or one for each memory node
+    /// where the memory is large enough. With 0 call `pluvio_store_clean`.
     pub cleaner_threads: u16,
     /// Not 0: a value that fits overwrites the old one. Not with a folder, no deadlines.
     pub in_place: u8,
@@ -148,7 +152,7 @@ pub unsafe extern "C" fn pluvio_options_init(options: *mut Options) -> Code {
             value_max: 0,
             live_percent_max: 90,
             heads: 0,
-            cleaner_threads: 1,
+            cleaner_threads: PLUVIO_CLEANERS_USUAL,
             in_place: 0,
             keyed_hashing: 0,
             huge_pages: 1,
@@ -211,7 +215,6 @@ fn builder(options: &Options) -> Result<pluvio_store::StoreBuilder, Failure> {
         .memory(Size(options.memory))
         .limits(options.key_max as usize, value_max)
         .live_percent_max(options.live_percent_max)
-        .cleaner_threads(options.cleaner_threads)
         .update(update)
         .hashing(match options.keyed_hashing {
             0 => KeyHashing::Fast,
@@ -219,6 +222,9 @@ fn builder(options: &Options) -> Result<pluvio_store::StoreBuilder, Failure> {
         })
         .huge_pages(huge_pages)
         .populate(options.populate != 0);
+    if options.cleaner_threads != PLUVIO_CLEANERS_USUAL {
+        builder = builder.cleaner_threads(options.cleaner_threads);
+    }
     if options.heads > 0 {
         builder = builder.heads(options.heads);
     }

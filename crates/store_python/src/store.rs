@@ -36,7 +36,7 @@ impl Store {
 impl Store {
     #[new]
     #[pyo3(signature = (folder=None, *, memory=268_435_456, segment=None, heads=None,
-        cleaner_threads=1, in_place=false, keyed_hashing=false, huge_pages=true, populate=false,
+        cleaner_threads=None, in_place=false, keyed_hashing=false, huge_pages=true, populate=false,
         live_percent_max=90))]
     #[allow(clippy::too_many_arguments)] // keywords of Python
     fn new(
@@ -45,7 +45,7 @@ impl Store {
         memory: u64,
         segment: Option<u64>,
         heads: Option<u16>,
-        cleaner_threads: u16,
+        cleaner_threads: Option<u16>,
         in_place: bool,
         keyed_hashing: bool,
         huge_pages: bool,
@@ -54,7 +54,6 @@ impl Store {
     ) -> PyResult<PyClassInitializer<Self>> {
         let mut builder = pluvio_store::Store::builder()
             .memory(Size(memory))
-            .cleaner_threads(cleaner_threads)
             .huge_pages(HugePages::from(huge_pages))
             .populate(populate)
             .live_percent_max(live_percent_max);
@@ -63,6 +62,9 @@ impl Store {
         }
         if keyed_hashing {
             builder = builder.hashing(KeyHashing::Keyed);
+        }
+        if let Some(threads) = cleaner_threads {
+            builder = builder.cleaner_threads(threads);
         }
         if let Some(heads) = heads {
             builder = builder.heads(heads);

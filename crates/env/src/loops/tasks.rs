@@ -16,6 +16,12 @@ pub trait Tasks: Send + Sync {
         None
     }
 
+    /// The memory nodes of the processors that this process may use, by the numbers that the system
+    /// gives them. Empty where they are unknown.
+    fn memory_nodes(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// How long the event loop of `core` has worked since it started, with what it looks for more
     /// work when it spins. `None` where nobody measures that.
     fn busy(&self, _core: CoreId) -> Option<Duration> {
@@ -34,6 +40,17 @@ pub trait Tasks: Send + Sync {
     /// Calls `step` again and again outside the event loops: for the cleaner and other work that
     /// computes and never waits. Production gives it a thread, the simulator an event per step.
     fn background(&self, name: &'static str, step: Box<dyn FnMut() -> Pace + Send>) -> TaskHandle;
+
+    /// [`Self::background`] on the processors of a memory node, where event loops are bound and the
+    /// node is known; otherwise anywhere.
+    fn background_near(
+        &self,
+        name: &'static str,
+        _node: Option<u32>,
+        step: Box<dyn FnMut() -> Pace + Send>,
+    ) -> TaskHandle {
+        self.background(name, step)
+    }
 
     /// Runs `work` once, outside the event loops, and waits for its end: for long computations.
     fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()>;

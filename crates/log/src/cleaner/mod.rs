@@ -277,6 +277,15 @@ impl Cleaner {
         }
     }
 
+    /// The memory node of the part that the thread with this number cleans first
+    /// ([`Self::step_as`]): the place for it. `None` where it has no part, or the part no node.
+    #[must_use]
+    pub fn node_of(&self, thread: u16) -> Option<u32> {
+        let parts = &self.shared.storage().options.parts;
+        let own = self.has_homes.then(|| usize::from(thread) % parts.len());
+        parts[own?].node
+    }
+
     fn step_from(&self, first: usize, now_s: u32) -> Result<Pace, Corruption> {
         self.shared.storage().clock.follow(now_s);
         let mut pace = IDLE;

@@ -19,7 +19,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use pluvio_memory::{CACHE_LINE_BYTES, RegionError, WordRegion, page_bytes};
+use pluvio_memory::{CACHE_LINE_BYTES, Interleaving, NodeSet, RegionError, WordRegion, page_bytes};
 use pluvio_units::{EntryRef, SEGLET_BYTES};
 
 /// Bytes of log memory for a bit. Less than the shortest entry has, and more would save little: it
@@ -36,15 +36,26 @@ const LINES_PER_SEGLET: u64 = SEGLET_BYTES as u64 / BYTES_PER_LINE;
 pub(crate) struct DeadBits(WordRegion);
 
 impl DeadBits {
-    /// For `log_bytes` of log memory.
-    pub(crate) fn new(log_bytes: u64, huge_pages: bool) -> Result<Self, RegionError> {
+    /// For `log_bytes` of log memory, interleaved over `nodes`.
+    pub(crate) fn new(
+        log_bytes: u64,
+        huge_pages: bool,
+        nodes: &NodeSet,
+    ) -> Result<(Self, Interleaving), RegionError> {
         let lines = log_bytes.div_ceil(BYTES_PER_LINE);
         let region = WordRegion::anonymous(lines * CACHE_LINE_BYTES)?;
+        let interleaving = region.interleave(nodes);
         let bits = Self(region);
         if huge_pages {
             bits.prefer_huge_pages();
         }
-        Ok(bits)
+        Ok((bits, interleaving))
+    }
+
+    /// The nodes over which they are interleaved, if the system tells.
+    #[cfg(test)]
+    pub(super) fn interleaved_over(&self) -> Option<NodeSet> {
+        self.0.interleaved_over(0)
     }
 
     /// Asks for the bit of an entry that is going to die.
@@ -133,7 +144,9 @@ mod tests {
     const SEGLET: u64 = SEGLET_BYTES as u64;
 
     fn bits(seglets: u64) -> DeadBits {
-        DeadBits::new((seglets + 1) * SEGLET, false).expect("enough memory")
+        let nodes = NodeSet::EMPTY;
+        let made = DeadBits::new((seglets + 1) * SEGLET, false, &nodes);
+        made.expect("enough memory").0
     }
 
     #[test]

@@ -30,7 +30,9 @@ use crate::durable::Durability;
 use crate::geometry::Geometry;
 use crate::options::LogOptions;
 use pluvio_format::Check;
-use pluvio_memory::{EpochGuard, GatePage, RacingBytes, ReclaimEpochs, Region, RegionError};
+use pluvio_memory::{
+    EpochGuard, GatePage, Interleaving, RacingBytes, ReclaimEpochs, Region, RegionError,
+};
 use pluvio_units::{EntryRef, LogPosition, SEGLET_BYTES};
 use rustix::fd::BorrowedFd;
 
@@ -50,6 +52,8 @@ pub(crate) struct LogMemory {
     raw: LogBytes,
     table: SegletTable,
     dead: DeadBits,
+    /// Whether these two are interleaved over the nodes of the options.
+    interleaving: Interleaving,
     live: LiveCounts,
     epochs: ReclaimEpochs,
     /// Where other processes read.
@@ -88,10 +92,15 @@ impl LogMemory {
                 (Some(gate), epochs)
             }
         };
+        let nodes = &options.table_nodes;
+        let (dead, of_dead) = DeadBits::new(raw.len(), options.huge_pages, nodes)?;
+        let is_read = options.readers.is_some();
+        let (table, of_table) = SegletTable::new(geometry.seglets, is_read, nodes)?;
         Ok(Self {
-            dead: DeadBits::new(raw.len(), options.huge_pages)?,
+            dead,
             raw,
-            table: SegletTable::new(geometry.seglets, options.readers.is_some())?,
+            table,
+            interleaving: of_table.and(of_dead),
             epochs,
             gate,
             live: LiveCounts::new(options.all_logs(), geometry.slots.all),
@@ -130,6 +139,11 @@ impl LogMemory {
     #[inline(always)]
     pub(crate) fn table(&self) -> &SegletTable {
         &self.table
+    }
+
+    /// Whether the tables are interleaved over the nodes of the options.
+    pub(crate) fn interleaving(&self) -> Interleaving {
+        self.interleaving
     }
 
     /// What counts as live.
@@ -252,5 +266,45 @@ impl LogMemory {
     /// Bytes the tables take beside the log itself, of which `resident_seglets` are resident.
     pub(crate) fn table_bytes(&self, resident_seglets: usize) -> u64 {
         self.table.bytes() + self.live.bytes() + DeadBits::bytes_of(resident_seglets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_memory::{GraceClock, NodeSet};
+    use pluvio_units::Size;
+
+    #[test]
+    fn both_tables_are_interleaved_over_the_nodes_of_the_options() {
+        for readers in [None, Some(GraceClock::new(|| core::time::Duration::ZERO))] {
+            let memory = |nodes: &[u32]| {
+                let options = LogOptions {
+                    table_nodes: nodes.iter().copied().collect(),
+                    readers: readers.clone(),
+                    ..LogOptions::new(Size::mib(64))
+                };
+                let geometry = Geometry::of(&options).expect("enough memory");
+                let parts = [geometry.seglets as u32];
+                LogMemory::new(&geometry, &options, &parts).expect("enough memory")
+            };
+            let over = |memory: &LogMemory| {
+                let table = memory.table.region().interleaved_over(0);
+                [table, memory.dead.interleaved_over()]
+            };
+            let one = memory(&[0]);
+            assert_eq!(one.interleaving(), Interleaving::FirstTouch);
+            if over(&one)[0].is_none() {
+                return; // The system does not tell.
+            }
+            assert_eq!(over(&one), [Some(NodeSet::EMPTY); 2]);
+            // The second node may be there or not; the first one is on every machine.
+            let two = memory(&[0, 1]);
+            assert_eq!(two.interleaving(), Interleaving::Interleaved);
+            for nodes in over(&two) {
+                let nodes = nodes.expect("it told before");
+                assert!(nodes.numbers().any(|node| node == 0), "{nodes:?}");
+            }
+        }
     }
 }

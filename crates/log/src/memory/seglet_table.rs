@@ -7,7 +7,7 @@
 
 use super::LogMemory;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
-use pluvio_memory::{Region, RegionError};
+use pluvio_memory::{Interleaving, NodeSet, Region, RegionError};
 use pluvio_units::{EntryRef, LogId, LogPosition, SEGLET_BYTES, SegmentId};
 
 pub(super) const WORDS_PER_SEGLET: u64 = 4;
@@ -31,16 +31,22 @@ pub(crate) struct Place {
 pub(crate) struct SegletTable(Region);
 
 impl SegletTable {
-    /// `is_read`: other processes may read it.
-    pub(crate) fn new(seglets: usize, is_read: bool) -> Result<Self, RegionError> {
+    /// Interleaved over `nodes`. `is_read`: other processes may read it.
+    pub(crate) fn new(
+        seglets: usize,
+        is_read: bool,
+        nodes: &NodeSet,
+    ) -> Result<(Self, Interleaving), RegionError> {
         let bytes = seglets as u64 * WORDS_PER_SEGLET * 8;
         let region = match is_read {
             true => Region::for_readers("pluvio-seglets", bytes, false)?,
             false => Region::anonymous(bytes, false)?,
         };
+        // Before it has pages.
+        let interleaving = region.interleave(nodes);
         // A two-thousandth of the log.
         region.allocate(0, region.len())?;
-        Ok(Self(region))
+        Ok((Self(region), interleaving))
     }
 
     /// The memory.

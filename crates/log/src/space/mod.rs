@@ -344,6 +344,7 @@ impl LogSpace {
             segments_max: geometry.slots.all as u64,
             memory_parts: storage.options.parts.len().max(1) as u16,
             binding: storage.memory.raw().binding(),
+            interleaving: storage.memory.interleaving(),
             seglets_away: seglets.taken_away(),
             pins_without_slot: storage.memory.epochs().pins_without_slot(),
             cleaner: self.cleaner_stats(),

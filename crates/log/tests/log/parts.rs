@@ -1,7 +1,7 @@
 //! Memory that is divided among memory nodes: whose seglets a log takes, and where their pages lie.
 
 use crate::support::{Random, Store, options};
-use pluvio_log::{AppendError, Durability, LogOptions, MemoryBinding, MemoryPart};
+use pluvio_log::{AppendError, Durability, Interleaving, LogOptions, MemoryBinding, MemoryPart};
 use pluvio_units::{LogId, SEGLET_BYTES};
 
 const KEYS: u32 = 120_000;
@@ -126,6 +126,55 @@ fn a_node_that_is_not_there_is_told_and_memory_works() {
         change(&store, (key % 2) as usize, key);
     }
     assert_eq!(store.space.stats().seglets_away, 0);
+}
+
+#[test]
+fn tables_beside_the_log_tell_whether_they_are_interleaved() {
+    let told = |nodes: &[u32]| {
+        let options = LogOptions {
+            table_nodes: nodes.iter().copied().collect(),
+            ..options(64, 2, Durability::Volatile)
+        };
+        let store = Store::new(options, KEYS);
+        for key in 0..20_000 {
+            change(&store, (key % 2) as usize, key);
+        }
+        store.space.stats().interleaving
+    };
+    assert_eq!(told(&[]), Interleaving::FirstTouch);
+    assert_eq!(told(&[0]), Interleaving::FirstTouch, "one node, no choice");
+    let Interleaving::Refused(why) = told(&[1022, 1023]) else {
+        panic!("no machine has so many nodes");
+    };
+    assert_eq!(why.nodes, 2);
+    let both = told(&[0, 1]);
+    match both {
+        Interleaving::Interleaved => {}
+        // A sandbox, or a kernel without nodes: the same answer as above.
+        Interleaving::Refused(other) => assert_eq!(other, why),
+        Interleaving::FirstTouch => panic!("nobody was asked"),
+    }
+}
+
+#[test]
+fn a_thread_with_a_part_of_its_own_is_told_the_parts_node() {
+    let node_of = |cleaners: u16, nodes: [Option<u32>; 2]| {
+        let part = |(log, node): (u16, Option<u32>)| MemoryPart {
+            node,
+            logs: vec![LogId(log)],
+        };
+        let options = LogOptions {
+            parts: (0..).zip(nodes).map(part).collect(),
+            cleaners,
+            ..options(64, 2, Durability::Volatile)
+        };
+        let store = Store::new(options, KEYS);
+        [0, 1, 2].map(|thread| store.cleaner.node_of(thread))
+    };
+    let nodes = [Some(0), Some(7)];
+    assert_eq!(node_of(2, nodes), [Some(0), Some(7), Some(0)]);
+    assert_eq!(node_of(1, nodes), [None; 3], "too few for each part");
+    assert_eq!(node_of(2, [None, Some(7)]), [None, Some(7), None]);
 }
 
 /// Keys of the second log are a third.

@@ -223,6 +223,7 @@ impl Starting {
         space: Arc<LogSpace>,
     ) -> TaskHandle {
         let clock = Arc::clone(&self.env.clock);
+        let node = cleaner.node_of(number);
         let step = move || {
             let now_s = u32::try_from(clock.unix_seconds()).unwrap_or(u32::MAX);
             match cleaner.step_as(number, now_s) {
@@ -233,6 +234,7 @@ impl Starting {
                 }
             }
         };
-        self.env.tasks.background("cleaner", Box::new(step))
+        let tasks = &self.env.tasks;
+        tasks.background_near("cleaner", node, Box::new(step))
     }
 }

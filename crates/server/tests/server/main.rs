@@ -10,6 +10,7 @@ mod enumeration;
 mod frozen;
 mod in_place;
 mod late_copies;
+mod memory_nodes;
 mod overload;
 mod protocol;
 mod quotas;

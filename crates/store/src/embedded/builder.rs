@@ -7,7 +7,7 @@ use crate::embedded::experiments::{Experiments, Topology};
 use crate::embedded::heads::{Heads, memory_parts, processors_of};
 use crate::embedded::store::{Limits, Store, Workers};
 use crate::engine::Engine;
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, IndexMemory};
 use pluvio_env::host::{Host, Nodes, ThisMachine};
 use pluvio_log::{Durability, LogOptions, ReplicaSink, VALUE_HEAD_BYTES};
 use pluvio_memory::GraceClock;
@@ -59,9 +59,11 @@ impl From<bool> for HugePages {
 pub struct StoreBuilder {
     memory: Size,
     heads: Option<u16>,
-    cleaner_threads: u16,
+    /// Default: one, or one for each part of the memory.
+    cleaner_threads: Option<u16>,
     update: UpdatePolicy,
     bind_memory: bool,
+    index_memory: IndexMemory,
     sink: Option<Box<dyn ReplicaSink>>,
     first_version: ObjectVersion,
     threads_max: usize,
@@ -82,9 +84,10 @@ impl Default for StoreBuilder {
         Self {
             memory: Size::mib(256),
             heads: None,
-            cleaner_threads: 1,
+            cleaner_threads: None,
             update: UpdatePolicy::default(),
             bind_memory: true,
+            index_memory: IndexMemory::default(),
             sink: None,
             first_version: ObjectVersion(1),
             threads_max: 512,
@@ -116,11 +119,12 @@ impl StoreBuilder {
         self
     }
 
-    /// Threads that clean, 0 to 64. Default 1. With 0 the caller drives [`Store::clean_step`].
-    /// Where the memory is divided among nodes ([`Self::bind_memory`]) and there is a thread for
-    /// each of them, each stays on the processors of its node.
+    /// Threads that clean, 0 to 64. With 0 the caller drives [`Store::clean_step`]. Default 1, or
+    /// one for each node where the memory is divided among nodes ([`Self::bind_memory`]) and has
+    /// room for their reserves: a 32nd of it. Where there is a thread for each node, each stays on
+    /// the processors of its node.
     pub fn cleaner_threads(mut self, threads: u16) -> Self {
-        self.cleaner_threads = threads;
+        self.cleaner_threads = Some(threads);
         self
     }
 
@@ -136,6 +140,15 @@ impl StoreBuilder {
     /// with pages from wherever they come.
     pub fn bind_memory(mut self, bind: bool) -> Self {
         self.bind_memory = bind;
+        self
+    }
+
+    /// Which memory nodes the indexes, and the log's tables beside its memory, come from. Default:
+    /// all in turn, where there are several. A refusal of the system is told by
+    /// [`StoreStats::interleaving`](crate::StoreStats). The store then works with pages from
+    /// wherever they come.
+    pub fn index_memory(mut self, memory: IndexMemory) -> Self {
+        self.index_memory = memory;
         self
     }
 
@@ -274,6 +287,9 @@ impl StoreBuilder {
         if self.bind_memory {
             log.parts = memory_parts(&nodes, heads);
         }
+        log.table_nodes = self.index_memory.nodes(nodes.numbers());
+        let cleaner_threads = self.cleaners(&log);
+        log.cleaners = cleaner_threads.max(1);
         let near = processors_of(&nodes, &log.parts);
         let engine = Engine::open(EngineOptions { log }).map_err(|why| self.refused(why, heads))?;
         if self.huge_pages == HugePages::Required {
@@ -300,7 +316,7 @@ impl StoreBuilder {
         let cleaner = Arc::new(engine.cleaner(self.experiments.cleaning.options()));
         let workers = Workers {
             cleaner,
-            cleaner_threads: self.cleaner_threads,
+            cleaner_threads,
             near,
             sink: self.sink,
         };
@@ -319,7 +335,7 @@ impl StoreBuilder {
                 .experiments
                 .segment_size
                 .map(|size| size.bytes() as usize / SEGLET_BYTES),
-            cleaners: self.cleaner_threads.max(1),
+            cleaners: self.cleaner_threads.unwrap_or(1).max(1),
             live_percent_max: self.live_percent_max,
             disk_expansion_percent: (self.experiments.expansion * 100.0) as u32,
             tombstones: self.experiments.tombstones,

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::readers::{ReadableMap, ReadableTable};
 use crate::table::{EngineTable, KeyHasher};
 use pluvio_env::host::{Host, Worker};
-use pluvio_log::{Cleaner, CleanerStats, MemoryBinding, ReplicaSink, SinkError};
+use pluvio_log::{Cleaner, CleanerStats, Interleaving, MemoryBinding, ReplicaSink, SinkError};
 use pluvio_memory::{EpochGuard, GatePage};
 use pluvio_units::{HashRange, SEGLET_BYTES, TableId};
 use std::collections::BTreeMap;
@@ -99,6 +99,9 @@ pub struct StoreStats {
     pub memory_nodes: u16,
     /// Whether each node's part lies on it.
     pub binding: MemoryBinding,
+    /// Whether the log's tables are interleaved over the memory nodes. Indexes are asked for in the
+    /// same way, table by table.
+    pub interleaving: Interleaving,
     /// Bytes of log memory that heads of one node took from another one's part since the start,
     /// because their own had none.
     pub away_bytes: u64,
@@ -314,6 +317,7 @@ impl Store {
             heads: self.shared.heads.count(),
             memory_nodes: log.memory_parts,
             binding: log.binding,
+            interleaving: log.interleaving,
             away_bytes: log.seglets_away * SEGLET_BYTES as u64,
             pins_without_slot: log.pins_without_slot,
             sink_bytes: match &self.shared.sink {

@@ -1,9 +1,10 @@
 //! The embedded library as a program sees it.
 
 use pluvio_store::{
-    BuildError, Experiments, Host, HugePages, IncrementError, KeyHashing, LogId, MemoryBinding,
-    Nodes, Pace, RejectRules, ReplicaSink, SegmentId, SinkAnswer, SinkError, SinkWrite, Size,
-    Store, StoreError, Table, ThisMachine, Topology, TopologyError, UpdatePolicy, Version, Worker,
+    BuildError, Experiments, Host, HugePages, IncrementError, IndexMemory, Interleaving,
+    KeyHashing, LogId, MemoryBinding, Nodes, Pace, RejectRules, ReplicaSink, SegmentId, SinkAnswer,
+    SinkError, SinkWrite, Size, Store, StoreBuilder, StoreError, Table, ThisMachine, Topology,
+    TopologyError, UpdatePolicy, Version, Worker,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -467,6 +468,80 @@ fn with_a_cleaner_for_each_memory_node_they_stay_near_it() {
         let store = builder.host(host).cleaner_threads(cleaners).build();
         assert_eq!(store.unwrap().stats().memory_nodes, 2);
         assert_eq!(*machine.near.lock().unwrap(), expected);
+    }
+}
+
+#[test]
+fn each_memory_node_has_a_cleaner_of_its_own_unless_the_program_says_otherwise() {
+    let near = |change: fn(StoreBuilder) -> StoreBuilder| {
+        let machine = Arc::new(Machine::default());
+        let host: Arc<dyn Host> = machine.clone();
+        let builder = Store::builder().memory(Size::mib(256)).host(host);
+        let store = change(builder).build().unwrap();
+        let near = machine.near.lock().unwrap().clone();
+        drop(store);
+        near
+    };
+    let one: Vec<Vec<usize>> = vec![vec![]];
+    let each = [vec![0, 2], vec![1, 3]];
+    assert_eq!(near(|builder| builder), each);
+    assert_eq!(near(|builder| builder.cleaner_threads(1)), one);
+    assert_eq!(near(|builder| builder.bind_memory(false)), one);
+    assert_eq!(near(|builder| builder.heads(1)), one, "its head has a node");
+    let one_node = |builder: StoreBuilder| {
+        builder.experiments(Experiments {
+            topology: Topology::Nodes(vec![vec![0, 1, 2, 3]]),
+            ..Experiments::default()
+        })
+    };
+    assert_eq!(near(one_node), one);
+    // Where a second one would cost much.
+    assert_eq!(near(|builder| builder.memory(Size::mib(64))), one);
+    assert_eq!(near(|builder| builder.threads_max(2)), one);
+    assert_eq!(near(|builder| builder.threads_max(3)), each);
+    assert_eq!(near(|builder| builder.threads_max(3).sink(Nothing)), one);
+}
+
+#[test]
+fn index_memory_is_interleaved_over_all_nodes_unless_the_program_says_otherwise() {
+    let told = |nodes: [u32; 2], change: fn(StoreBuilder) -> StoreBuilder| {
+        let nodes = vec![(nodes[0], vec![0, 2]), (nodes[1], vec![1, 3])];
+        let builder = Store::builder().memory(Size::mib(64)).cleaner_threads(0);
+        let builder = builder.experiments(Experiments {
+            topology: Topology::Numbered(nodes),
+            ..Experiments::default()
+        });
+        let store = change(builder).build().unwrap();
+        let table = table(&store);
+        for key in 0..10_000_u32 {
+            table.put(&key.to_le_bytes(), &[7; 1000]).unwrap();
+        }
+        assert_eq!(table.len(), 10_000);
+        store.stats().interleaving
+    };
+    // Nodes that no machine has: the system was asked, and for these.
+    let Interleaving::Refused(why) = told([1022, 1023], |builder| builder) else {
+        panic!("no machine has so many nodes");
+    };
+    assert_eq!(why.nodes, 2);
+    let shared = told([1022, 1023], |builder| builder.shared(true));
+    assert_eq!(shared, Interleaving::Refused(why));
+    let bound = told([1022, 1023], |builder| builder.bind_memory(false));
+    assert_eq!(bound, Interleaving::Refused(why), "it is another option");
+    let first = told([1022, 1023], |builder| {
+        builder.index_memory(IndexMemory::FirstTouch)
+    });
+    assert_eq!(first, Interleaving::FirstTouch);
+    // Two groups of processors near one node.
+    let one = told([0, 0], |builder| builder);
+    assert_eq!(one, Interleaving::FirstTouch);
+    // A second node that may be there or not.
+    let two = told([0, 1], |builder| builder);
+    match two {
+        Interleaving::Interleaved => {}
+        // A sandbox, or a kernel without nodes: the same answer as above.
+        Interleaving::Refused(other) => assert_eq!(other, why),
+        Interleaving::FirstTouch => panic!("nobody was asked"),
     }
 }
 

@@ -211,6 +211,10 @@ static void wrong(pluvio_store store, pluvio_table table) {
     OK(pluvio_options_init(&options));
     options.huge_pages = 9;
     GIVES(PLUVIO_BAD_OPTION, pluvio_store_open(&options, &none));
+    OK(pluvio_options_init(&options));
+    CHECK(options.cleaner_threads == PLUVIO_CLEANERS_USUAL);
+    options.cleaner_threads = 65;
+    GIVES(PLUVIO_BAD_OPTION, pluvio_store_open(&options, &none));
     options.size = 7;
     GIVES(PLUVIO_BAD_ARGUMENT, pluvio_store_open(&options, &none));
 

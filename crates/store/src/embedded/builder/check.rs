@@ -5,7 +5,7 @@ use crate::embedded::builder::{KeyHashing, StoreBuilder, UpdatePolicy};
 use crate::embedded::error::BuildError;
 use crate::embedded::experiments::EpochKind;
 use pluvio_env::host::Nodes;
-use pluvio_log::{LOG_MEMORY_MAX, OpenError, Tombstones};
+use pluvio_log::{LOG_MEMORY_MAX, LogOptions, OpenError, Tombstones};
 use pluvio_units::{KEY_MAX, LOGS_PER_MASTER_MAX, SEGLET_BYTES, SEGMENT_BYTES};
 
 /// Most worker threads of one store.
@@ -41,15 +41,14 @@ impl StoreBuilder {
         }
         let heads = usize::from(self.heads.unwrap_or(1));
         within("heads", heads, 1, usize::from(LOGS_PER_MASTER_MAX))?;
-        let cleaners = usize::from(self.cleaner_threads);
+        let cleaners = usize::from(self.cleaner_threads.unwrap_or(1));
         within(
             "cleaner_threads",
             cleaners,
             0,
             usize::from(CLEANER_THREADS_MAX),
         )?;
-        // A slot for each thread of the store's own, and one for a caller.
-        let threads = cleaners + usize::from(self.sink.is_some()) + 1;
+        let threads = cleaners + self.slots_beside_cleaners();
         within("threads_max", self.threads_max, threads, THREADS_MAX)?;
         let version = usize::try_from(self.first_version.0).unwrap_or(usize::MAX);
         within("first_version", version, 1, FIRST_VERSION_MAX)?;
@@ -102,6 +101,25 @@ impl StoreBuilder {
             });
         }
         Ok(())
+    }
+
+    /// Epoch slots for threads that do not clean: for that of the sink, and for a caller.
+    fn slots_beside_cleaners(&self) -> usize {
+        usize::from(self.sink.is_some()) + 1
+    }
+
+    /// The threads that clean, of a store with this log. One for each part of the memory, or one in
+    /// all: some that are fewer than the parts have no part of their own.
+    pub(super) fn cleaners(&self, log: &LogOptions) -> u16 {
+        if let Some(threads) = self.cleaner_threads {
+            return threads;
+        }
+        let parts = log.parts.len();
+        let slots = self.threads_max - self.slots_beside_cleaners();
+        match u16::try_from(parts) {
+            Ok(parts) if usize::from(parts) <= slots && log.cleaners_up_to(parts) == parts => parts,
+            Ok(_) | Err(_) => 1,
+        }
     }
 
     /// The memory a store with so many heads needs.
