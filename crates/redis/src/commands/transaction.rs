@@ -301,10 +301,13 @@ impl Execution<'_> {
                     // Nothing was done, or it is not known.
                     Err(failure) if from == 0 => return Err(failure),
                     Err(failure) => {
-                        refuse(&mut entries[from..end], &failure);
+                        let part = entries[from..end].iter_mut();
+                        for entry in part.filter(|entry| entry.is_data()) {
+                            *entry = Entry::Done(Reply::Error(failure.clone()));
+                        }
                         let is_doubtful = leaves_doubt(&failure);
                         let behind = if is_doubtful { AFTER_DOUBT } else { failure };
-                        refuse(&mut entries[end..], &behind);
+                        refuse(&mut entries[from..], &behind);
                         break;
                     }
                 }
