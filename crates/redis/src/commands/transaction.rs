@@ -9,8 +9,9 @@
 //! 4. The versions of the watched keys are conditions of the first part.
 //!
 //! - EXEC-1: all replies of a block together have the limit of one reply. Nothing is done behind
-//!   replies that reach it. Replies of what was done are kept. So a part with plans may exceed it,
-//!   by what one transaction gives; a part on an overlay that would is not done.
+//!   replies that reach it, in the order in which commands run (EXEC-4). Replies of what was done
+//!   are kept. So a part with plans may exceed it, by what one transaction gives; a part on an
+//!   overlay that would is not done.
 //! - EXEC-2: when it is not known whether a part was done, nothing behind it is done.
 //! - EXEC-3: which server has the keys decides neither what a block may read nor what it may give.
 //!   Servers bound the outcomes of a transaction, and those that they keep for retries more. A part
@@ -300,10 +301,13 @@ impl Execution<'_> {
                     // Nothing was done, or it is not known.
                     Err(failure) if from == 0 => return Err(failure),
                     Err(failure) => {
-                        refuse(&mut entries[from..end], &failure);
+                        let part = entries[from..end].iter_mut();
+                        for entry in part.filter(|entry| entry.is_data()) {
+                            *entry = Entry::Done(Reply::Error(failure.clone()));
+                        }
                         let is_doubtful = leaves_doubt(&failure);
                         let behind = if is_doubtful { AFTER_DOUBT } else { failure };
-                        refuse(&mut entries[end..], &behind);
+                        refuse(&mut entries[from..], &behind);
                         break;
                     }
                 }

@@ -120,10 +120,11 @@ fn nothing_is_executed_behind_a_doubt_inside_a_block() {
     let [array, size, set, ping, behind, last] = &replies[..] else {
         panic!("{replies:?}")
     };
-    assert_eq!([&array[..], size, ping], ["*4", ":1", "+PONG"]);
+    assert_eq!([&array[..], size], ["*4", ":1"]);
     assert!(set.starts_with(IN_DOUBT), "{set}");
+    let not_done = [ping, behind, last];
     assert!(
-        behind.starts_with(BEHIND) && last.starts_with(BEHIND),
+        not_done.iter().all(|reply| reply.starts_with(BEHIND)),
         "{replies:?}"
     );
     // A command that runs by itself is.
