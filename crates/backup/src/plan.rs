@@ -351,8 +351,8 @@ mod tests {
     fn gaps_and_certificates_beyond_the_data_are_refused() {
         let gap = plan(&open(100), &request(101, 1, 102));
         assert!(matches!(gap, Err(Refusal::Retry { .. })), "{gap:?}");
-        for bad in [request(100, 1, 102), request(10, 7, 5)] {
-            let refused = check_shape(&bad, 16).unwrap_err();
+        for (bad, segment_bytes) in [(request(100, 1, 102), 1000), (request(10, 7, 5), 16)] {
+            let refused = check_shape(&bad, segment_bytes).unwrap_err();
             assert_eq!(refused.fatal_kind(), Some(FatalKind::Malformed));
         }
     }

@@ -52,8 +52,9 @@
 //! - COORD-18: tablets are joined only when their owner serves all of them and says so. Therefore
 //!   nobody asks again by which recovery or migration it got them (COORD-6). Its log of all of them
 //!   begins at one place (JOIN-1).
-//! - COORD-19 is stated in `work::recover::give_up`, COORD-20 in `work::quotas::plan`, COORD-21 in
-//!   `work::recover`, COORD-22 in `state::classes`, COORD-23 and COORD-24 in `work::recover::anew`.
+//!
+//! COORD-19 is stated in `work::recover::give_up`, COORD-20 in `work::quotas::plan`, COORD-21 in
+//! `work::recover`, COORD-22 in `state::classes`, COORD-23 and COORD-24 in `work::recover::anew`.
 //!
 //! Threads: everything runs on event loop 0; the types are `Send + Sync` because tasks are.
 //!
