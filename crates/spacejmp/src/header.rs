@@ -5,7 +5,7 @@
 //! 512    description B   the same; the valid one with the higher number counts
 //! 2048   decided         u64: the number of the newest decided change of the heap
 //! 2056   written         u64: the newest one that is written whole
-//! 2064   mark            u64: of words with the kernel's lock, a writer is inside or has died there
+//! 2064   mark            u64: of words with the kernel's lock: a writer is inside, or died there
 //! 4096   robust lock     (`robust`)
 //! 65536  data            `size` bytes; behind them the journal
 //! ```

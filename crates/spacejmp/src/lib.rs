@@ -34,10 +34,10 @@
 //! # }
 //! ```
 //!
-//! Rules: JUMP-1 in `journal` and JUMP-2 in `registry` say what a kill leaves. JUMP-3 in `map`,
-//! JUMP-4 and JUMP-6 in `window` say what is mapped. JUMP-5 in `space` says who reads and changes,
-//! and JUMP-7 to JUMP-9 in `robust` say how. JUMP-10 to JUMP-12 in `worker` are about
-//! processes that work for others.
+//! Rules: JUMP-1 in `journal`, JUMP-2 in `registry` and JUMP-13 in `map` say what a kill leaves.
+//! JUMP-3 in `map`, JUMP-4 and JUMP-6 in `window` say what is mapped. JUMP-5 in `space` says who
+//! reads and changes, and JUMP-7 to JUMP-9 in `robust` say how. JUMP-10 to JUMP-12 in `worker` are
+//! about processes that work for others.
 //!
 //! Limits: Linux with 64-bit addresses. A machine that loses its power may keep a part of a change,
 //! because nothing is forced to disk; spans usually lie in memory. See `docs/spacejmp.md`.
