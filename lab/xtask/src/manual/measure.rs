@@ -445,7 +445,7 @@ mod tests {
         assert!(long.lines().count() == 2 && long.lines().all(|line| line.len() <= 100));
     }
 
-    /// An experiment that nobody has run has neither.
+    /// Before its first run an experiment has only its line above.
     #[test]
     fn each_experiment_has_its_files_and_its_block_in_the_page_together() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements");
