@@ -84,7 +84,7 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
             24,
         ),
         (
-            "bench breakdown --keys 2000 --value-size 64 --seconds 0.02 --rounds 1 --part segment --segment 4MiB,8MiB --get-percent 50",
+            "bench breakdown --keys 2000 --value-size 64 --seconds 0.02 --rounds 1 --part segment --segment 3MiB,4MiB --get-percent 50",
             3,
         ),
         (
@@ -100,8 +100,8 @@ fn every_experiment_of_the_engine_ends_with_its_rows() {
             2,
         ),
         (
-            "bench postmark --keys 200 --transactions 1000 --rounds 1 --peer malloc --threads 1 --utilization 17,80 --segment 4MiB,8MiB --subdirectories 0",
-            2 * 2 * 2 + 1,
+            "bench postmark --keys 200 --transactions 1000 --rounds 1 --peer none --threads 1 --utilization 17,80 --segment 3MiB,4MiB",
+            2 * 2 * 2,
         ),
         (
             "bench recovery --part replay --value-size 1,1000 --objects 2000 --rounds 1",
