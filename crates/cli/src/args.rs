@@ -477,10 +477,9 @@ pub struct Process {
     /// takes a processor for each event loop
     #[arg(long, value_name = "TIME", env = "PLUVIO_SPIN", default_value = "0s", value_parser = duration)]
     pub spin: Duration,
-    /// Memory that all connections of the RPC port may hold together, in requests that have come in
-    /// part and replies that are not taken. Beyond half of it connections wait for each other, and
-    /// those that stand still are closed [default: a quarter of --memory, at least 512MiB, at most
-    /// 1GiB]
+    /// Memory that all connections of the RPC port may hold together, in half requests and replies
+    /// that are not taken. Near it connections wait for each other, and those that stand still are
+    /// closed [default: a quarter of --memory, 512MiB to 1GiB]
     #[arg(long, value_name = "SIZE", env = "PLUVIO_RPC_MEMORY", value_parser = rpc_memory)]
     pub rpc_memory: Option<Size>,
     /// The process to die with
@@ -526,7 +525,7 @@ fn redis_memory(text: &str) -> Result<Size, String> {
     Ok(size)
 }
 
-/// What the connections of the RPC port may hold: some of the largest frames at least.
+/// Parses the memory of the connections of the RPC port: some of the largest frames at least.
 fn rpc_memory(text: &str) -> Result<Size, String> {
     let size: Size = text
         .parse()

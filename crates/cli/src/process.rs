@@ -80,12 +80,12 @@ pub struct Parts {
     pub open_disk: DiskOpener,
 }
 
-/// What the connections of the RPC port may hold where nobody has said it, at least.
+/// Least memory of the connections of the RPC port, where the options do not name it.
 const RPC_MEMORY: Size = Size::mib(512);
-/// The same at most.
+/// The most, likewise.
 const RPC_MEMORY_MAX: Size = Size::mib(1024);
 
-/// What the connections of the RPC port may hold, by default, beside so much log memory.
+/// Memory of the connections of a server's RPC port, by default, beside this log memory.
 pub fn rpc_memory(memory: Size) -> Size {
     Size(memory.bytes() / 4).clamp(RPC_MEMORY, RPC_MEMORY_MAX)
 }

@@ -17,8 +17,8 @@
 //! What happens as a quarter fills:
 //!
 //! 1. At half of it, a frame larger than [`SMALL_BYTES`] is read on only with a grant for all of
-//!    it. Grants are given in the order of the asking, as far as the quarter goes. What is read in
-//!    search of a header is little. A connection takes no more requests while [`SCARCE_BYTES`] of
+//!    it. Grants are given in the order of the asking, as far as the quarter goes. In search of
+//!    a header little is read. A connection takes no more requests while [`SCARCE_BYTES`] of
 //!    replies wait for its peer.
 //! 2. When replies fill their quarter, requests wait until there is room, also in order. Those that
 //!    never wait are the exception: replication, whose replies are small, and pings.
@@ -26,15 +26,15 @@
 //!    stands still if it was its turn for a while, and it moved less than a part of what it holds.
 //!
 //! Invariants
-//! - NETMEM-1: what is counted in a quarter is at most the quarter and [`GRAIN`] bytes for each
-//!   connection, and for each core what one connection takes in one turn.
+//! - NETMEM-1: the connections of a quarter hold at most the quarter and [`GRAIN`] bytes each. For
+//!   each core comes as much as one of them takes in a turn.
 //! - NETMEM-2: what a connection counted is taken off again when it ends, however it ends.
-//! - NETMEM-3: the first that waits for a grant gets it at the latest when those that were granted
-//!   are done, or closed. Frames without a grant hold about half of the quarter at most, and the
+//! - NETMEM-3: the first that waits for a grant gets it, at the latest when all that were granted
+//!   are done or closed. Frames without a grant hold about half of the quarter at most, and the
 //!   other half has room for the largest frame. So frames never wait for each other in a circle.
 //!
-//! Threads: any. A connection tells from its own core; the lock of a quarter is held for a few
-//! operations on maps, and while one that waits looks at all that hold something.
+//! Threads: any. A connection tells from its own core. The lock of a quarter is held for a few
+//! operations on maps, and while the first that waits looks at all holders.
 
 use crate::lock;
 use core::task::{Context, Poll, Waker};
@@ -47,13 +47,12 @@ use std::sync::{Arc, Mutex};
 /// A connection counts what it holds once that has changed by this much. So connections with small
 /// requests and replies do not write to what all share.
 const GRAIN: usize = 16 << 10;
-/// Bodies up to this size need no grant, and so much is read in search of a header when memory is
+/// Bodies up to this size need no grant. In search of a header no more is read when memory is
 /// scarce. A connection that waits in the middle of such a frame holds less than [`GRAIN`].
 pub(crate) const SMALL_BYTES: usize = 4 << 10;
 /// Bytes of replies at which a connection takes no more requests when memory is scarce.
 pub(crate) const SCARCE_BYTES: usize = 64 << 10;
-/// The bound is so many times the largest frame, or more: half of a quarter has room for two
-/// (NETMEM-3).
+/// The least bound, in frames of the largest size: half of a quarter has room for two (NETMEM-3).
 const FRAMES_MIN: usize = 16;
 /// Bytes that a connection holds around a frame: its buffer.
 const AROUND_BYTES: usize = 128 << 10;
@@ -103,9 +102,9 @@ struct Holder {
     held: usize,
     /// Bytes that a frame may grow to.
     granted: usize,
-    /// What had moved at some moment, while it was the peer's turn.
+    /// How much had moved at some moment, while it was the peer's turn.
     seen: Option<(u64, Moment)>,
-    /// What it counted when it was closed.
+    /// Bytes that it counted when it was closed.
     left_with: usize,
 }
 
@@ -349,7 +348,7 @@ pub(crate) struct Account {
     told: [usize; 2],
     has_grant: bool,
     places: [Option<u64>; 2],
-    /// What the request that waits for a grant needs.
+    /// Bytes that the request needs that waits for a grant.
     wanted: usize,
     look: Option<BoxFuture<'static, ()>>,
 }

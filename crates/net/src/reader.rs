@@ -217,7 +217,7 @@ impl FrameReader {
     }
 }
 
-/// The room that a large body gets of which so many bytes are here (READ-1).
+/// The room that a large body gets when this number of bytes is here (READ-1).
 fn enough(here: usize) -> usize {
     LARGE_GROWTH * here.next_power_of_two().max(ROOM_BYTES_MIN)
 }

@@ -5,7 +5,7 @@
 //!   is durable, and never before. The service is told of each that has left or never will.
 //!
 //! Backpressure: while the service or the replies' queue is at its bound, reading stops, and TCP
-//! makes the other side wait. So it does while the memory of all connections is short ([`Account`]).
+//! makes the other side wait. So it does while memory of connections is short ([`Account`]).
 
 use crate::accept::{Arrival, Place};
 use crate::client_io::{End, Shared};

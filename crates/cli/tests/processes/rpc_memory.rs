@@ -48,7 +48,7 @@ fn half_a_frame(to: &str, piece: &[u8]) -> TcpStream {
     stream.read_exact(&mut [0; 32]).unwrap();
     stream.set_nonblocking(true).unwrap();
     for _ in 0..15 {
-        // The other side takes no more for now.
+        // The other side takes no more at once.
         if stream.write_all(piece).is_err() {
             break;
         }

@@ -115,7 +115,7 @@ pub fn waiting_party() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What a request means for the memory of a port's connections, when that is short.
+/// How a request is treated while the memory of a port's connections is short.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Traffic {
     /// Only servers send it to each other. Their connections share memory with no client's.
@@ -130,8 +130,8 @@ pub trait Service: Send + Sync {
     /// Handles one request.
     fn handle(&self, peer: Peer, request: Frame) -> Handled;
 
-    /// What requests of this kind mean for the memory of connections. By default they are a
-    /// client's, and wait.
+    /// How requests of this kind are treated while the memory of connections is short. By default
+    /// they are a client's, and wait.
     fn traffic(&self, opcode: u16) -> Traffic {
         let _all_are_alike = opcode;
         Traffic::default()

@@ -241,7 +241,7 @@ fn nobody_is_sent_to_a_server_that_does_not_answer_a_ping() {
     let mut c = bench.connect();
     let key = key_of(2, 0);
     c.say("CLUSTER INFO");
-    // Until the answers of before are old.
+    // Until its answers to earlier pings are old.
     let start = bench.cluster.now();
     let mut d = bench.connect();
     withhold(&bench, &key_of(0, 0));

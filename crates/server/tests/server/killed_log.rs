@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const CLIENTS: usize = 100;
 const SECOND: Duration = Duration::from_secs(1);
-/// What a command may take, and a little for clocks that run at other paces.
+/// The time that a command has, and a little for clocks that run at other paces.
 const LIMIT: core::ops::Range<Duration> =
     Duration::from_millis(9_900)..Duration::from_millis(10_200);
 
@@ -198,8 +198,8 @@ fn a_hundred_native_clients_of_a_log_that_is_stopped_are_not_told_that_it_is_don
     }
 }
 
-/// At the RPC port: none of the replies that wait may leave, however long they do, and the places
-/// of those that are given up are free for others.
+/// At the RPC port: none of the replies that wait may leave, however long they do. The places of
+/// those that are given up are free for others.
 // shows: HOLD-1
 #[test]
 fn a_hundred_replies_of_a_log_that_is_stopped_never_leave() {

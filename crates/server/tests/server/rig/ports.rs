@@ -1,4 +1,4 @@
-//! The ports that a server opens, in the hands of a test: it gives requests to the services behind
+//! The ports that a server opens, in the hands of a test. It gives requests to the services behind
 //! them, and connections made of two queues of bytes.
 
 use bytes::{Bytes, BytesMut};
