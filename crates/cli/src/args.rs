@@ -477,6 +477,11 @@ pub struct Process {
     /// takes a processor for each event loop
     #[arg(long, value_name = "TIME", env = "PLUVIO_SPIN", default_value = "0s", value_parser = duration)]
     pub spin: Duration,
+    /// Memory that all connections of the RPC port may hold together, in half requests and replies
+    /// that are not taken. Near it connections wait for each other, and those that stand still are
+    /// closed [default: a quarter of --memory, 512MiB to 1GiB]
+    #[arg(long, value_name = "SIZE", env = "PLUVIO_RPC_MEMORY", value_parser = rpc_memory)]
+    pub rpc_memory: Option<Size>,
     /// The process to die with
     #[arg(long, value_name = "PID", hide = true)]
     pub parent: Option<u32>,
@@ -519,6 +524,23 @@ fn redis_memory(text: &str) -> Result<Size, String> {
     }
     Ok(size)
 }
+
+/// Parses the memory of the connections of the RPC port: some of the largest frames at least.
+fn rpc_memory(text: &str) -> Result<Size, String> {
+    let size: Size = text
+        .parse()
+        .map_err(|error: ParseSizeError| error.to_string())?;
+    let least = RPC_MEMORY_MIN;
+    if size < least {
+        return Err(format!(
+            "some of the largest messages must fit; give {least} or more"
+        ));
+    }
+    Ok(size)
+}
+
+/// The least memory for connections of the RPC port: sixteen of the largest frames, and some.
+const RPC_MEMORY_MIN: Size = Size::mib(320);
 
 /// An address to listen at that the whole cluster is told, so it must be one. Names are looked up
 /// when they are used.

@@ -331,6 +331,7 @@ impl Subject for Pages {
     fn metrics(&self) -> BoxFuture<'static, Metrics> {
         let mut metrics = Metrics::default();
         metrics.net(&self.network.counters().totals());
+        metrics.net_memory(self.network.connections_memory());
         metrics.tls(self.tls.as_deref());
         metrics.spans();
         let busy = (0..self.tasks.cores()).filter_map(|core| self.tasks.busy(CoreId(core)));

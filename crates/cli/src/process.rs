@@ -13,7 +13,7 @@ use pluvio_env_os::{
     DiskOpener, NoDisk, OsOptions, OsRuntime, StopSignals, current_core, die_with_parent,
 };
 use pluvio_net::{NetOptions, OsNetwork, Tls};
-use pluvio_units::CoreId;
+use pluvio_units::{CoreId, Size};
 use pluvio_wire::Versions;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -80,6 +80,16 @@ pub struct Parts {
     pub open_disk: DiskOpener,
 }
 
+/// Least memory of the connections of the RPC port, where the options do not name it.
+const RPC_MEMORY: Size = Size::mib(512);
+/// The most, likewise.
+const RPC_MEMORY_MAX: Size = Size::mib(1024);
+
+/// Memory of the connections of a server's RPC port, by default, beside this log memory.
+pub fn rpc_memory(memory: Size) -> Size {
+    Size(memory.bytes() / 4).clamp(RPC_MEMORY, RPC_MEMORY_MAX)
+}
+
 /// Runs a process of the cluster until it ends; on a data directory if it has one from the start.
 /// `redis`: most connections of Redis clients that are wanted; `service`: its name in traces.
 ///
@@ -126,6 +136,8 @@ where
     net.connections_max = connections.rpc;
     net.ring_connections_max = net.ring_connections_max.min(connections.rpc);
     net.spin = process.spin;
+    let rpc_memory = process.rpc_memory.unwrap_or(RPC_MEMORY).bytes();
+    net.connections_bytes_max = usize::try_from(rpc_memory).unwrap_or(usize::MAX);
     let open_disk = runtime.disk_opener();
     let disk = match data {
         Some(data) => {

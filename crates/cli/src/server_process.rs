@@ -64,9 +64,12 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
     let given = arguments.clone();
     let has_redis = arguments.redis.is_some() || arguments.redis_cluster.is_some();
     let redis = usize::from(has_redis) * arguments.redis_connections_max as usize;
+    let mut common = arguments.process.clone();
+    let rpc_memory = common.rpc_memory;
+    common.rpc_memory = rpc_memory.or_else(|| Some(process::rpc_memory(arguments.memory)));
     process::run(
         global,
-        &arguments.process,
+        &common,
         0,
         Some(&first),
         redis,
@@ -444,6 +447,7 @@ impl Subject for Pages {
     fn metrics(&self) -> BoxFuture<'static, Metrics> {
         let mut metrics = Metrics::default();
         metrics.net(&self.network.counters().totals());
+        metrics.net_memory(self.network.connections_memory());
         metrics.tls(self.tls.as_deref());
         metrics.spans();
         if let Some(server) = self.server() {

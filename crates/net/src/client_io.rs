@@ -9,6 +9,7 @@ use crate::fabric::{self, Side};
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Terms, Ungreeted, greet};
 use crate::link::Link;
+use crate::memory::PortMemory;
 use crate::options::NetOptions;
 use crate::reader::FrameReader;
 use crate::ring::handover;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: Arc<dyn Tasks>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Arc<Counters>,
+    /// What the connections of the RPC ports hold.
+    pub(crate) memory: Arc<PortMemory>,
     /// The endpoints of libfabric, per core.
     #[cfg(feature = "fabric")]
     pub(crate) fabric: Vec<Hubs>,
@@ -63,8 +66,14 @@ impl Shared {
             let poller = Poller::new(Arc::clone(&clock), min, max);
             (Arc::new(poller), OnceLock::new())
         };
+        let memory = PortMemory::new(
+            options.connections_bytes_max,
+            options.frame_bytes_max,
+            options.standstill_limit,
+        );
         Self {
             counters: Arc::new(Counters::new(cores)),
+            memory: Arc::new(memory),
             #[cfg(feature = "fabric")]
             fabric: (0..cores.max(1)).map(|_| Hubs::default()).collect(),
             pollers: (0..cores).map(poller).collect(),
@@ -223,7 +232,7 @@ pub(crate) async fn run(mut closer: Closer) {
         End::Closed | End::Broken(_) => {
             tracing::debug!(peer = %connection.address, %end, "connection ended");
         }
-        End::Garbage(_) | End::Fault(_) | End::Overdue(_) => {
+        End::Garbage(_) | End::Fault(_) | End::Overdue(_) | End::Evicted => {
             tracing::warn!(peer = %connection.address, %end, "connection closed");
         }
     }
@@ -392,6 +401,8 @@ pub(crate) enum End {
         Overdue::Stalled => "the peer took no bytes for too long",
     })]
     Overdue(Overdue),
+    #[error("the peer stood still, and others needed the memory that it held")]
+    Evicted,
 }
 
 impl From<io::Error> for End {
@@ -411,6 +422,7 @@ impl End {
             Self::Garbage(_) | Self::Fault(_) => add(&counters.frames_rejected, 1),
             Self::Overdue(Overdue::Frame) => add(&counters.frames_overdue, 1),
             Self::Overdue(Overdue::Stalled) => add(&counters.peers_stalled, 1),
+            Self::Evicted => add(&counters.connections_evicted, 1),
         }
     }
 }
@@ -450,7 +462,7 @@ impl Mover<'_> {
                 Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
                 Poll::Ready(Ok(())) | Poll::Pending => {}
             }
-            let read = match self.reader.poll_fill(&mut self.stream, cx) {
+            let read = match self.reader.poll_fill(&mut self.stream, cx, usize::MAX) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(End::Closed),
                 Poll::Ready(Ok(count)) => {
                     self.connection.note_heard();

@@ -102,6 +102,10 @@ counters! {
     frames_overdue,
     /// Connections closed because the peer took no bytes for too long.
     peers_stalled,
+    /// Connections closed because they stood still and others needed the memory that they held.
+    connections_evicted,
+    /// Times that a connection waited for the memory that others held.
+    connections_waited,
     /// Times accepting failed for want of files or memory.
     accepts_failed,
     /// Messages of libfabric ignored: they name no connection.

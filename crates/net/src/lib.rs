@@ -11,7 +11,7 @@
 //! - NET-3: everything has a bound. The sizes are those of a frame, and of the calls and bytes that
 //!   wait to be sent. The numbers are those of requests in the hands of the service, of replies for
 //!   a slow reader, and of connections. The times are those for a handshake, for the rest of a
-//!   frame, and for a peer that takes no bytes.
+//!   frame, and for a peer that takes no bytes. All connections of the ports have one of bytes.
 //! - NET-4: a request is given to the service at most once, and each call ends exactly once.
 //!   [`pluvio_env::CallError::Unreachable`] means that no byte of it was sent.
 //! - NET-5: a request that the service has begun to answer is driven to its end even when its
@@ -38,6 +38,7 @@ mod fabric;
 mod frame;
 mod handshake;
 mod link;
+mod memory;
 mod network;
 mod options;
 mod reader;
@@ -56,7 +57,7 @@ pub use counters::{Counters, Totals};
 pub use datagram::machines;
 pub use frame::{FRAME_VERSION, HEADER_BYTES};
 pub use handshake::PROTOCOL_VERSION;
-pub use network::OsNetwork;
+pub use network::{ConnectionsMemory, OsNetwork};
 pub use options::NetOptions;
 pub use tls::{ClientCertificates, Tls, TlsError, TlsOptions};
 

@@ -35,6 +35,15 @@ const NOT_ONE_ADDRESS: &str = "the cluster is told this address, and from anothe
 /// The reason to refuse byte streams by another transport than TCP.
 const NO_STREAMS: &str = "only TCP carries byte streams; give an address of TCP";
 
+/// The memory that the connections of a process's RPC ports hold together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ConnectionsMemory {
+    /// Bytes of frames that have come in part, and of replies that wait for their peers.
+    pub used: usize,
+    /// The most of that.
+    pub bound: usize,
+}
+
 /// `env::Network` of the real system: the transport is chosen by address.
 pub struct OsNetwork {
     shared: Arc<Shared>,
@@ -70,6 +79,16 @@ impl OsNetwork {
             peers: Arc::new((0..cores).map(|_| PeerMap::default()).collect()),
             shared: Arc::new(Shared::new(options, tls, tasks, clock)),
             current_core,
+        }
+    }
+
+    /// What the connections of its RPC ports hold.
+    #[must_use]
+    pub fn connections_memory(&self) -> ConnectionsMemory {
+        let memory = &self.shared.memory;
+        ConnectionsMemory {
+            used: memory.used(),
+            bound: memory.bound(),
         }
     }
 

@@ -41,6 +41,12 @@ pub struct NetOptions {
     pub request_bytes_max: usize,
     /// Bytes of replies for a slow reader at which reading of requests stops.
     pub reply_queue_bytes_max: usize,
+    /// Bytes that all connections of the RPC ports hold together: of frames that have come in part,
+    /// and of replies that wait for their peers. A process has at least sixteen times the largest
+    /// frame and what is around it.
+    pub connections_bytes_max: usize,
+    /// How long a peer that holds some of that may stand still while others wait for room.
+    pub standstill_limit: Duration,
     /// Limit for finding the addresses behind a name and connecting to one of them, without the
     /// handshake.
     pub connect_limit: Duration,
@@ -81,6 +87,8 @@ impl Default for NetOptions {
             requests_max: 1_024,
             request_bytes_max: 64 << 20,
             reply_queue_bytes_max: 4 << 20,
+            connections_bytes_max: 1 << 30,
+            standstill_limit: Duration::from_secs(1),
             connect_limit: Duration::from_secs(2),
             handshake_limit: Duration::from_secs(5),
             frame_limit: Duration::from_secs(30),

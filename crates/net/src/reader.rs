@@ -53,11 +53,11 @@ impl FrameReader {
         self.header.is_some() || !self.buffer.is_empty()
     }
 
-    /// The next whole frame, if it has arrived.
+    /// The header of the next frame, if it has arrived, and whether all of the frame has.
     ///
     /// # Errors
     /// The bytes that follow are no frame.
-    pub(crate) fn next_frame(&mut self) -> Result<Option<(Header, Frame)>, FrameFault> {
+    pub(crate) fn next_header(&mut self) -> Result<Option<(Header, bool)>, FrameFault> {
         let header = match self.header {
             Some(header) => header,
             None => {
@@ -70,11 +70,19 @@ impl FrameReader {
                 header
             }
         };
+        Ok(Some((header, self.here() >= body_bytes(&header))))
+    }
+
+    /// The next whole frame, if it has arrived.
+    ///
+    /// # Errors
+    /// The bytes that follow are no frame.
+    pub(crate) fn next_frame(&mut self) -> Result<Option<(Header, Frame)>, FrameFault> {
+        let Some((header, true)) = self.next_header()? else {
+            return Ok(None);
+        };
         let meta_bytes = header.meta_bytes as usize;
         let body_bytes = body_bytes(&header);
-        if self.here() < body_bytes {
-            return Ok(None);
-        }
         self.header = None;
         let (meta, payload) = if let Some(body) = self.body.take() {
             let mut body = body.freeze();
@@ -98,11 +106,41 @@ impl FrameReader {
         Ok(Some((header, frame)))
     }
 
-    /// Reads the bytes that the socket has, once. `Ok(0)`: the other side has closed.
+    /// Bytes of the body that is awaited, once its header is here.
+    pub(crate) fn awaited_bytes(&self) -> Option<usize> {
+        self.header.as_ref().map(body_bytes)
+    }
+
+    /// Bytes of memory that the arrived part of a frame takes. Room in an unused buffer of the
+    /// process does not count (READ-1).
+    pub(crate) fn bytes_held(&self) -> usize {
+        let body = self.body.as_ref();
+        let body = body.map_or(0, |body| body.capacity().min(enough(body.len())));
+        self.buffer.capacity() + body
+    }
+
+    /// The same once more of the awaited body is read.
+    pub(crate) fn bytes_held_next(&self) -> usize {
+        let here = self.here();
+        match self.awaited_bytes() {
+            Some(bytes) if bytes > BUFFER_BYTES && here >= ROOM_BYTES_MIN => {
+                let is_full = self.body.as_ref().is_none_or(|b| b.capacity() == here);
+                match is_full {
+                    true => bytes.min(enough(here)),
+                    false => self.bytes_held(),
+                }
+            }
+            Some(_) | None => self.buffer.capacity().max(BUFFER_BYTES + ROOM_BYTES_MIN),
+        }
+    }
+
+    /// Reads the bytes that the socket has, once, and `most` of them outside of a large body.
+    /// `Ok(0)`: the other side has closed.
     pub(crate) fn poll_fill(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
+        most: usize,
     ) -> Poll<io::Result<usize>> {
         self.make_room();
         if let (Some(header), Some(body)) = (self.header, &mut self.body) {
@@ -112,7 +150,8 @@ impl FrameReader {
             return pin!(stream.read_buf(&mut room)).poll(cx);
         }
         // The future holds nothing but borrows; making it anew for each poll loses nothing.
-        let read = pin!(stream.read_buf(&mut self.buffer)).poll(cx);
+        let mut room = BufMut::limit(&mut self.buffer, most);
+        let read = pin!(stream.read_buf(&mut room)).poll(cx);
         if read.is_pending() {
             self.settle();
         }
@@ -152,9 +191,8 @@ impl FrameReader {
         {
             return;
         }
-        let enough = body_bytes.min(LARGE_GROWTH * here.next_power_of_two().max(ROOM_BYTES_MIN));
         let fits = Buffer::recycled(body_bytes);
-        let mut room = fits.unwrap_or_else(|| Buffer::with_capacity(enough));
+        let mut room = fits.unwrap_or_else(|| Buffer::with_capacity(body_bytes.min(enough(here))));
         match &self.body {
             Some(body) => room.extend_from_slice(body),
             None => {
@@ -167,7 +205,7 @@ impl FrameReader {
     }
 
     /// Gives up room that is unneeded while waiting.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if self.buffer.is_empty() {
             spare::give(core::mem::take(&mut self.buffer));
         } else if self.buffer.len() < SMALL_PIECE_BYTES
@@ -177,6 +215,11 @@ impl FrameReader {
             spare::give(core::mem::replace(&mut self.buffer, piece));
         }
     }
+}
+
+/// The room that a large body gets when this number of bytes is here (READ-1).
+fn enough(here: usize) -> usize {
+    LARGE_GROWTH * here.next_power_of_two().max(ROOM_BYTES_MIN)
 }
 
 fn body_bytes(header: &Header) -> usize {
@@ -211,7 +254,11 @@ mod tests {
         for piece in input.chunks(piece) {
             let mut source = piece;
             while !source.is_empty() {
-                assert!(reader.poll_fill(&mut source, &mut cx).is_ready());
+                assert!(
+                    reader
+                        .poll_fill(&mut source, &mut cx, usize::MAX)
+                        .is_ready()
+                );
                 while let Some((header, frame)) = reader.next_frame().expect("frames") {
                     assert_eq!(&frame.meta[..], b"meta");
                     assert!(frame.payload.iter().all(|&byte| byte == header.id as u8));

@@ -5,7 +5,7 @@
 //!   is durable, and never before. The service is told of each that has left or never will.
 //!
 //! Backpressure: while the service or the replies' queue is at its bound, reading stops, and TCP
-//! makes the other side wait.
+//! makes the other side wait. So it does while memory of connections is short ([`Account`]).
 
 use crate::accept::{Arrival, Place};
 use crate::client_io::{End, Shared};
@@ -14,9 +14,11 @@ use crate::fabric::{self, Side};
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Unwelcome, welcome};
 use crate::link::Link;
+use crate::memory::{Account, SCARCE_BYTES, SMALL_BYTES};
 use crate::options::NetOptions;
 use crate::reader::FrameReader;
 use crate::ring::handover::{self, ring_bytes};
+use crate::spare::BUFFER_BYTES;
 use crate::watch::Watch;
 use crate::writer::WriteQueue;
 use core::future::poll_fn;
@@ -24,7 +26,9 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use pluvio_env::{BoxFuture, Frame, Handled, HeldReply, Peer, Service, timeout, waiting_party};
+use pluvio_env::{
+    BoxFuture, Clock, Frame, Handled, HeldReply, Peer, Service, timeout, waiting_party,
+};
 use pluvio_units::{LogId, LogPosition};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -87,6 +91,9 @@ pub(crate) async fn serve(
             shared.options.frame_limit,
             shared.options.stall_limit,
         ),
+        clock: &*shared.clock,
+        account: Account::new(&shared.memory),
+        received: 0,
         later: FuturesUnordered::new(),
         later_bytes: 0,
         held: VecDeque::new(),
@@ -100,7 +107,7 @@ pub(crate) async fn serve(
     let peer = &server.peer.address;
     match &end {
         End::Closed | End::Broken(_) => tracing::debug!(%peer, %end, "RPC connection ended"),
-        End::Garbage(_) | End::Fault(_) | End::Overdue(_) => {
+        End::Garbage(_) | End::Fault(_) | End::Overdue(_) | End::Evicted => {
             if place.port.may_warn() {
                 tracing::warn!(%peer, %end, "RPC connection closed");
             }
@@ -155,6 +162,11 @@ struct Server<'a> {
     reader: FrameReader,
     writer: WriteQueue,
     watch: Watch,
+    clock: &'a dyn Clock,
+    /// What the connection holds, among all.
+    account: Account,
+    /// Bytes since the connection began.
+    received: u64,
     later: FuturesUnordered<Later>,
     /// Bytes of the requests in `later`.
     later_bytes: usize,
@@ -250,22 +262,29 @@ impl Server<'_> {
         let mut did = Step::default();
         let mut asleep = false;
         let mut reading = false;
+        // Whether it waits for memory: to read on, to take a request.
+        let mut waits = [false; 2];
         for _ in 0..ROUNDS_MAX {
-            if let Err(fault) = self.handle_requests(&mut did) {
-                did.count(self.counters);
-                return Poll::Ready(fault.into());
-            }
+            let no_room = match self.handle_requests(cx, &mut did) {
+                Ok(no_room) => no_room,
+                Err(fault) => {
+                    did.count(self.counters);
+                    return Poll::Ready(fault.into());
+                }
+            };
             let stuck = !self.may_handle();
             self.collect_replies(cx, &mut did);
             self.release_held(cx, &mut did);
             did.count(self.counters);
             match self.writer.poll_flush(&mut self.stream, cx) {
                 Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
-                Poll::Ready(Ok(())) | Poll::Pending => {}
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => self.writer.settle(),
             }
-            reading = self.may_handle();
+            waits[1] = no_room;
+            reading = self.may_handle() && !no_room;
             if !reading {
-                // An answer or the socket's writability wakes this task.
+                // An answer, the socket's writability or room for replies wakes this task.
                 asleep = true;
                 break;
             }
@@ -273,9 +292,17 @@ impl Server<'_> {
                 // There is room again for requests that the buffer may still hold.
                 continue;
             }
-            match self.reader.poll_fill(&mut self.stream, cx) {
+            let Some(most) = self.may_read(cx) else {
+                (reading, asleep, waits[0]) = (false, true, true);
+                self.reader.settle();
+                break;
+            };
+            match self.reader.poll_fill(&mut self.stream, cx, most) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(End::Closed),
-                Poll::Ready(Ok(count)) => add(&self.counters.bytes_received, count),
+                Poll::Ready(Ok(count)) => {
+                    self.received += count as u64;
+                    add(&self.counters.bytes_received, count);
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
                 Poll::Pending => {
                     asleep = true;
@@ -291,23 +318,96 @@ impl Server<'_> {
         let inside = reading && self.reader.is_inside_frame();
         self.watch.note_reading(inside, did.progress);
         self.watch.note_writing(!self.writer.is_empty(), sent > 0);
+        if self.account_for(cx, inside, waits).is_ready() {
+            return Poll::Ready(End::Evicted);
+        }
         self.watch.poll(cx).map(End::Overdue)
+    }
+
+    /// Counts what the connection holds. Ready when it is to be closed to make room.
+    fn account_for(&mut self, cx: &mut Context<'_>, inside: bool, waits: [bool; 2]) -> Poll<()> {
+        let account = &mut self.account;
+        account.tell(self.reader.bytes_held(), self.writer.bytes_held());
+        let moved = [self.received, self.writer.sent()];
+        account.note(moved, [inside, !self.writer.is_empty()]);
+        account.wait(waits, self.clock, cx);
+        account.poll_evicted(cx)
+    }
+
+    /// How many bytes may be read in search of a header; `None`: it waits until it may go on with
+    /// a frame.
+    fn may_read(&mut self, cx: &Context<'_>) -> Option<usize> {
+        let is_scarce = self.account.are_requests_scarce();
+        let Some(bytes) = self.reader.awaited_bytes().filter(|n| *n > SMALL_BYTES) else {
+            return Some(if is_scarce { SMALL_BYTES } else { usize::MAX });
+        };
+        if bytes <= BUFFER_BYTES && !is_scarce {
+            return Some(usize::MAX);
+        }
+        let waited = self.account.is_waiting();
+        let next = self.reader.bytes_held_next();
+        let may = self.account.may_grow(next, bytes.max(next), cx);
+        add(
+            &self.counters.connections_waited,
+            usize::from(!may && !waited),
+        );
+        may.then_some(usize::MAX)
     }
 
     /// Whether another request may be given to the service.
     fn may_handle(&self) -> bool {
+        let mut reply_bytes_max = self.options.reply_queue_bytes_max;
+        if self.account.are_replies_scarce() {
+            reply_bytes_max = reply_bytes_max.min(SCARCE_BYTES);
+        }
         self.later.len() + self.held.len() < self.options.requests_max
             && self.later_bytes + self.held_bytes < self.options.request_bytes_max
-            && self.writer.bytes() < self.options.reply_queue_bytes_max
+            && self.writer.bytes() < reply_bytes_max
     }
 
-    fn handle_requests(&mut self, did: &mut Step) -> Result<(), FrameFault> {
+    /// Whether there is room for the reply to a request.
+    fn may_answer(&mut self, opcode: u16, cx: &Context<'_>) -> bool {
+        let traffic = self.service.traffic(opcode);
+        if traffic.is_of_servers {
+            self.account.join_servers();
+        }
+        if traffic.never_waits && self.writer.bytes() < SMALL_BYTES {
+            return true;
+        }
+        if self.writer.bytes() >= SCARCE_BYTES {
+            // Those of one turn may be many.
+            self.account.tell_replies(self.writer.bytes_held());
+        }
+        let waited = self.account.is_waiting();
+        let may = self.account.may_reply(cx);
+        add(
+            &self.counters.connections_waited,
+            usize::from(!may && !waited),
+        );
+        may
+    }
+
+    /// Gives requests to the service. Whether there is one that waits for room for its reply.
+    fn handle_requests(&mut self, cx: &Context<'_>, did: &mut Step) -> Result<bool, FrameFault> {
         while self.may_handle()
-            && let Some((header, request)) = self.reader.next_frame()?
+            && let Some((header, is_whole)) = self.reader.next_header()?
         {
             if header.kind != Kind::Request {
                 return Err(FrameFault::WrongWay(header.kind));
             }
+            if !is_whole {
+                if self.service.traffic(header.opcode).is_of_servers {
+                    self.account.join_servers();
+                }
+                return Ok(false);
+            }
+            if !self.may_answer(header.opcode, cx) {
+                return Ok(true);
+            }
+            let Some((header, request)) = self.reader.next_frame()? else {
+                return Ok(false);
+            };
+            self.account.frame_ended();
             did.requests += 1;
             let bytes = request.len();
             let handled = match self.service.handle_or_hold(self.peer.clone(), request) {
@@ -333,7 +433,7 @@ impl Server<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn collect_replies(&mut self, cx: &mut Context<'_>, did: &mut Step) {

@@ -13,6 +13,8 @@ use tokio::io::AsyncWrite;
 
 /// Parts up to this size are copied: cheaper than a slice of their own.
 const COPY_BYTES_MAX: usize = 8 << 10;
+/// Fewer joined bytes than these are moved to a buffer of their size while they wait.
+const SMALL_TAIL_BYTES: usize = 4 << 10;
 /// Slices given to one `writev`.
 const SLICES_MAX: usize = 32;
 
@@ -32,6 +34,20 @@ impl WriteQueue {
     /// Bytes that wait.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes of memory that they take.
+    pub(crate) fn bytes_held(&self) -> usize {
+        self.bytes - self.tail.len() + self.tail.capacity()
+    }
+
+    /// Gives up room that is unneeded while the socket takes nothing.
+    pub(crate) fn settle(&mut self) {
+        let (here, room) = (self.tail.len(), self.tail.capacity());
+        if here < SMALL_TAIL_BYTES && room > 2 * SMALL_TAIL_BYTES {
+            let rest = BytesMut::from(&self.tail[..]);
+            spare::give(core::mem::replace(&mut self.tail, rest));
+        }
     }
 
     /// Whether everything has left this process.

@@ -8,7 +8,7 @@ use crate::traced::execute_traced;
 use core::task::Waker;
 use pluvio_backup::Backup;
 use pluvio_client::LocalMaster;
-use pluvio_env::{Frame, Handled, HeldReply, Peer, Service};
+use pluvio_env::{Frame, Handled, HeldReply, Peer, Service, Traffic};
 use pluvio_master::{Master, ObjectsOp};
 use pluvio_units::{ClusterId, CoreId, LogId, LogPosition, Waits};
 use pluvio_wire::{
@@ -77,6 +77,21 @@ impl Service for ServerService {
                 drop(permit);
                 frame
             })),
+        }
+    }
+
+    /// Rule D: replication waits for nobody. Nor do pings, by which leases are held.
+    fn traffic(&self, opcode: u16) -> Traffic {
+        let class = Opcode::from_number(opcode).map(Opcode::class);
+        let (is_of_servers, never_waits) = match class {
+            Some(Class::Replication) => (true, true),
+            Some(Class::Recovery) => (true, false),
+            Some(Class::Ping) => (false, true),
+            Some(Class::Data | Class::Control) | None => (false, false),
+        };
+        Traffic {
+            is_of_servers,
+            never_waits,
         }
     }
 

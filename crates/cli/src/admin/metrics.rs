@@ -4,7 +4,7 @@
 //! moment. Names begin with `pluvio_` and end with the unit; `docs/operations.md` lists them.
 
 use pluvio_client::{DataDirectoryStatus, ServerStatus};
-use pluvio_net::{Tls, Totals};
+use pluvio_net::{ConnectionsMemory, Tls, Totals};
 use pluvio_server::Latencies;
 use pluvio_units::TimeSpread;
 use prometheus_client::collector::Collector;
@@ -418,6 +418,20 @@ impl Metrics {
         }
     }
 
+    /// What connections of the RPC port hold.
+    pub fn net_memory(&mut self, memory: ConnectionsMemory) {
+        self.gauge(
+            "net_connections_memory_bytes",
+            "Bytes that connections of the RPC port hold, of requests and replies.",
+            memory.used as u64,
+        );
+        self.gauge(
+            "net_connections_memory_max_bytes",
+            "Bytes that connections of the RPC port may hold together.",
+            memory.bound as u64,
+        );
+    }
+
     /// The certificate of the process, if it has one.
     pub fn tls(&mut self, tls: Option<&Tls>) {
         if let Some(tls) = tls {
@@ -628,6 +642,7 @@ mod tests {
         });
         all.loops(&[1]);
         all.net(&Totals::default());
+        all.net_memory(ConnectionsMemory::default());
         all.cluster(&ClusterStatus {
             cluster: pluvio_units::ClusterId(1),
             list: ServerList::default(),

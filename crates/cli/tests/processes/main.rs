@@ -44,6 +44,7 @@ mod quotas;
 mod replication;
 mod rings;
 mod rolling_restart;
+mod rpc_memory;
 mod seen;
 mod services;
 mod spaces;

@@ -351,19 +351,34 @@ impl FakeCluster {
         state.acknowledged.clear();
     }
 
-    /// Gives the tablet that has a hash to another server, with its objects.
+    /// Gives the tablet that has a hash to another server, with its objects. It is served there at
+    /// once.
     ///
     /// # Panics
     /// When there is no such table.
     pub fn move_tablet(&self, table: TableId, hash: KeyHash, to: ServerId) {
+        self.change_tablet(table, hash, |tablet| {
+            tablet.owner = to;
+            tablet.state = TabletState::Normal;
+        });
+    }
+
+    /// Nobody serves the tablet that has a hash, until it is given to a server.
+    ///
+    /// # Panics
+    /// When there is no such table.
+    pub fn withhold_tablet(&self, table: TableId, hash: KeyHash) {
+        self.change_tablet(table, hash, |tablet| tablet.state = TabletState::Recovering);
+    }
+
+    fn change_tablet(&self, table: TableId, hash: KeyHash, change: impl Fn(&mut TabletInfo)) {
         let mut state = self.state();
         state.mapped.version += 1;
         let table = state.tables.get_mut(&table).expect("the table is there");
-        for tablet in &mut table.tablets {
-            if tablet.range.contains(hash) {
-                tablet.owner = to;
-            }
-        }
+        let tablets = table.tablets.iter_mut();
+        tablets
+            .filter(|tablet| tablet.range.contains(hash))
+            .for_each(change);
     }
 
     /// A transaction of several servers that has locked a key: its client, and its home key where

@@ -22,7 +22,7 @@ pub use disk::{Disk, DiskError, File, FileAt, OpenMode};
 pub use mapped::{DoorOf, MappedMemory, MappedRead, MappedReader, NotMapped};
 pub use network::{
     ByteStream, CallError, Frame, Handled, HeldReply, Listening, Network, NetworkError,
-    NoConnection, Peer, Replies, Service, StreamError, StreamService, waiting_party,
+    NoConnection, Peer, Replies, Service, StreamError, StreamService, Traffic, waiting_party,
 };
 pub use rng::Rng;
 pub use tasks::{TaskHandle, Tasks};

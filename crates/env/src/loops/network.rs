@@ -115,11 +115,27 @@ pub fn waiting_party() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed)
 }
 
+/// How a request is treated while the memory of a port's connections is short.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Traffic {
+    /// Only servers send it to each other. Their connections share memory with no client's.
+    pub is_of_servers: bool,
+    /// It is answered also while requests wait for room for replies. Its reply must be small.
+    pub never_waits: bool,
+}
+
 /// Answers requests. Called on the event loop of the core that received the request. Requests of
 /// one connection come in the order of their arrival. A handler must not block.
 pub trait Service: Send + Sync {
     /// Handles one request.
     fn handle(&self, peer: Peer, request: Frame) -> Handled;
+
+    /// How requests of this kind are treated while the memory of connections is short. By default
+    /// they are a client's, and wait.
+    fn traffic(&self, opcode: u16) -> Traffic {
+        let _all_are_alike = opcode;
+        Traffic::default()
+    }
 
     /// Handles one request of a caller that can hold replies. By default none is held.
     ///

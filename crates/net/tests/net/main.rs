@@ -9,6 +9,7 @@ mod every_transport;
 mod fabric;
 mod holds;
 mod intruders;
+mod memory;
 mod posts;
 mod rig;
 mod rings;

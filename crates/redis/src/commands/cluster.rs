@@ -5,7 +5,8 @@
 //!
 //! - SLOT-1: a command on keys of a slot that another server serves is answered with MOVED. The map
 //!   that names that server was asked for after the command came. So it is never older than the one
-//!   by which the client came here.
+//!   by which the client came here. The command by which this server finds out that it lost a slot
+//!   is passed on: its answer is the new owner's.
 //! - SLOT-2: while no server serves a slot, the command waits as on the ordinary port, then it is
 //!   answered with TRYAGAIN. To clients such a slot belongs to the server they ask.
 //! - SLOT-3: every slot belongs to one node in each answer. The slots of a server without such a
@@ -292,7 +293,8 @@ impl<'a> View<'a> {
                 Reply::copy(host),
                 Reply::Integer(port),
                 Reply::copy(node_id(stretch.node)),
-                Reply::Array(Vec::new()),
+                // There is no other way to reach it.
+                Reply::Map(Vec::new()),
             ];
             Reply::Array(vec![
                 Reply::Integer(stretch.first.into()),

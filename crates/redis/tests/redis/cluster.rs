@@ -8,7 +8,7 @@ use pluvio_units::{HashKind, KeySlot, ServerId};
 use std::sync::Arc;
 
 /// The port of the first server; all servers have one, except `without`.
-fn bench(without: Option<u64>) -> Bench {
+pub fn bench(without: Option<u64>) -> Bench {
     let cluster = FakeCluster::new(3);
     let own = ServerId(1);
     let plain = cluster.client();
@@ -26,13 +26,13 @@ fn bench(without: Option<u64>) -> Bench {
 }
 
 /// A key whose slot is in one of three thirds.
-fn key_of(third: u16, n: usize) -> String {
+pub fn key_of(third: u16, n: usize) -> String {
     let keys = (0..).map(|n| format!("key {n}"));
     let is_there = |key: &String| KeySlot::of(key.as_bytes()).number() / 5462 == third;
     keys.into_iter().filter(is_there).nth(n).unwrap()
 }
 
-fn call(connection: &mut Connection, parts: &[&str]) -> String {
+pub fn call(connection: &mut Connection, parts: &[&str]) -> String {
     String::from_utf8(connection.call(parts)).unwrap()
 }
 
@@ -75,6 +75,82 @@ fn clients_are_sent_to_the_owner_of_a_slot() {
     assert_eq!(
         c.say("SELECT 1"),
         "-ERR SELECT is not allowed in cluster mode\r\n"
+    );
+}
+
+/// A bulk string as it is sent.
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+/// The id of a node.
+fn node(server: u64) -> String {
+    format!("{server:040x}")
+}
+
+// shows: SLOT-3
+#[test]
+fn a_node_tells_its_name_its_links_and_its_shards() {
+    let mut bench = bench(None);
+    let mut c = bench.connect();
+    let thirds = [(0, 5461), (5462, 10_922), (10_923, 16_383)];
+    // RESP2 has no maps: they are arrays of twice as many.
+    for (hello, kind, each) in [("HELLO 2", '*', 2), ("HELLO 3", '%', 1)] {
+        assert!(c.say(hello).starts_with(kind), "{hello}");
+        assert_eq!(c.say("CLUSTER MYID"), bulk(&node(1)));
+        // There is no bus, so there are no links.
+        assert_eq!(c.say("CLUSTER LINKS"), "*0\r\n");
+        let mut shards = "*3\r\n".to_owned();
+        let mut slots = shards.clone();
+        for ((first, last), server) in thirds.into_iter().zip(1..) {
+            let (id, ip) = (bulk(&node(server)), bulk(&format!("10.0.0.{server}")));
+            shards += &format!("{kind}{}\r\n{}", 2 * each, bulk("slots"));
+            shards += &format!("*2\r\n:{first}\r\n:{last}\r\n");
+            shards += &format!("{}*1\r\n{kind}{}\r\n", bulk("nodes"), 7 * each);
+            for (name, value) in [
+                ("id", id.clone()),
+                ("port", ":7000\r\n".to_owned()),
+                ("ip", ip.clone()),
+                ("endpoint", ip.clone()),
+                ("role", bulk("master")),
+                ("replication-offset", ":0\r\n".to_owned()),
+                ("health", bulk("online")),
+            ] {
+                shards += &format!("{}{value}", bulk(name));
+            }
+            slots += &format!("*3\r\n:{first}\r\n:{last}\r\n*4\r\n{ip}:7000\r\n{id}");
+            // Networking metadata: none.
+            slots += &format!("{kind}0\r\n");
+        }
+        assert_eq!(c.say("CLUSTER SHARDS"), shards);
+        assert_eq!(c.say("CLUSTER SLOTS"), slots);
+        // The ids are those of CLUSTER NODES.
+        let nodes = c.say("CLUSTER NODES");
+        let mut lines = nodes.lines().map(|line| line.trim_start_matches("txt:"));
+        let myself = lines.find(|line| line.contains("myself"));
+        assert!(
+            myself.is_some_and(|line| line.starts_with(&node(1))),
+            "{nodes}"
+        );
+    }
+}
+
+/// A node without slots is a shard of its own, as in Redis; one without a port is none.
+#[test]
+fn a_node_that_has_no_slots_is_a_shard_without_slots() {
+    let mut bench = bench(Some(3));
+    let mut c = bench.connect();
+    c.say("CLUSTER SHARDS");
+    bench.cluster.recover(ServerId(2), ServerId(1));
+    let shards = c.say("CLUSTER SHARDS");
+    assert!(
+        shards.starts_with("*2\r\n*4\r\n$5\r\nslots\r\n*2\r\n:0\r\n:16383\r\n"),
+        "{shards}"
+    );
+    assert_eq!(shards.matches("slots\r\n*0\r\n").count(), 1, "{shards}");
+    assert!(
+        shards.contains("10.0.0.2") && !shards.contains("10.0.0.3"),
+        "{shards}"
     );
 }
 
@@ -200,6 +276,9 @@ fn the_ordinary_port_is_no_cluster() {
         "CLUSTER SLOTS",
         "CLUSTER INFO",
         "CLUSTER KEYSLOT a",
+        "CLUSTER LINKS",
+        "CLUSTER MYID",
+        "CLUSTER SHARDS",
         "READONLY",
         "ASKING",
     ] {

@@ -19,6 +19,7 @@ mod random;
 mod real_server;
 mod scripts;
 mod session;
+mod slot_moves;
 mod transactions;
 mod updates;
 mod users;

@@ -9,6 +9,7 @@ mod detection;
 mod enumeration;
 mod frozen;
 mod in_place;
+mod killed_log;
 mod late_copies;
 mod memory_nodes;
 mod overload;

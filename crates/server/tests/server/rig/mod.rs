@@ -1,6 +1,7 @@
 //! A simulated cluster whose servers a test can look into and cut off.
 
 pub mod objects;
+pub mod ports;
 
 use bytes::Bytes;
 use pluvio_client::{Client, ClientOptions, Table};
@@ -12,6 +13,7 @@ use pluvio_server::{OnCorruption, Server, ServerOptions};
 use pluvio_sim::{DiskFaults, Intercepted, Interceptor, ProcessEnv, ProcessId, Sim, SimOptions};
 use pluvio_units::{HashKind, KeyHash, ServerId, Size};
 use pluvio_wire::{ClusterStatus, Opcode, WhichTablet};
+use ports::{Noting, Ports};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -101,6 +103,10 @@ pub struct Rig {
     pub synced: bool,
     /// Whether servers that start from now on overwrite values where they lie.
     pub in_place: bool,
+    /// Whether servers that start from now on have a port for Redis clients.
+    pub speaks_redis: bool,
+    /// What is behind the ports of each server.
+    pub ports: Vec<Ports>,
     options: CoordinatorOptions,
     started: Started,
     /// Servers that have ended because their memory was corrupt.
@@ -131,6 +137,8 @@ impl Rig {
             delays: Delays::default(),
             synced: false,
             in_place: false,
+            speaks_redis: false,
+            ports: Vec::new(),
             options,
             started: Started::default(),
             corrupt: Arc::default(),
@@ -184,6 +192,7 @@ impl Rig {
         let process = self.sim.process(&format!("server-{i}"));
         self.sim.set_disk(process.id, disk);
         self.servers.push(process.id);
+        self.ports.push(Ports::default());
         self.started.lock().unwrap().push(None);
         self.start(i, replicas, &process);
     }
@@ -240,6 +249,8 @@ impl Rig {
         options.synced = Some(self.synced);
         options.in_place = self.in_place;
         options.rack = self.racks[i].clone();
+        let redis = Address::from(format!("10.0.0.{i}:6379").as_str());
+        options.redis = Some(redis).filter(|_| self.speaks_redis);
         let (handle, id, corrupt) = (self.sim.handle(), process.id, Arc::clone(&self.corrupt));
         options.on_corruption = Some(OnCorruption::new(move |_| {
             handle.abandon(id);
@@ -250,8 +261,12 @@ impl Rig {
             delays: self.delays.clone(),
             clock: Arc::clone(&process.env.clock),
         };
-        let env = Env {
+        let network = Noting {
             network: Intercepted::new(Arc::clone(&process.env.network), delayed),
+            ports: self.ports[i].clone(),
+        };
+        let env = Env {
+            network: Arc::new(network),
             ..process.env.clone()
         };
         self.sim.spawn(process.id, "server", async move {
