@@ -86,8 +86,8 @@ impl Memory {
     }
 
     fn files(&self) -> [BorrowedFd<'_>; 3] {
-        let of = |region: &'_ Region| region.memfd().unwrap();
-        [self.gate.file(), of(&self.log), of(&self.seglets)]
+        let [log, seglets] = [&self.log, &self.seglets].map(|region| region.memfd().unwrap());
+        [self.gate.file(), log, seglets]
     }
 
     /// As an owner greets now.
