@@ -90,6 +90,13 @@ impl Pass {
         }
     }
 
+    /// Ends a pass that has not begun to read; its segments stay claimed.
+    #[cfg(feature = "made-up")]
+    pub(super) fn into_victims(self, shared: &Shared) -> Vec<Arc<Segment>> {
+        shared.lists.give_back(self.live);
+        self.victims.into_iter().map(|v| v.segment).collect()
+    }
+
     /// Whether `survivor`, which may outlive the pass, is needed when the victims, as they are now,
     /// have left the log. Depends on the victims only, so that a plan stays true.
     fn outlives_pass(&self, survivor: &Survivor) -> bool {

@@ -51,6 +51,13 @@ impl Compaction {
             gain: 0,
         }
     }
+
+    /// Ends a compaction that has not begun to read; its segment stays claimed.
+    #[cfg(feature = "made-up")]
+    pub(super) fn into_victims(self, shared: &Shared) -> Vec<Arc<crate::segments::Segment>> {
+        shared.lists.give_back(self.live);
+        vec![self.source.segment]
+    }
 }
 
 impl Compaction {

@@ -42,6 +42,8 @@ mod combine;
 mod compact;
 mod entries;
 mod lists;
+#[cfg(feature = "made-up")]
+pub mod made_up;
 mod pages;
 mod shared;
 
