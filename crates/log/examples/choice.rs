@@ -225,7 +225,9 @@ impl Store {
         let mean = gib * GIB * LIVE_PERMILLE / 1000 / count;
         loop {
             let stats = store.made.space().stats();
-            let rest = stats.free_bytes.saturating_sub(gib * GIB / 1000 * FREE_PERMILLE);
+            let rest = stats
+                .free_bytes
+                .saturating_sub(gib * GIB / 1000 * FREE_PERMILLE);
             let mut left = (rest / (16 << 20)).min(1000);
             if left == 0 {
                 break;
