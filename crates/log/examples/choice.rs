@@ -12,7 +12,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use pluvio_format::{Completion, Entry, Graves, Object, ObjectState};
+use pluvio_format::{Completion, Graves, Object, ObjectState};
 use pluvio_log::made_up::MadeUp;
 use pluvio_log::{
     AppendClass, Cleaner, CleanerOptions, Durability, Liveness, LogOptions, LogSpace, TableLiveness,

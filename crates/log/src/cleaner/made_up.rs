@@ -7,6 +7,7 @@ use crate::error::OpenError;
 use crate::options::LogOptions;
 use crate::segments::{Departure, NewSegment, Purpose, Segment, Use};
 use crate::space::LogSpace;
+use core::sync::atomic::Ordering;
 use pluvio_format::{Completion, SegmentKind};
 use pluvio_memory::SegletClass;
 use pluvio_units::{EntryRef, LogId, SEGLET_BYTES, SegmentId, TableId};
@@ -51,6 +52,11 @@ impl Chosen {
         let compacted = |segment: &Arc<Segment>| segment.uses().get() == Use::Compacting;
         self.segments.iter().all(compacted)
     }
+
+    /// The segments.
+    pub fn ids(&self) -> impl Iterator<Item = SegmentId> {
+        self.segments.iter().map(|segment| segment.id())
+    }
 }
 
 impl MadeUp {
@@ -81,6 +87,18 @@ impl MadeUp {
     #[must_use]
     pub fn count(&self) -> usize {
         self.segments.len()
+    }
+
+    /// The segment at this place.
+    #[must_use]
+    pub fn id(&self, place: usize) -> SegmentId {
+        self.segments[place].id()
+    }
+
+    /// At how many segments choices have looked, the same ones again among them.
+    #[must_use]
+    pub fn looks(&self) -> u64 {
+        self.shared().turn.looks.load(Ordering::Relaxed)
     }
 
     /// Makes up a closed segment that every replica has: of `len` bytes on disk, of which
@@ -155,10 +173,9 @@ impl MadeUp {
         let segments = match stage {
             Stage::Scan(pass) => pass.into_victims(&self.cleaner.shared),
             Stage::CompactScan(compaction) => compaction.into_victims(&self.cleaner.shared),
-            Stage::Choose
-            | Stage::Relocate(_)
-            | Stage::AwaitDurable(_)
-            | Stage::CompactCopy(_) => return None,
+            Stage::Choose | Stage::Relocate(_) | Stage::AwaitDurable(_) | Stage::CompactCopy(_) => {
+                return None;
+            }
         };
         let live = segments.iter().map(|s| self.cleaner.shared.live_bytes(s));
         Some(Chosen {

@@ -88,17 +88,23 @@ impl LogMemory {
                 (Some(gate), epochs)
             }
         };
+        let check = match options.durability {
+            Durability::Volatile => Check::Structure,
+            Durability::Replicated => Check::Checksum,
+        };
         Ok(Self {
             dead: DeadBits::new(raw.len(), options.huge_pages)?,
             raw,
             table: SegletTable::new(geometry.seglets, options.readers.is_some())?,
             epochs,
             gate,
-            live: LiveCounts::new(options.all_logs(), geometry.slots.all),
-            check: match options.durability {
-                Durability::Volatile => Check::Structure,
-                Durability::Replicated => Check::Checksum,
-            },
+            // Heads are locked for several operations only where nobody waits for replicas.
+            live: LiveCounts::new(
+                options.all_logs(),
+                geometry.slots.all,
+                check == Check::Structure,
+            ),
+            check,
             in_place: options.in_place,
             packing: Packing::new(options.in_place),
         })
