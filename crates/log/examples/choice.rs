@@ -85,12 +85,12 @@ impl TableLiveness for Handle {
     }
 }
 
-/// Bytes a second that a cleaner moves in a full store of 512 MiB with values of this size.
+/// Bytes a second that a cleaner moves in a full store of 256 MiB with values of this size.
 fn copy_speed(value: usize) -> f64 {
-    let options = LogOptions::new(Size::mib(512));
+    let options = LogOptions::new(Size::mib(256));
     // The longest entry with such a value, as its version grows.
     let len = value as u64 + 44;
-    let keys = (512 << 20) * (LIVE_PERMILLE - 5) / 1000 / len;
+    let keys = (256 << 20) * (LIVE_PERMILLE - 5) / 1000 / len;
     let space = LogSpace::new(options).unwrap();
     let places = Places((0..keys).map(|_| AtomicU64::new(0)).collect());
     let places = Arc::new(places);
@@ -98,7 +98,7 @@ fn copy_speed(value: usize) -> f64 {
     let cleaner = Cleaner::new(Arc::clone(&space), handle, CleanerOptions::default());
     let (mut random, value) = (Random(1), vec![7; value]);
     let (mut spent, mut before) = (Duration::ZERO, 0);
-    for number in 0..4 * keys {
+    for number in 0..3 * keys {
         if number == 2 * keys {
             (spent, before) = (Duration::ZERO, space.stats().cleaner.bytes_moved);
         }
