@@ -4,7 +4,7 @@ use super::balance::{Balance, Pressure};
 use super::combine::{Aim, Pass};
 use super::compact::Compaction;
 use super::entries::Source;
-use super::looks::LOOKS_A_CLAIM;
+use super::looks::{LOOKS_TO_COMBINE, LOOKS_TO_COMPACT};
 use super::{Goal, Shared, Stage, State};
 use crate::append::{LogState, Seen};
 use crate::segments::{Claim, Segment, Storage, Use};
@@ -238,7 +238,7 @@ impl<'c> Choice<'c> {
     fn has_many_tombstones(&self) -> bool {
         let usable = (self.storage().geometry.usable() * SEGLET_BYTES) as u64;
         let others = usable.saturating_sub(self.storage().live_bytes());
-        self.look_around(LOOKS_A_CLAIM);
+        self.look_around(LOOKS_TO_COMPACT);
         self.shared.tombstone_bytes() * 100 >= others * TOMBSTONE_PERCENT
     }
 
@@ -265,7 +265,7 @@ impl<'c> Choice<'c> {
         if reaches.is_empty() {
             return None;
         }
-        self.look_around(LOOKS_A_CLAIM * self.shared.options.pass_segments_max);
+        self.look_around(LOOKS_TO_COMBINE);
         let combine = |reach: &Reach| self.combine_seen(*reach, goal, percent, state);
         let search = || reaches.iter().find_map(combine);
         search().or_else(|| self.look_at_all().then(search).flatten())
@@ -353,7 +353,7 @@ impl<'c> Choice<'c> {
         if state.finished.is_full() {
             return None;
         }
-        self.look_around(LOOKS_A_CLAIM);
+        self.look_around(LOOKS_TO_COMPACT);
         let compact = |reach| self.compact_seen(reach, percent);
         let search = || self.reaches(state).find_map(compact);
         search().or_else(|| self.look_at_all().then(search).flatten())

@@ -20,12 +20,14 @@ use std::sync::Arc;
 
 /// So many segments or fewer are all looked at for a choice: some 30 µs.
 const WHOLE_STORE: usize = 512;
-/// A choice looks at so many segments at least for each one that it may claim. What they gain is
-/// written before the next choice, so a round takes the writing of a hundredth of the memory or so.
-pub(super) const LOOKS_A_CLAIM: usize = 32;
+/// The choice of a compaction looks at so many segments at least. What it gains is written before
+/// the next choice, so in a round hundredths of the memory are written.
+pub(super) const LOOKS_TO_COMPACT: usize = 8;
+/// The choice of a combined pass, which takes ten segments or so, looks at so many at least.
+pub(super) const LOOKS_TO_COMBINE: usize = 256;
 /// For each segment opened since the last choice, by appends or survivors, so many more. A store
 /// whose memory was filled without a choice is looked at as a whole.
-const LOOKS_AN_OPENING: u64 = 16;
+const LOOKS_AN_OPENING: u64 = 8;
 /// Looks with the members of a log locked. A head that is opened waits so long: some 50 µs.
 const LOOKS_AT_ONCE: usize = 256;
 
