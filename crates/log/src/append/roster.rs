@@ -123,14 +123,30 @@ impl Roster {
         &self.seen
     }
 
-    /// What was seen of a group.
-    pub(crate) fn group(&self, group: usize) -> &[Seen] {
-        &self.seen[self.places_of(group)]
+    /// The greatest worth of all.
+    pub(crate) fn most(&self) -> f64 {
+        self.best.iter().copied().fold(0.0, f64::max)
     }
 
-    /// The greatest worth in each group.
-    pub(crate) fn best(&self) -> &[f64] {
-        &self.best
+    /// The segment of the greatest worth among those that are wanted, with its worth. Of equals in a
+    /// group, the oldest. Groups whose greatest is less than what was found are passed over.
+    pub(crate) fn best_of(&self, is_wanted: impl Fn(&Seen) -> bool) -> Option<(SegmentId, f64)> {
+        let most = self.most();
+        let first = self.best.iter().position(|best| *best == most)?;
+        let others = (0..self.best.len()).filter(|&group| group != first);
+        let mut found: Option<(SegmentId, f64)> = None;
+        for group in core::iter::once(first).chain(others) {
+            if found.is_some_and(|(_, worth)| worth >= self.best[group]) {
+                continue;
+            }
+            let wanted = self.seen[self.places_of(group)]
+                .iter()
+                .filter(|s| is_wanted(s));
+            let best = wanted.max_by(|a, b| a.worth.total_cmp(&b.worth).then(b.id.cmp(&a.id)));
+            let best = best.map(|seen| (seen.id, seen.worth));
+            found = best.filter(|b| found.is_none_or(|f| b.1 > f.1)).or(found);
+        }
+        found
     }
 
     /// Bytes of tombstones that were seen.
@@ -246,15 +262,15 @@ mod tests {
             assert!(roster.keys().eq(known.keys()));
             let tombstones = known.values().map(|&worth| worth as u64).sum::<u64>();
             assert_eq!(roster.tombstone_bytes(), tombstones);
-            let best = |group| {
-                roster
-                    .group(group)
-                    .iter()
-                    .map(|s| s.worth)
-                    .fold(0.0, f64::max)
-            };
-            let groups = known.len().div_ceil(GROUP);
-            assert!((0..groups).map(best).eq(roster.best().iter().copied()));
+            let most = known.values().copied().fold(0.0, f64::max);
+            assert_eq!(roster.most(), most);
+            let is_wanted = |seen: &Seen| seen.worth < 900.0;
+            let wanted = known.values().copied().filter(|worth| *worth < 900.0);
+            let best = roster.best_of(is_wanted).map(|(id, worth)| {
+                assert_eq!(known[&id], worth);
+                worth
+            });
+            assert_eq!(best, wanted.max_by(f64::total_cmp));
         }
     }
 

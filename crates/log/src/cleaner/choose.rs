@@ -374,29 +374,25 @@ impl<'c> Choice<'c> {
                     .candidate(seen, Goal::Memory)
                     .is_worthwhile(Goal::Memory, percent)
         };
-        // The most that a group has to give. It is looked into when no other has more.
-        let mut groups: Vec<(f64, &LogState, usize)> = Vec::new();
-        for log in self.shared.space.heads.logs() {
-            if reach.covers(log) {
-                let preference = self.preference(log, poorest);
-                let members = log.members();
-                let best = members.in_log.best().iter().enumerate();
-                let best = best.filter(|(_, worth)| **worth > 0.0);
-                groups.extend(best.map(|(group, worth)| (preference * worth, log, group)));
-            }
-        }
-        // Each turn takes a group away, or finds that one of its segments is not to be had.
+        // The most that a log has to give. It is looked into when no other has more.
+        let most = |log: &LogState| log.members().in_log.most();
+        let logs = self.shared.space.heads.logs().iter();
+        let covered = logs.filter(|log| reach.covers(log));
+        let mut logs: Vec<(f64, &LogState)> = covered
+            .map(|log| (self.preference(log, poorest) * most(log), log))
+            .collect();
+        // Each turn takes a log away, or finds that one of its segments is not to be had.
         loop {
-            let best = groups.iter().enumerate();
-            let best = best.max_by(|(a, (x, ..)), (b, (y, ..))| x.total_cmp(y).then(b.cmp(a)));
-            let (place, &(worth, log, group)) = best?;
-            let Some((id, found)) = best_of_group(log, group, is_wanted) else {
-                groups.swap_remove(place);
+            let best = logs.iter().enumerate();
+            let best = best.max_by(|(a, (x, _)), (b, (y, _))| x.total_cmp(y).then(b.cmp(a)));
+            let (place, &(worth, log)) = best?;
+            let Some((id, found)) = log.members().in_log.best_of(is_wanted) else {
+                logs.swap_remove(place);
                 continue;
             };
             let found = self.preference(log, poorest) * found;
             if found < worth {
-                groups[place].0 = found;
+                logs[place].0 = found;
                 continue;
             }
             if let Some((segment, live_bytes)) = self.claim(log, id, Claim::Compact, is_wanted) {
@@ -550,16 +546,4 @@ impl<'c> Choice<'c> {
             Goal::Slots => chosen.len() >= least.max(2),
         }
     }
-}
-
-/// The segment of a group that gains most for a copied byte, of those that are wanted.
-fn best_of_group(
-    log: &LogState,
-    group: usize,
-    is_wanted: impl Fn(&Seen) -> bool,
-) -> Option<(SegmentId, f64)> {
-    let members = log.members();
-    let wanted = members.in_log.group(group).iter().filter(|s| is_wanted(s));
-    let best = wanted.max_by(|a, b| a.worth.total_cmp(&b.worth).then(b.id.cmp(&a.id)));
-    best.map(|seen| (seen.id, seen.worth))
 }
