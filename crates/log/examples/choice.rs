@@ -1,4 +1,4 @@
-//! What choosing segments to clean costs, beside copying what lives in them.
+//! The cost of choosing segments to clean, beside that of copying what lives in them.
 //!
 //! `cargo run --release -p pluvio-log --example choice -- [GIB] [LOGS] [CHOICES]`
 //!
@@ -8,7 +8,7 @@
 //! store of real entries, with an index that costs hardly anything.
 
 // A measurement needs the real clock.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods)]
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -66,7 +66,9 @@ impl Liveness for Handle {
 
 impl TableLiveness for Handle {
     fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash(u64::from_le_bytes(key.try_into().unwrap()))
+        KeyHash(u64::from_le_bytes(
+            key.try_into().expect("keys are numbers"),
+        ))
     }
 
     fn points_to(&self, hash: KeyHash, entry: EntryRef) -> bool {
@@ -91,7 +93,7 @@ fn copy_speed(value: usize) -> f64 {
     // The longest entry with such a value, as its version grows.
     let len = value as u64 + 44;
     let keys = (256 << 20) * (LIVE_PERMILLE - 5) / 1000 / len;
-    let space = LogSpace::new(options).unwrap();
+    let space = LogSpace::new(options).expect("enough memory");
     let places = Places((0..keys).map(|_| AtomicU64::new(0)).collect());
     let places = Arc::new(places);
     let handle = Arc::new(Handle(Arc::clone(&places)));
@@ -130,14 +132,14 @@ fn copy_speed(value: usize) -> f64 {
                 let old = places.0[key as usize].swap(new, Ordering::Relaxed);
                 if old != 0 {
                     let old = EntryRef::new(old);
-                    let len = space.entry(old, &guard).unwrap().total_len();
+                    let len = space.entry(old, &guard).expect("it is whole").total_len();
                     space.mark_dead(old, len, &guard);
                 }
                 break;
             }
             drop(guard);
             let begun = Instant::now();
-            while cleaner.step(space.time_s()).unwrap() == Pace::Again {}
+            while cleaner.step(space.time_s()).expect("all is whole") == Pace::Again {}
             spent += begun.elapsed();
         }
     }
@@ -211,7 +213,7 @@ impl Store {
             durability,
             ..LogOptions::new(Size(gib * GIB))
         };
-        let made = MadeUp::new(options, CleanerOptions::default()).unwrap();
+        let made = MadeUp::new(options, CleanerOptions::default()).expect("address space");
         let mut store = Self {
             made,
             random: Random(3),
@@ -319,7 +321,11 @@ impl Store {
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let mut number = |usual: u64| arguments.next().map_or(usual, |n| n.parse().unwrap());
+    let mut number = |usual: u64| {
+        arguments
+            .next()
+            .map_or(usual, |n| n.parse().expect("a number"))
+    };
     let (gib, logs, choices) = (number(256), number(32), number(2000));
     let speeds = [100, 1000].map(copy_speed);
     for (durability, hot) in [

@@ -4,8 +4,8 @@
 //! choice. What it saw lies side by side, in an order without meaning, and is read through instead.
 //! Of every group the roster knows the most that a compaction gains there for a copied byte.
 //!
-//! What was seen only orders the segments: nothing is cleaned by it without another look. It
-//! belongs to the log's members, under their lock.
+//! These facts only order the segments: nothing is cleaned by them without another look. They
+//! belong to the log's members, under their lock.
 
 use crate::segments::Segment;
 use core::ops::Range;
@@ -20,7 +20,7 @@ const GROUP: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub id: SegmentId,
-    /// What a compaction of it gains for each byte that it copies; 0 if it cannot be compacted.
+    /// Bytes that a compaction of it gains for each that it copies; 0 if it cannot be compacted.
     pub worth: f64,
     pub live_bytes: u32,
     /// Of these, tombstones.
@@ -128,8 +128,8 @@ impl Roster {
         self.best.iter().copied().fold(0.0, f64::max)
     }
 
-    /// The segment of the greatest worth among those that are wanted, with its worth. Of equals in a
-    /// group, the oldest. Groups whose greatest is less than what was found are passed over.
+    /// The segment of the greatest worth among those that are wanted, with its worth. Of equals in
+    /// a group, the oldest. Groups whose greatest is less than what was found are passed over.
     pub(crate) fn best_of(&self, is_wanted: impl Fn(&Seen) -> bool) -> Option<(SegmentId, f64)> {
         let most = self.most();
         let first = self.best.iter().position(|best| *best == most)?;

@@ -34,8 +34,8 @@ const POOREST_PREFERENCE: f64 = 2.0;
 /// own share divided by this. Then it helps there [Nibble §12.1.1].
 const HELPED_BELOW: u64 = 2;
 
-/// A combined pass is chosen among so many segments with the best scores. It takes a tenth of them
-/// or so, and the others are not sorted unless these gain nothing.
+/// A combined pass is chosen among this number of segments, those with the best scores. It takes a
+/// tenth of them or so. The others are not sorted unless these gain nothing.
 const SORTED: usize = 512;
 
 /// Whose segments a choice looks at.
@@ -94,7 +94,7 @@ struct Candidate {
     score: f64,
 }
 
-/// What a compaction of a segment gains for each byte that it copies; 0 when it gains nothing.
+/// Bytes that a compaction of a segment gains for each that it copies.
 pub(super) fn worth_of_compaction(seen: &Seen) -> f64 {
     match seen.is_barren {
         true => 0.0,
@@ -442,8 +442,8 @@ impl<'c> Choice<'c> {
         dead * age / (live + 1.0)
     }
 
-    /// Takes the best candidates for whose live data there is memory now. Those that come behind the
-    /// best are sorted only if these gain nothing.
+    /// Takes the best candidates for whose live data there is memory now. Those behind the best are
+    /// sorted only if these gain nothing.
     fn fit_budget(
         &self,
         candidates: &[Candidate],

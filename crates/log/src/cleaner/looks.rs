@@ -1,7 +1,7 @@
 //! Looking at segments for a choice: in turn, as many as the choice can afford.
 //!
-//! What was seen of a segment stays in its log's roster, and orders it among the others. A store of
-//! few segments is looked at as a whole for every choice. In a larger one a segment may be better
+//! The roster of its log keeps what was seen of a segment, and this orders it among the others. A
+//! store of few segments is looked at as a whole for every choice. In a larger one a segment may be better
 //! than it was when it was seen; its turn comes. The more was written since the last choice, the
 //! more is looked at.
 //!
@@ -18,17 +18,17 @@ use pluvio_format::SegmentKind;
 use pluvio_units::SegmentId;
 use std::sync::Arc;
 
-/// So many segments or fewer are all looked at for a choice: some 30 µs.
+/// A store of this number of segments or fewer is looked at as a whole for each choice.
 const WHOLE_STORE: usize = 512;
-/// The choice of a compaction looks at so many segments at least. What it gains is written before
-/// the next choice, so in a round hundredths of the memory are written.
+/// Segments that the choice of a compaction looks at, at least. Its gain is written before the next
+/// choice, so in a round hundredths of the memory are written.
 pub(super) const LOOKS_TO_COMPACT: usize = 8;
-/// The choice of a combined pass, which takes ten segments or so, looks at so many at least.
+/// The same for the choice of a combined pass, which takes ten segments or so.
 pub(super) const LOOKS_TO_COMBINE: usize = 256;
-/// For each segment opened since the last choice, by appends or survivors, so many more. A store
-/// whose memory was filled without a choice is looked at as a whole.
+/// Looks more for each segment opened since the last choice, by appends or survivors. A store whose
+/// memory was filled without a choice is looked at as a whole.
 const LOOKS_AN_OPENING: u64 = 8;
-/// Looks with the members of a log locked. A head that is opened waits so long: some 50 µs.
+/// Looks with the members of a log locked. A head that is opened waits for them.
 const LOOKS_AT_ONCE: usize = 256;
 
 /// Whose turn it is to be looked at. Several cleaners may look at once: the segments of a log are

@@ -102,7 +102,7 @@ impl MadeUp {
     }
 
     /// Makes up a closed segment that every replica has: of `len` bytes on disk, of which
-    /// `live_bytes` live, in so many seglets. False where slots or seglets are missing.
+    /// `live_bytes` live, in this number of seglets. False where slots or seglets are missing.
     pub fn add(&mut self, log: LogId, len: u32, live_bytes: u64, seglets: usize) -> bool {
         let storage = self.shared().storage();
         let state = self.shared().space.heads.log(log);
@@ -147,8 +147,8 @@ impl MadeUp {
         true
     }
 
-    /// Of the segment at this place so many bytes die, as far as they live, by a thread that appends
-    /// to `by`. Gives how many did.
+    /// That number of bytes of the segment at this place die, as far as they live. The thread that
+    /// kills them appends to `by`. Gives how many did.
     pub fn kill(&self, place: usize, by: LogId, bytes: u64) -> u64 {
         let segment = &self.segments[place];
         let live = self.shared().memory().live();
@@ -184,7 +184,7 @@ impl MadeUp {
         })
     }
 
-    /// Gives what a pass over these would have left behind. Gives the bytes of memory that it frees.
+    /// Does to the segments as a pass would. Gives the bytes of memory that it frees.
     pub fn clean(&mut self, chosen: Chosen) -> u64 {
         if chosen.is_compaction() {
             let segments = chosen.segments.iter();

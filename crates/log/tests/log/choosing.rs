@@ -17,7 +17,7 @@ fn full(durability: Durability) -> MadeUp {
     )
 }
 
-/// A store of segments with so many live bytes, which leave about so many seglets free.
+/// A store of segments with `live_bytes` each, which leave about `free` seglets.
 fn full_of(durability: Durability, live_bytes: u64, free: u64) -> MadeUp {
     let options = LogOptions {
         durability,
