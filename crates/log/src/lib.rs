@@ -36,6 +36,8 @@ pub use append::{
     AppendClass, CommitRefused, EntryRefs, Hook, OpenHead, SideLog, TableStatsSource,
 };
 pub use cleaner::{Cleaner, CleanerOptions, Cleaning, Liveness, TableLiveness};
+#[cfg(feature = "made-up")]
+pub use cleaner::made_up;
 pub use durable::{Appended, Awaited, Durability, Durable, PendingMarks};
 pub use error::{
     AppendError, CommitError, Corruption, CorruptionHook, Fatal, FullReason, OpenError,

@@ -1,10 +1,11 @@
 //! The state of one log: head, members, what replication has and has not done.
 //!
-//! Lock order, outermost first: `head`, `members`, `queue`, then `on_disk` of the segment table,
+//! Lock order, outermost first: `head`, `members`, `queue`, then `map` of the segment table,
 //! then the tombstones of one segment at a time. The list of what is retired comes before a
 //! segment's list of seglets. Under that list, `free_slots` and the lock of the seglet pool no
 //! other is taken.
 
+use super::roster::Roster;
 use super::writer::SegmentWriter;
 use crate::durable::{AtomicPosition, Durability};
 use crate::segments::{Departure, OnTheirWay, Segment};
@@ -13,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use pluvio_memory::PartIndex;
 use pluvio_units::{LogId, SegmentId};
 use spin::mutex::{SpinMutex, SpinMutexGuard};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Called when something happened that another party may wait for. Must be short and must not
@@ -24,7 +25,7 @@ pub type Hook = Box<dyn Fn() + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct Members {
     /// What the next digest lists: heads and committed side segments, without those that leave.
-    pub in_log: BTreeMap<SegmentId, Arc<Segment>>,
+    pub in_log: Roster,
     /// Out of `in_log` and not yet out of a digest.
     pub leaving: Vec<Arc<Segment>>,
     /// `in_log` has changed since the newest digest was written.

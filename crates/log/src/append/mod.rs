@@ -12,6 +12,7 @@ mod heads;
 mod log_state;
 mod open_head;
 mod roll;
+mod roster;
 mod side_log;
 #[allow(unsafe_code)] // writes entries to log memory
 pub(crate) mod writer;
@@ -21,6 +22,7 @@ pub(crate) use heads::{Heads, current};
 pub use log_state::Hook;
 pub(crate) use log_state::LogState;
 pub use open_head::OpenHead;
+pub(crate) use roster::Seen;
 pub(crate) use side_log::SIDE_HEADER_BYTES;
 pub use side_log::{CommitRefused, SideLog};
 pub(crate) use writer::SegmentWriter;

@@ -1,18 +1,17 @@
-//! Which segments to clean.
+//! Which segments to clean: of those that were seen (`looks`), the best.
 
 use super::balance::{Balance, Pressure};
 use super::combine::{Aim, Pass};
 use super::compact::Compaction;
 use super::entries::Source;
+use super::looks::{LOOKS_TO_COMBINE, LOOKS_TO_COMPACT};
 use super::{Goal, Shared, Stage, State};
-use crate::append::LogState;
-use crate::durable::Durability;
+use crate::append::{LogState, Seen};
 use crate::segments::{Claim, Segment, Storage, Use};
-use core::cell::OnceCell;
-use pluvio_format::SegmentKind;
+use core::cell::{Cell, OnceCell};
+use core::cmp::Ordering;
 use pluvio_memory::{FreeSeglets, PartIndex, ReclaimFrontier};
-use pluvio_units::SEGLET_BYTES;
-use std::sync::Arc;
+use pluvio_units::{SEGLET_BYTES, SegmentId};
 
 /// To give memory back, segments with less dead data than this, in percent, are left alone.
 pub(super) const WASTE_PERCENT_MIN: u32 = 15;
@@ -34,6 +33,10 @@ const POOREST_PREFERENCE: f64 = 2.0;
 /// A pass stays with its own part of memory [Nibble §4.4] until another one has less free than its
 /// own share divided by this. Then it helps there [Nibble §12.1.1].
 const HELPED_BELOW: u64 = 2;
+
+/// A combined pass is chosen among this number of segments, those with the best scores. It takes a
+/// tenth of them or so. The others are not sorted unless these gain nothing.
+const SORTED: usize = 512;
 
 /// Whose segments a choice looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,56 +85,63 @@ pub(super) struct Fingerprint {
     free: FreeSeglets,
 }
 
-/// A segment that may be cleaned.
+/// A segment that may be cleaned, as it was seen last.
+#[derive(Clone, Copy)]
 struct Candidate {
-    segment: Arc<Segment>,
-    live_bytes: u64,
-    seglets: usize,
-    disk_bytes: u64,
+    seen: Seen,
     /// Bytes of a full segment.
     full_bytes: u64,
     score: f64,
 }
 
+/// Bytes that a compaction of a segment gains for each that it copies.
+pub(super) fn worth_of_compaction(seen: &Seen) -> f64 {
+    match seen.is_barren {
+        true => 0.0,
+        false => (gain_alone(seen) * SEGLET_BYTES) as f64 / (f64::from(seen.live_bytes) + 1.0),
+    }
+}
+
+/// Seglets that a segment takes at least when it is cleaned alone.
+fn seglets_alone_min(seen: &Seen) -> usize {
+    (seen.live_bytes as usize).div_ceil(SEGLET_BYTES).max(1)
+}
+
+/// Seglets that it seems to free when it is cleaned alone.
+fn gain_alone(seen: &Seen) -> usize {
+    (seen.seglets as usize).saturating_sub(seglets_alone_min(seen))
+}
+
 impl Candidate {
-    fn memory_bytes(&self) -> u64 {
-        (self.seglets * SEGLET_BYTES) as u64
+    fn live_bytes(&self) -> u64 {
+        u64::from(self.seen.live_bytes)
     }
 
     /// The bytes it takes that are of no use, for this goal.
     fn dead_bytes(&self, goal: Goal) -> u64 {
         let all = match goal {
-            Goal::Memory => self.memory_bytes(),
-            Goal::Disk => self.disk_bytes,
+            Goal::Memory => u64::from(self.seen.seglets) * SEGLET_BYTES as u64,
+            Goal::Disk => u64::from(self.seen.disk_bytes),
             Goal::Slots => self.full_bytes,
         };
-        all.saturating_sub(self.live_bytes)
+        all.saturating_sub(self.live_bytes())
     }
 
     fn is_worthwhile(&self, goal: Goal, percent: u32) -> bool {
         let dead = self.dead_bytes(goal);
-        dead * 100 >= (dead + self.live_bytes) * u64::from(percent)
-    }
-
-    /// Seglets that it takes at least when it is cleaned alone.
-    fn seglets_alone_min(&self) -> usize {
-        (self.live_bytes as usize).div_ceil(SEGLET_BYTES).max(1)
-    }
-
-    /// Seglets it seems to free when it is cleaned alone.
-    fn gain_alone(&self) -> usize {
-        self.seglets.saturating_sub(self.seglets_alone_min())
+        dead * 100 >= (dead + self.live_bytes()) * u64::from(percent)
     }
 
     /// Seglets that it takes at most when it is cleaned alone: never more than it has.
     fn seglets_alone_max(&self) -> usize {
-        let needed = (self.live_bytes as usize).div_ceil(SEGLET_BYTES);
-        (needed + 1).min(self.seglets)
+        let needed = (self.seen.live_bytes as usize).div_ceil(SEGLET_BYTES);
+        (needed + 1).min(self.seen.seglets as usize)
     }
 
-    /// Cleaned alone it gained nothing, and nothing in it has died since.
-    fn is_barren(&self) -> bool {
-        self.segment.is_barren(self.live_bytes)
+    /// The best come first; of equals, the oldest.
+    fn order(a: &Self, b: &Self) -> Ordering {
+        let order = b.score.total_cmp(&a.score);
+        order.then(a.seen.id.cmp(&b.seen.id))
     }
 }
 
@@ -149,10 +159,13 @@ impl Fingerprint {
 
 /// One choice of segments: by one look at the guards, and at the store as it is now.
 pub(super) struct Choice<'c> {
-    shared: &'c Shared,
+    pub(super) shared: &'c Shared,
     balance: Balance<'c>,
     /// A segment that was closed before this has no writer between append and index.
-    frontier: OnceCell<ReclaimFrontier>,
+    pub(super) frontier: OnceCell<ReclaimFrontier>,
+    /// Segments that were looked at in turn.
+    pub(super) looks: Cell<usize>,
+    pub(super) has_seen_all: Cell<bool>,
 }
 
 impl<'c> Choice<'c> {
@@ -161,10 +174,12 @@ impl<'c> Choice<'c> {
             shared,
             balance: shared.balance(),
             frontier: OnceCell::new(),
+            looks: Cell::new(0),
+            has_seen_all: Cell::new(false),
         }
     }
 
-    fn storage(&self) -> &'c Storage {
+    pub(super) fn storage(&self) -> &'c Storage {
         self.shared.storage()
     }
 
@@ -223,13 +238,8 @@ impl<'c> Choice<'c> {
     fn has_many_tombstones(&self) -> bool {
         let usable = (self.storage().geometry.usable() * SEGLET_BYTES) as u64;
         let others = usable.saturating_sub(self.storage().live_bytes());
-        let mut tombstones = 0;
-        for log in self.shared.space.heads.logs() {
-            let members = log.members();
-            let each = members.in_log.values();
-            tombstones += each.map(|s| s.tombstones().live_bytes()).sum::<u64>();
-        }
-        tombstones * 100 >= others * TOMBSTONE_PERCENT
+        self.look_around(LOOKS_TO_COMPACT);
+        self.shared.tombstone_bytes() * 100 >= others * TOMBSTONE_PERCENT
     }
 
     /// Where a pass looks for segments: first, and if it finds nothing there.
@@ -248,68 +258,94 @@ impl<'c> Choice<'c> {
     /// A combined pass, over segments of one log: that with the best segment, if some of its
     /// segments gain together.
     pub(super) fn combine(&self, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
-        self.reaches(state)
-            .find_map(|reach| self.combine_within(reach, goal, percent, state))
+        let is_of_use = |reach: &Reach| {
+            self.balance.cleans_alone(goal) || !self.is_in_vain(goal, *reach, state)
+        };
+        let reaches: Vec<Reach> = self.reaches(state).filter(is_of_use).collect();
+        if reaches.is_empty() {
+            return None;
+        }
+        self.look_around(LOOKS_TO_COMBINE);
+        let combine = |reach: &Reach| self.combine_seen(*reach, goal, percent, state);
+        let search = || reaches.iter().find_map(combine);
+        search().or_else(|| self.look_at_all().then(search).flatten())
     }
 
-    fn combine_within(
-        &self,
-        reach: Reach,
-        goal: Goal,
-        percent: u32,
-        state: &State,
-    ) -> Option<Stage> {
-        let in_vain = state.barren.has(Fingerprint::of(self.shared, goal, reach));
-        if in_vain && !self.balance.cleans_alone(goal) {
-            return None;
-        }
+    /// Whether such a pass gained nothing, and nothing has changed since.
+    fn is_in_vain(&self, goal: Goal, reach: Reach, state: &State) -> bool {
+        state.barren.has(Fingerprint::of(self.shared, goal, reach))
+    }
+
+    /// Chooses by what was seen.
+    fn combine_seen(&self, reach: Reach, goal: Goal, percent: u32, state: &State) -> Option<Stage> {
+        let in_vain = self.is_in_vain(goal, reach, state);
         let poorest = self.storage().seglets.poorest();
-        let mut logs: Vec<(f64, &LogState, Vec<Candidate>)> = Vec::new();
-        for log in self
-            .shared
-            .space
-            .heads
-            .logs()
-            .iter()
-            .filter(|l| reach.covers(l))
-        {
-            let preference = self.preference(log, poorest);
-            let score = |candidate: &Candidate| preference * self.score(candidate, goal);
-            let mut candidates = self.candidates(log, score);
-            candidates.retain(|c| c.segment.uses().can_be_claimed(Claim::Scan));
-            candidates.sort_by(|a, b| {
-                let order = b.score.total_cmp(&a.score);
-                order.then(a.segment.id().cmp(&b.segment.id()))
-            });
-            let first = candidates
-                .iter()
-                .find(|c| c.is_worthwhile(goal, percent))
-                .map(|c| c.score);
-            logs.extend(first.map(|score| (score, log, candidates)));
-        }
+        let logs = self.shared.space.heads.logs().iter();
+        let first_of = |log| {
+            let scores = self.worthwhile_scores(log, goal, percent);
+            scores.map(|score| (self.preference(log, poorest) * score, log))
+        };
+        let covered = logs.filter(|log| reach.covers(log));
+        let mut logs: Vec<(f64, &LogState)> = covered.filter_map(first_of).collect();
         // Stable: of equals, the first log.
-        logs.sort_by(|(a, _, _), (b, _, _)| b.total_cmp(a));
-        let (log, mut chosen) = logs.iter().find_map(|(_, log, candidates)| {
-            let together = (!in_vain).then(|| self.fit_budget(candidates, goal, percent));
-            let alone = || Some(vec![self.best_alone(candidates, goal, percent)?]);
-            Some((log, together.flatten().or_else(alone)?))
+        logs.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        let (log, chosen) = logs.iter().find_map(|(_, log)| {
+            let candidates = self.candidates(log, goal);
+            let together = (!in_vain)
+                .then(|| self.fit_budget(&candidates, goal, percent))
+                .flatten();
+            let alone = || Some(vec![self.best_alone(&candidates, goal, percent)?.seen.id]);
+            Some((*log, together.or_else(alone)?))
         })?;
-        chosen.retain(|candidate| candidate.segment.uses().claim(Claim::Scan));
-        if chosen.is_empty() {
+        let wanted = |seen: &Seen| seen.may_scan;
+        let claimed = chosen
+            .into_iter()
+            .filter_map(|id| self.claim(log, id, Claim::Scan, wanted));
+        let mut victims: Vec<Source> = claimed
+            .inspect(|(segment, _)| self.check_cleanable(log, segment))
+            .map(|(segment, live_bytes)| Source::new(segment, live_bytes))
+            .collect();
+        if victims.is_empty() {
             return None;
         }
-        chosen.sort_by_key(|candidate| candidate.segment.id());
-        let victim = |candidate: &&Candidate| {
-            self.check_cleanable(log, &candidate.segment);
-            Source::new(Arc::clone(&candidate.segment), candidate.live_bytes)
-        };
-        let victims = chosen.iter().map(victim).collect();
-        // Looked at again: what was opened while we chose may be named in what was closed
-        // meanwhile.
-        let on_disk = self.storage().table.snapshot();
+        victims.sort_by_key(|victim| victim.segment.id());
         let live = self.shared.lists.take();
         let aim = Aim { goal, reach };
-        Some(Stage::Scan(Pass::new(log.id, aim, victims, on_disk, live)))
+        Some(Stage::Scan(Pass::new(log.id, aim, victims, live)))
+    }
+
+    /// The best score of a log's segments that are worth a pass.
+    fn worthwhile_scores(&self, log: &LogState, goal: Goal, percent: u32) -> Option<f64> {
+        let members = log.members();
+        let seen = members.in_log.seen().iter().filter(|seen| seen.may_scan);
+        let candidates = seen.map(|seen| self.candidate(seen, goal));
+        let worthwhile = candidates.filter(|c| c.is_worthwhile(goal, percent));
+        worthwhile.map(|c| c.score).max_by(f64::total_cmp)
+    }
+
+    fn candidate(&self, seen: &Seen, goal: Goal) -> Candidate {
+        let mut candidate = Candidate {
+            seen: *seen,
+            full_bytes: u64::from(self.storage().geometry.segment_bytes()),
+            score: 0.0,
+        };
+        candidate.score = self.score(&candidate, goal);
+        candidate
+    }
+
+    /// The segments of a log that a pass could clean, with their scores: the [`SORTED`] best come
+    /// first, in order.
+    fn candidates(&self, log: &LogState, goal: Goal) -> Vec<Candidate> {
+        let members = log.members();
+        let seen = members.in_log.seen().iter().filter(|seen| seen.may_scan);
+        let mut candidates: Vec<_> = seen.map(|seen| self.candidate(seen, goal)).collect();
+        drop(members);
+        let sorted = candidates.len().min(SORTED);
+        if sorted < candidates.len() {
+            candidates.select_nth_unstable_by(sorted, Candidate::order);
+        }
+        candidates[..sorted].sort_unstable_by(Candidate::order);
+        candidates
     }
 
     /// A compaction of the segment, of all logs, that gives most memory for what is copied.
@@ -317,50 +353,55 @@ impl<'c> Choice<'c> {
         if state.finished.is_full() {
             return None;
         }
-        self.reaches(state)
-            .find_map(|reach| self.compact_within(reach, percent))
+        self.look_around(LOOKS_TO_COMPACT);
+        let compact = |reach| self.compact_seen(reach, percent);
+        let search = || self.reaches(state).find_map(compact);
+        search().or_else(|| self.look_at_all().then(search).flatten())
     }
 
-    fn compact_within(&self, reach: Reach, percent: u32) -> Option<Stage> {
-        let score =
-            |c: &Candidate| (c.gain_alone() * SEGLET_BYTES) as f64 / (c.live_bytes + 1) as f64;
+    /// Chooses by what was seen.
+    fn compact_seen(&self, reach: Reach, percent: u32) -> Option<Stage> {
         // Others hold what there was until they are durable: a segment would be read through in
         // vain.
         let free = self.storage().seglets.free();
         let spare = (free.default as usize).saturating_sub(self.storage().geometry.reserves.delete);
         let free = free.cleaner as usize + spare;
         let poorest = self.storage().seglets.poorest();
-        let of_log = |log| {
-            let preference = self.preference(log, poorest);
-            self.candidates(log, |candidate| preference * score(candidate))
+        let is_wanted = |seen: &Seen| {
+            seen.worth > 0.0
+                && seglets_alone_min(seen) <= free
+                && self
+                    .candidate(seen, Goal::Memory)
+                    .is_worthwhile(Goal::Memory, percent)
         };
+        // The most that a log has to give. It is looked into when no other has more.
+        let most = |log: &LogState| log.members().in_log.most();
         let logs = self.shared.space.heads.logs().iter();
-        let mut candidates: Vec<Candidate> = logs
-            .filter(|log| reach.covers(log))
-            .flat_map(of_log)
-            .filter(|c| {
-                c.gain_alone() > 0
-                    && c.seglets_alone_min() <= free
-                    && c.is_worthwhile(Goal::Memory, percent)
-                    && !c.is_barren()
-                    && c.segment.uses().can_be_claimed(Claim::Compact)
-            })
+        let covered = logs.filter(|log| reach.covers(log));
+        let mut logs: Vec<(f64, &LogState)> = covered
+            .map(|log| (self.preference(log, poorest) * most(log), log))
             .collect();
-        candidates.sort_by(|a, b| {
-            let order = b.score.total_cmp(&a.score);
-            order.then(a.segment.id().cmp(&b.segment.id()))
-        });
-        let chosen = candidates
-            .into_iter()
-            .find(|c| c.segment.uses().claim(Claim::Compact))?;
-        self.check_cleanable(
-            self.shared.space.heads.log(chosen.segment.log()),
-            &chosen.segment,
-        );
-        let on_disk = self.storage().table.snapshot();
-        let source = Source::new(chosen.segment, chosen.live_bytes);
-        let live = self.shared.lists.take();
-        Some(Stage::CompactScan(Compaction::new(source, on_disk, live)))
+        // Each turn takes a log away, or finds that one of its segments is not to be had.
+        loop {
+            let best = logs.iter().enumerate();
+            let best = best.max_by(|(a, (x, _)), (b, (y, _))| x.total_cmp(y).then(b.cmp(a)));
+            let (place, &(worth, log)) = best?;
+            let Some((id, found)) = log.members().in_log.best_of(is_wanted) else {
+                logs.swap_remove(place);
+                continue;
+            };
+            let found = self.preference(log, poorest) * found;
+            if found < worth {
+                logs[place].0 = found;
+                continue;
+            }
+            if let Some((segment, live_bytes)) = self.claim(log, id, Claim::Compact, is_wanted) {
+                self.check_cleanable(log, &segment);
+                let source = Source::new(segment, live_bytes);
+                let live = self.shared.lists.take();
+                return Some(Stage::CompactScan(Compaction::new(source, live)));
+            }
+        }
     }
 
     /// By how much segments of a log are preferred: what they free is mostly of the log's part of
@@ -372,41 +413,6 @@ impl<'c> Choice<'c> {
         }
     }
 
-    /// The segments of a log that could be cleaned, with their scores.
-    fn candidates(&self, log: &LogState, score: impl Fn(&Candidate) -> f64) -> Vec<Candidate> {
-        let members: Vec<_> = log.members().in_log.values().cloned().collect();
-        let mut candidates = Vec::new();
-        for segment in members {
-            if segment.is_emergency()
-                || segment.uses().get() == Use::SideLog
-                || !self.is_durable(log, &segment)
-                || !self.is_settled(&segment)
-            {
-                continue;
-            }
-            let mut candidate = Candidate {
-                live_bytes: self.shared.live_bytes(&segment),
-                seglets: segment.contents().seglets(),
-                disk_bytes: u64::from(segment.disk_len()),
-                full_bytes: u64::from(self.storage().geometry.segment_bytes()),
-                segment,
-                score: 0.0,
-            };
-            candidate.score = score(&candidate);
-            candidates.push(candidate);
-        }
-        candidates
-    }
-
-    /// Whether no writer is between append and index update in a closed segment (CLEAN-1).
-    fn is_settled(&self, segment: &Segment) -> bool {
-        let look = || self.shared.memory().epochs().frontier();
-        let frontier = *self.frontier.get_or_init(look);
-        segment
-            .settled()
-            .is_some_and(|stamp| frontier.covers(stamp))
-    }
-
     /// A segment that was claimed for a pass may be cleaned.
     fn check_cleanable(&self, log: &LogState, segment: &Segment) {
         assert!(
@@ -416,20 +422,10 @@ impl<'c> Choice<'c> {
                 && !segment.is_emergency(),
             "CLEAN-1: a pass has {segment:?}"
         );
-    }
-
-    /// Closed, and on all replicas (CLEAN-1).
-    fn is_durable(&self, log: &LogState, segment: &Segment) -> bool {
-        if !segment.is_closed() {
-            return false;
-        }
-        match self.storage().options.durability {
-            Durability::Volatile => true,
-            Durability::Replicated => match segment.kind() {
-                SegmentKind::Head => log.durable.covers(segment.end()),
-                SegmentKind::Side => segment.state().is_durable(),
-            },
-        }
+        debug_assert!(
+            self.is_settled(segment),
+            "CLEAN-1: {segment:?} has a writer between append and index"
+        );
     }
 
     /// Cost-benefit with the age of the segment [LSM-DRAM §3]: `(1 - u) * age / u`. `u` is a live
@@ -440,20 +436,23 @@ impl<'c> Choice<'c> {
         if goal == Goal::Disk {
             dead += MEMORY_WEIGHT * candidate.dead_bytes(Goal::Memory) as f64;
         }
-        let live = candidate.live_bytes as f64;
-        let created_s = candidate.segment.created_s();
+        let live = f64::from(candidate.seen.live_bytes);
+        let created_s = candidate.seen.created_s;
         let age = f64::from(self.storage().clock.now_s().saturating_sub(created_s)) + 1.0;
         dead * age / (live + 1.0)
     }
 
-    /// Takes the best candidates for whose live data there is memory now.
-    fn fit_budget<'s>(
+    /// Takes the best candidates for whose live data there is memory now. Those behind the best are
+    /// sorted only if these gain nothing.
+    fn fit_budget(
         &self,
-        candidates: &'s [Candidate],
+        candidates: &[Candidate],
         goal: Goal,
         percent: u32,
-    ) -> Option<Vec<&'s Candidate>> {
-        let worthwhile = candidates.iter().filter(|c| c.is_worthwhile(goal, percent));
+    ) -> Option<Vec<SegmentId>> {
+        let ids = |chosen: Vec<Candidate>| -> Vec<SegmentId> {
+            chosen.iter().map(|candidate| candidate.seen.id).collect()
+        };
         // Not more than is useful now: what is left will have less that lives later on.
         let segment_bytes = u64::from(self.storage().geometry.segment_bytes());
         let usable = (self.storage().geometry.usable() * SEGLET_BYTES) as u64;
@@ -461,15 +460,18 @@ impl<'c> Choice<'c> {
             Goal::Memory | Goal::Disk => (2 * segment_bytes).max(usable / 64),
             Goal::Slots => u64::MAX,
         };
+        let best = candidates.iter().take(SORTED).copied();
+        let worthwhile = best.filter(|c| c.is_worthwhile(goal, percent));
         let by_score = self.take_while_fitting(worthwhile, goal, enough);
         if self.seem_to_gain(&by_score, goal) {
-            return Some(by_score);
+            return Some(ids(by_score));
         }
         // The best by age and share free nothing together; those with most dead bytes may.
-        let mut by_dead: Vec<&Candidate> = candidates.iter().collect();
-        by_dead.sort_by_key(|c| (core::cmp::Reverse(c.dead_bytes(goal)), c.segment.id()));
+        let dead = |c: &Candidate| (core::cmp::Reverse(c.dead_bytes(goal)), c.seen.id);
+        let mut by_dead = candidates.to_vec();
+        by_dead.sort_unstable_by_key(dead);
         let by_dead = self.take_while_fitting(by_dead.into_iter(), goal, u64::MAX);
-        self.seem_to_gain(&by_dead, goal).then_some(by_dead)
+        self.seem_to_gain(&by_dead, goal).then(|| ids(by_dead))
     }
 
     /// The candidate that frees most memory alone, if that is for passes. Padding may eat up the
@@ -490,18 +492,18 @@ impl<'c> Choice<'c> {
             .filter(|c| {
                 c.is_worthwhile(goal, percent)
                     && c.seglets_alone_max() <= budget
-                    && c.gain_alone() >= least
-                    && !c.is_barren()
+                    && gain_alone(&c.seen) >= least
+                    && !c.seen.is_barren
             })
-            .max_by_key(|c| (c.dead_bytes(goal), core::cmp::Reverse(c.segment.id())))
+            .max_by_key(|c| (c.dead_bytes(goal), core::cmp::Reverse(c.seen.id)))
     }
 
-    fn take_while_fitting<'s>(
+    fn take_while_fitting(
         &self,
-        candidates: impl Iterator<Item = &'s Candidate>,
+        candidates: impl Iterator<Item = Candidate>,
         goal: Goal,
         enough: u64,
-    ) -> Vec<&'s Candidate> {
+    ) -> Vec<Candidate> {
         let segment_bytes = u64::from(self.storage().geometry.segment_bytes());
         let budget = (self.balance.survivor_budget() * SEGLET_BYTES) as u64;
         let most = budget.min(segment_bytes * self.shared.options.pass_segments_max as u64);
@@ -511,7 +513,7 @@ impl<'c> Choice<'c> {
             if dead >= enough {
                 break;
             }
-            let with_it = live + candidate.live_bytes;
+            let with_it = live + candidate.live_bytes();
             if with_it <= most && chosen.len() < 4 * self.shared.options.pass_segments_max {
                 live = with_it;
                 dead += candidate.dead_bytes(goal);
@@ -523,22 +525,22 @@ impl<'c> Choice<'c> {
 
     /// Whether a pass over these seems to come nearer to its goal. For slots the plan looks more
     /// closely.
-    fn seem_to_gain(&self, chosen: &[&Candidate], goal: Goal) -> bool {
+    fn seem_to_gain(&self, chosen: &[Candidate], goal: Goal) -> bool {
         if let [one] = chosen
             && self.balance.cleans_alone(goal)
-            && one.is_barren()
+            && one.seen.is_barren
         {
             return false;
         }
-        let live: u64 = chosen.iter().map(|c| c.live_bytes).sum();
+        let live: u64 = chosen.iter().map(Candidate::live_bytes).sum();
         let least = self.balance.least_gain(goal);
         match goal {
             Goal::Memory => {
                 let needed = (live as usize).div_ceil(SEGLET_BYTES);
-                needed + least <= chosen.iter().map(|c| c.seglets).sum()
+                needed + least <= chosen.iter().map(|c| c.seen.seglets as usize).sum()
             }
             Goal::Disk => {
-                let on_disk: u64 = chosen.iter().map(|c| c.disk_bytes).sum();
+                let on_disk: u64 = chosen.iter().map(|c| u64::from(c.seen.disk_bytes)).sum();
                 live + (least * SEGLET_BYTES) as u64 <= on_disk
             }
             Goal::Slots => chosen.len() >= least.max(2),

@@ -8,7 +8,7 @@ use crate::append::{LogState, SIDE_HEADER_BYTES, SegmentWriter};
 use crate::durable::Durability;
 use crate::error::Corruption;
 use crate::memory::Packing;
-use crate::segments::{Departure, OnDisk, Segment, compare_piece};
+use crate::segments::{Departure, Segment, SegmentTable, compare_piece};
 use pluvio_format::Check;
 use pluvio_memory::SegletClass;
 use pluvio_units::{LogId, LogPosition, Pace, SEGLET_BYTES, SegmentId};
@@ -26,8 +26,6 @@ pub(super) struct Pass {
     log: LogId,
     aim: Aim,
     victims: Vec<Source>,
-    /// What existed on disk when the pass began: names in older tombstones are looked up here.
-    on_disk: OnDisk,
     tables: TableCache,
     live: Vec<Survivor>,
     moved: usize,
@@ -59,20 +57,11 @@ struct Layout {
 
 impl Pass {
     /// A pass over segments that were claimed, with an empty list for what lives in them.
-    pub(super) fn new(
-        log: LogId,
-        aim: Aim,
-        victims: Vec<Source>,
-        on_disk: OnDisk,
-        live: Vec<Survivor>,
-    ) -> Self {
-        // A segment that tombstones of a closed segment name was opened before that one was closed.
-        // So it is in `on_disk` unless it is gone for good.
+    pub(super) fn new(log: LogId, aim: Aim, victims: Vec<Source>, live: Vec<Survivor>) -> Self {
         Self {
             log,
             aim,
             victims,
-            on_disk,
             tables: TableCache::default(),
             live,
             moved: 0,
@@ -90,6 +79,13 @@ impl Pass {
         }
     }
 
+    /// Ends a pass that has not begun to read; its segments stay claimed.
+    #[cfg(feature = "made-up")]
+    pub(super) fn into_victims(self, shared: &Shared) -> Vec<Arc<Segment>> {
+        shared.lists.give_back(self.live);
+        self.victims.into_iter().map(|v| v.segment).collect()
+    }
+
     /// Whether `survivor`, which may outlive the pass, is needed when the victims, as they are now,
     /// have left the log. Depends on the victims only, so that a plan stays true.
     fn outlives_pass(&self, survivor: &Survivor) -> bool {
@@ -99,11 +95,11 @@ impl Pass {
     }
 
     /// Forgets the tombstones whose segments have left since they were scanned.
-    fn forget_gone(&mut self) {
-        let (on_disk, log, dropped) = (&self.on_disk, self.log, &mut self.dropped);
+    fn forget_gone(&mut self, table: &SegmentTable) {
+        let (log, dropped) = (self.log, &mut self.dropped);
         self.live.retain(|survivor| {
             let named = survivor.only_while();
-            let stays = named.is_none_or(|id| may_outlive_pass(on_disk, log, id));
+            let stays = named.is_none_or(|id| may_outlive_pass(table, log, id));
             if !stays {
                 dropped.note(survivor);
             }
@@ -221,10 +217,10 @@ impl Layout {
 
 /// Whether a tombstone that names `id` may be needed when a pass over `log` is through. It is not
 /// if that segment is gone, or goes with the next digest of this log (CLEAN-5).
-fn may_outlive_pass(on_disk: &OnDisk, log: LogId, id: SegmentId) -> bool {
-    on_disk
-        .get(&id)
-        .is_some_and(|named| !(named.log() == log && named.state().is_leaving()))
+fn may_outlive_pass(table: &SegmentTable, log: LogId, id: SegmentId) -> bool {
+    table.has_that(id, |named| {
+        !(named.log() == log && named.state().is_leaving())
+    })
 }
 
 impl Pass {
@@ -236,12 +232,12 @@ impl Pass {
     ) -> Result<(Stage, Pace), Corruption> {
         let scanner = shared.scanner();
         let mut bytes = shared.options.slice_bytes;
-        let (on_disk, log) = (&self.on_disk, self.log);
+        let (table, log) = (&shared.storage().table, self.log);
         for (number, victim) in self.victims.iter_mut().enumerate() {
             let scan = Scan {
                 number: number as u32,
                 bytes,
-                needed_for: &|id| may_outlive_pass(on_disk, log, id),
+                needed_for: &|id| may_outlive_pass(table, log, id),
             };
             let (tables, live) = (&mut self.tables, &mut self.live);
             bytes = scanner.scan_slice(victim, tables, live, &mut self.dropped, &scan)?;
@@ -257,7 +253,7 @@ impl Pass {
 
     /// Takes memory for the survivors (CLEAN-4), leaving victims out until it suffices.
     fn plan(mut self, shared: &Shared, barren: &mut Barren) -> Result<(Stage, Pace), Corruption> {
-        self.forget_gone();
+        self.forget_gone(&shared.storage().table);
         if self.victims.len() > 1 {
             // Equal seconds stay in the order of the segments, which is that of writing, because
             // the victims are in the order of their ids. In place: a sort that needs memory leaves

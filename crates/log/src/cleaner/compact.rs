@@ -11,7 +11,7 @@ use super::{IDLE, Shared, Stage};
 use crate::append::{SIDE_HEADER_BYTES, SegmentWriter};
 use crate::error::Corruption;
 use crate::memory::Packing;
-use crate::segments::{OnDisk, Retired, TombstoneTargets};
+use crate::segments::{Retired, TombstoneTargets};
 use pluvio_format::Encoded;
 use pluvio_memory::SegletClass;
 use pluvio_units::{LogId, LogPosition, Pace, SEGLET_BYTES};
@@ -24,7 +24,6 @@ const FINISHED_MAX: usize = 3;
 /// The state of a compaction.
 pub(super) struct Compaction {
     source: Source,
-    on_disk: OnDisk,
     tables: TableCache,
     live: Vec<Survivor>,
     moved: usize,
@@ -37,10 +36,9 @@ pub(super) struct Compaction {
 
 impl Compaction {
     /// A compaction of a segment that was claimed for it, with an empty list for what lives there.
-    pub(super) fn new(source: Source, on_disk: OnDisk, live: Vec<Survivor>) -> Self {
+    pub(super) fn new(source: Source, live: Vec<Survivor>) -> Self {
         Self {
             source,
-            on_disk,
             tables: TableCache::default(),
             live,
             moved: 0,
@@ -51,18 +49,25 @@ impl Compaction {
             gain: 0,
         }
     }
+
+    /// Ends a compaction that has not begun to read; its segment stays claimed.
+    #[cfg(feature = "made-up")]
+    pub(super) fn into_victims(self, shared: &Shared) -> Vec<Arc<crate::segments::Segment>> {
+        shared.lists.give_back(self.live);
+        vec![self.source.segment]
+    }
 }
 
 impl Compaction {
     /// Reads a slice; after the last one, takes memory for what lives.
     pub(super) fn scan(mut self, shared: &Shared) -> Result<(Stage, Pace), Corruption> {
-        let on_disk = &self.on_disk;
+        let table = &shared.storage().table;
         let scan = Scan {
             number: 0,
             bytes: shared.options.slice_bytes,
             // Not even when that segment is leaving: only a digest drops it, and none is
             // written for this (CLEAN-5).
-            needed_for: &|id| on_disk.contains_key(&id),
+            needed_for: &|id| table.contains(id),
         };
         shared.scanner().scan_slice(
             &mut self.source,
@@ -198,7 +203,7 @@ impl Compaction {
         };
         drop(members);
         shared.add(|c| &c.bytes_freed, freed);
-        shared.storage().table.forget_gone_targets(&segment);
+        shared.storage().table.follow_targets(&segment);
         segment.uses().end_pass();
         shared.storage().retire(Retired::Seglets(free));
         shared.storage().seglets.give_back(unused);

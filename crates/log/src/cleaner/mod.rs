@@ -42,6 +42,9 @@ mod combine;
 mod compact;
 mod entries;
 mod lists;
+mod looks;
+#[cfg(feature = "made-up")]
+pub mod made_up;
 mod pages;
 mod shared;
 
@@ -54,6 +57,7 @@ use compact::{Compaction, Finished};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use lists::Lists;
+use looks::Turn;
 use pages::{PagePolicy, PagesGivenBack};
 use pluvio_format::Completion;
 use pluvio_memory::PartIndex;
@@ -245,6 +249,7 @@ impl Cleaner {
             shared: Shared {
                 given_back: PagesGivenBack::default(),
                 lists: Lists::new(usize::from(count)),
+                turn: Turn::default(),
                 space,
                 liveness,
                 options,

@@ -4,6 +4,7 @@
 use super::balance::Balance;
 use super::entries::{Mover, Scanner};
 use super::lists::Lists;
+use super::looks::Turn;
 use super::pages::PagesGivenBack;
 use super::{CleanerCounters, CleanerOptions, Liveness};
 use crate::append::{LogState, SIDE_HEADER_BYTES, current};
@@ -22,6 +23,7 @@ pub(super) struct Shared {
     pub(super) liveness: Arc<dyn Liveness>,
     pub(super) options: CleanerOptions,
     pub(super) lists: Lists,
+    pub(super) turn: Turn,
     pub(super) given_back: PagesGivenBack,
 }
 
@@ -79,6 +81,8 @@ impl Shared {
     pub(super) fn close_emptiest_head(&self, percent: u32) -> bool {
         let dead_of = |log: &LogState| {
             let segment = Arc::clone(current(&mut log.head()).segment());
+            // Open segments are not told what leaves.
+            self.storage().table.forget_gone_targets(&segment);
             let (all, live) = (segment.memory_bytes(), self.live_bytes(&segment));
             let dead = all.saturating_sub(live);
             let is_enough = dead >= (HEAD_DEAD_SEGLETS * SEGLET_BYTES) as u64

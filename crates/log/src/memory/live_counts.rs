@@ -15,21 +15,22 @@ struct Counts {
 
 /// See the module.
 pub(crate) struct LiveCounts {
-    /// One for each log, and behind those one more for each. The second one changes only under the
-    /// lock of the log's head, and so without locked instructions.
+    /// One for each log. Without replicas, behind those one more for each, which changes only under
+    /// the lock of the log's head, and so without locked instructions.
     counts: Box<[Counts]>,
     logs: usize,
 }
 
 impl LiveCounts {
-    pub(crate) fn new(logs: u16, slots: usize) -> Self {
+    /// With `locked`, counters that change under the locks of heads as well.
+    pub(crate) fn new(logs: u16, slots: usize, locked: bool) -> Self {
         let counts = || Counts {
             total: AtomicI64::default(),
             of_slot: (0..slots).map(|_| AtomicI64::default()).collect(),
         };
         let logs = usize::from(logs);
         Self {
-            counts: (0..2 * logs).map(|_| counts()).collect(),
+            counts: (0..logs * (1 + usize::from(locked))).map(|_| counts()).collect(),
             logs,
         }
     }

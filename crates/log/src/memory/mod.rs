@@ -96,6 +96,10 @@ impl LogMemory {
         let (dead, of_dead) = DeadBits::new(raw.len(), options.huge_pages, nodes)?;
         let is_read = options.readers.is_some();
         let (table, of_table) = SegletTable::new(geometry.seglets, is_read, nodes)?;
+        let check = match options.durability {
+            Durability::Volatile => Check::Structure,
+            Durability::Replicated => Check::Checksum,
+        };
         Ok(Self {
             dead,
             raw,
@@ -103,11 +107,13 @@ impl LogMemory {
             interleaving: of_table.and(of_dead),
             epochs,
             gate,
-            live: LiveCounts::new(options.all_logs(), geometry.slots.all),
-            check: match options.durability {
-                Durability::Volatile => Check::Structure,
-                Durability::Replicated => Check::Checksum,
-            },
+            // Heads are locked for several operations only where nobody waits for replicas.
+            live: LiveCounts::new(
+                options.all_logs(),
+                geometry.slots.all,
+                check == Check::Structure,
+            ),
+            check,
             in_place: options.in_place,
             packing: Packing::new(options.in_place),
         })

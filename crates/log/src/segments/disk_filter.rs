@@ -11,6 +11,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use pluvio_units::SegmentId;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Several segments on disk share the cell.
 const SEVERAL: u64 = u64::MAX;
@@ -22,6 +24,8 @@ const CELLS_PER_SEGMENT: usize = 4;
 pub(crate) struct DiskFilter {
     /// The id of the one segment on disk with these last bits, 0 for none, or [`SEVERAL`].
     cells: Box<[AtomicU64]>,
+    /// The ids of the cells with several, for [`Self::remove`].
+    shared: Mutex<BTreeMap<usize, Vec<SegmentId>>>,
 }
 
 impl DiskFilter {
@@ -29,6 +33,7 @@ impl DiskFilter {
         let cells = (segments_max * CELLS_PER_SEGMENT).next_power_of_two();
         Self {
             cells: (0..cells).map(|_| AtomicU64::new(0)).collect(),
+            shared: Mutex::default(),
         }
     }
 
@@ -38,18 +43,23 @@ impl DiskFilter {
 
     /// `id` is on disk. Under the map's lock.
     pub(crate) fn add(&self, id: SegmentId) {
-        let cell = &self.cells[self.number(id)];
+        let number = self.number(id);
+        let cell = &self.cells[number];
         // Relaxed here and below: see the module. A reader finds no value older than the one its id
         // was registered with: the object that names the id was published after that.
-        let alone = cell.load(Ordering::Relaxed) == 0;
-        cell.store(if alone { id.0 } else { SEVERAL }, Ordering::Relaxed);
+        match cell.load(Ordering::Relaxed) {
+            0 => return cell.store(id.0, Ordering::Relaxed),
+            SEVERAL => {}
+            one => {
+                self.shared().insert(number, vec![SegmentId(one)]);
+                cell.store(SEVERAL, Ordering::Relaxed);
+            }
+        }
+        self.shared().entry(number).or_default().push(id);
     }
 
-    /// `id` is gone; `left` gives what is on disk. Under the map's lock.
-    pub(crate) fn remove<I>(&self, id: SegmentId, left: impl FnOnce() -> I)
-    where
-        I: Iterator<Item = SegmentId>,
-    {
+    /// `id` is gone. Under the map's lock.
+    pub(crate) fn remove(&self, id: SegmentId) {
         let number = self.number(id);
         let cell = &self.cells[number];
         if cell.load(Ordering::Relaxed) == id.0 {
@@ -57,13 +67,19 @@ impl DiskFilter {
             cell.store(0, Ordering::Relaxed);
             return;
         }
-        let mut sharing = left().filter(|other| self.number(*other) == number);
-        let now = match (sharing.next(), sharing.next()) {
-            (None, _) => 0,
-            (Some(one), None) => one.0,
-            (Some(_), Some(_)) => SEVERAL,
+        let mut shared = self.shared();
+        let Some(sharing) = shared.get_mut(&number) else {
+            return;
         };
-        cell.store(now, Ordering::Relaxed);
+        sharing.retain(|other| *other != id);
+        if let [one] = sharing.as_slice() {
+            cell.store(one.0, Ordering::Relaxed);
+            shared.remove(&number);
+        }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<SegmentId>>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether `id` is on disk; `None` when only the map can tell.
@@ -103,9 +119,10 @@ mod tests {
         assert_eq!(filter.has(SegmentId(3)), Some(true));
         for id in [9, 1, 2, 17, 3, 10] {
             map.remove(&id);
-            filter.remove(SegmentId(id), || map.iter().copied().map(SegmentId));
+            filter.remove(SegmentId(id));
             check(&map);
         }
         assert!((1..30).all(|id| filter.has(SegmentId(id)) == Some(false)));
+        assert!(filter.shared().is_empty());
     }
 }

@@ -9,6 +9,7 @@ mod compare;
 #[allow(unsafe_code)] // copies bytes out of log memory
 mod contents;
 mod disk_filter;
+mod naming;
 mod retired;
 mod seglets;
 mod segment;
@@ -23,7 +24,7 @@ pub(crate) use seglets::Seglets;
 pub use segment::Segment;
 pub(crate) use segment::{NewSegment, Purpose};
 pub(crate) use state::{Claim, Departure, SegmentState, Use};
-pub(crate) use table::{OnDisk, SegmentTable};
+pub(crate) use table::SegmentTable;
 pub(crate) use tombstones::TombstoneTargets;
 
 use crate::clock::LogClock;
@@ -142,7 +143,7 @@ impl Storage {
     pub(crate) fn close_segment(&self, segment: &Segment) {
         self.table.charge_closed(segment);
         segment.close(|| self.memory.epochs().retire_epoch());
-        self.table.forget_gone_targets(segment);
+        self.table.follow_targets(segment);
     }
 
     /// The segment is gone from disk: its memory is retired.

@@ -51,9 +51,10 @@ impl TombstoneTargets {
         }
     }
 
-    /// Forgets what names segments that are not there.
-    fn keep(&mut self, is_there: impl Fn(SegmentId) -> bool) {
+    /// Forgets what names segments that are not there, and gives the others to `kept`.
+    fn keep(&mut self, is_there: impl Fn(SegmentId) -> bool, kept: impl FnMut(SegmentId)) {
         self.exact.retain(|(target, _)| is_there(*target));
+        self.exact.iter().map(|(target, _)| *target).for_each(kept);
         self.exact_live = self.exact.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
     }
 
@@ -88,9 +89,10 @@ impl Tombstones {
         }
     }
 
-    /// Forgets what names segments that are not there.
-    pub(crate) fn keep(&self, is_there: impl Fn(SegmentId) -> bool) {
-        self.change(|targets| targets.keep(is_there));
+    /// Forgets what names segments that are not there, and gives the segments that others name to
+    /// `kept`. Those beyond the limit are not among them.
+    pub(crate) fn keep(&self, is_there: impl Fn(SegmentId) -> bool, kept: impl FnMut(SegmentId)) {
+        self.change(|targets| targets.keep(is_there, kept));
     }
 
     /// The segment has these after a compaction.
@@ -138,7 +140,7 @@ mod tests {
             150 * 120,
             "those beyond the limit are estimated by the others"
         );
-        tombstones.keep(|_| false);
+        tombstones.keep(|_| false, |_| ());
         assert_eq!(tombstones.live_bytes(), 0);
     }
 }

@@ -325,7 +325,7 @@ impl LogSpace {
     pub fn stats(&self) -> LogStats {
         let storage = self.storage();
         let (geometry, seglets) = (&storage.geometry, &storage.seglets);
-        let on_disk = storage.table.snapshot();
+        let (segments, log_bytes) = storage.table.count();
         let (free, resident) = (seglets.free(), geometry.seglets - seglets.blank() as usize);
         let bytes = |seglets: usize| (seglets * SEGLET_BYTES) as u64;
         LogStats {
@@ -333,14 +333,14 @@ impl LogSpace {
             table_bytes: storage.memory.table_bytes(resident),
             live_bytes: storage.live_bytes(),
             live_bytes_max: geometry.limits.live_bytes,
-            log_bytes: on_disk.values().map(|s| u64::from(s.appended_len())).sum(),
+            log_bytes,
             disk_bytes: storage.table.disk_bytes(),
             disk_bytes_max: geometry.limits.disk_bytes,
             free_bytes: bytes(free.default as usize),
             reserve_free_bytes: bytes((free.cleaner + free.emergency) as usize),
             resident_bytes: bytes(resident),
             freeing_bytes: bytes(self.heads.on_their_way().seglets),
-            segments: on_disk.len() as u64,
+            segments: segments as u64,
             segments_max: geometry.slots.all as u64,
             memory_parts: storage.options.parts.len().max(1) as u16,
             binding: storage.memory.raw().binding(),

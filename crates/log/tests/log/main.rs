@@ -4,6 +4,7 @@
 
 mod ahead;
 mod appending;
+mod choosing;
 mod full_memory;
 mod full_threads;
 mod model;

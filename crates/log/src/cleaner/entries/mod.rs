@@ -141,12 +141,10 @@ impl Dropped {
     /// The segments that left tombstones named are gone from disk; or they go with the next digest
     /// of the pass's log, which `leave_with_it` tells.
     pub(super) fn check(&self, table: &SegmentTable, leave_with_it: impl Fn(&Segment) -> bool) {
-        let on_disk = table.read();
-        for named in self.named.iter().filter_map(|id| on_disk.get(id)) {
+        for &named in &self.named {
             assert!(
-                leave_with_it(named),
-                "CLEAN-5: tombstones that name segment {} were dropped, and it stays on disk",
-                named.id()
+                !table.has_that(named, |segment| !leave_with_it(segment)),
+                "CLEAN-5: tombstones that name segment {named} were dropped, and it stays on disk"
             );
         }
     }
