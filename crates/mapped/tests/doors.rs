@@ -86,8 +86,8 @@ impl Memory {
     }
 
     fn files(&self) -> [BorrowedFd<'_>; 3] {
-        let of = |region: &'_ Region| region.memfd().unwrap();
-        [self.gate.file(), of(&self.log), of(&self.seglets)]
+        let (log, seglets) = (self.log.memfd(), self.seglets.memfd());
+        [self.gate.file(), log.unwrap(), seglets.unwrap()]
     }
 
     /// As an owner greets now.
