@@ -16,6 +16,8 @@ use rustix::net::{
 };
 use std::path::Path;
 
+/// Its lines begin after 2 MiB.
+const INDEX_BYTES: u64 = 4 << 20;
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 fn new_socket() -> OwnedFd {
@@ -404,7 +406,7 @@ fn index(table: u64, id: u64, has_file: bool) -> Message {
         range: HashRange::ALL,
         layout: IndexLayout {
             id,
-            bytes: 1 << 20,
+            bytes: INDEX_BYTES,
             lines_min: 1 << 12,
             lines_max: 1 << 12,
             expected: HashRange::ALL,
@@ -464,7 +466,7 @@ fn a_map_that_no_owner_sends_is_another_version() {
 #[test]
 fn an_index_of_another_file_or_table_is_another_version() {
     let memory = Memory::new();
-    let right = Region::for_readers("pluvio-test", 1 << 20, false).unwrap();
+    let right = Region::for_readers("pluvio-test", INDEX_BYTES, false).unwrap();
     let opens = |table_sent: u64, layout_of: u64, file: Option<BorrowedFd<'_>>| {
         let serve = |socket: &OwnedFd| {
             if !memory.let_in(socket) {
