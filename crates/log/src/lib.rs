@@ -35,9 +35,9 @@ pub use append::graves::{Burial, DeadIn, Tombstones};
 pub use append::{
     AppendClass, CommitRefused, EntryRefs, Hook, OpenHead, SideLog, TableStatsSource,
 };
-pub use cleaner::{Cleaner, CleanerOptions, Cleaning, Liveness, TableLiveness};
 #[cfg(feature = "made-up")]
 pub use cleaner::made_up;
+pub use cleaner::{Cleaner, CleanerOptions, Cleaning, Liveness, TableLiveness};
 pub use durable::{Appended, Awaited, Durability, Durable, PendingMarks};
 pub use error::{
     AppendError, CommitError, Corruption, CorruptionHook, Fatal, FullReason, OpenError,

@@ -316,7 +316,12 @@ mod tests {
         /// that user.
         fn becomes_another_user() -> bool {
             // SAFETY: it changes this process, a child that was forked for it.
-            unsafe { libc::setuid(65_534) == 0 && libc::prctl(libc::PR_SET_DUMPABLE, 1) == 0 }
+            unsafe {
+                libc::setgroups(0, core::ptr::null()) == 0
+                    && libc::setgid(65_534) == 0
+                    && libc::setuid(65_534) == 0
+                    && libc::prctl(libc::PR_SET_DUMPABLE, 1) == 0
+            }
         }
 
         #[test]

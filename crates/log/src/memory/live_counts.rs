@@ -30,7 +30,9 @@ impl LiveCounts {
         };
         let logs = usize::from(logs);
         Self {
-            counts: (0..logs * (1 + usize::from(locked))).map(|_| counts()).collect(),
+            counts: (0..logs * (1 + usize::from(locked)))
+                .map(|_| counts())
+                .collect(),
             logs,
         }
     }
