@@ -620,7 +620,6 @@ mod tests {
         for text in [
             "",
             "shm:/a",
-            "udp:host:1+host:1",
             "udp:host:1+shm:/a",
             "udp:0.0.0.0:1",
             "host:1+udp:0.0.0.0:1",

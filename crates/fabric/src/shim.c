@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,19 @@
 #define PF_RECEIVES 512
 /* Completions that are read at once. */
 #define PF_ENTRIES 32
+
+/* Libraries that libfabric is linked with end the process by themselves on these signals, as soon as
+ * they are loaded (PSM of Debian 12 does). Whoever wants the signals later would only be called
+ * before that. So the handlers go again: this runs behind those of the libraries, before main. */
+__attribute__((constructor)) static void pf_take_signals_back(void)
+{
+    const int taken[] = {SIGINT, SIGTERM};
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        struct sigaction now;
+        if (sigaction(taken[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+            signal(taken[i], SIG_DFL);
+    }
+}
 
 /* Memory for one message. The library may keep notes in `context`. */
 struct pf_slot {

@@ -93,7 +93,7 @@ struct Inner {
     watched_bytes: usize,
     /// The work of EXEC, until its run begins.
     closed: Option<ClosedBlock>,
-    /// What the last EXEC has left to the connection, until it is done.
+    /// Commands that the last EXEC has left to the connection, until they are done.
     deferred: Vec<Deferred>,
     /// The database that the last EXEC has chosen, until the connection has it.
     chosen: Option<DatabaseId>,
@@ -226,7 +226,7 @@ impl Block {
         self.inner().chosen = Some(database);
     }
 
-    /// What a run has left for the connection, once.
+    /// News of a run for the connection, once.
     pub(crate) fn take_news(&self) -> News {
         let mut inner = self.inner();
         News {

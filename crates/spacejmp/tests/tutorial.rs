@@ -55,7 +55,7 @@ fn work(registry: &Registry) -> Result<()> {
     Ok(())
 }
 
-/// What a line begins with that stands outside of functions here.
+/// Beginnings of lines that stand outside of functions here.
 const OUTSIDE: [&str; 2] = ["use ", "type "];
 
 /// Without what stands outside, and without spaces, in which the formatter may differ.

@@ -35,8 +35,9 @@ pub struct WriteReplica {
     /// Create the replica if it is not there. Without it, a missing replica is refused as
     /// `NotFound`.
     pub open: bool,
-    /// A replacement for a lost replica: starts from nothing, counts only when such writes are over,
-    /// that is after the first write without this flag. Until then it is invisible to recovery.
+    /// A replacement for a lost replica: starts from nothing, counts only when such writes are
+    /// over, that is after the first write without this flag. Until then it is invisible to
+    /// recovery.
     pub rewriting: bool,
     /// This replica is the one that recovery should read first.
     pub primary: bool,

@@ -1,8 +1,9 @@
 //! The segments of one log, and what the cleaner saw of each when it looked at it last.
 //!
 //! A look sums counters and follows pointers all over memory, so the cleaner takes few for a
-//! choice. What it saw lies side by side, in an order without meaning, and is read through instead.
-//! Of every group the roster knows the most that a compaction gains there for a copied byte.
+//! choice. The facts that it saw lie side by side, in an order without meaning, and are read
+//! instead. Of every group the roster knows the most that a compaction gains there for a copied
+//! byte.
 //!
 //! These facts only order the segments: nothing is cleaned by them without another look. They
 //! belong to the log's members, under their lock.

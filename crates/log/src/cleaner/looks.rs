@@ -1,9 +1,9 @@
 //! Looking at segments for a choice: in turn, as many as the choice can afford.
 //!
 //! The roster of its log keeps what was seen of a segment, and this orders it among the others. A
-//! store of few segments is looked at as a whole for every choice. In a larger one a segment may be better
-//! than it was when it was seen; its turn comes. The more was written since the last choice, the
-//! more is looked at.
+//! store of few segments is looked at as a whole for every choice. In a larger one a segment may be
+//! better than it was when it was seen; its turn comes. The more was written since the last choice,
+//! the more is looked at.
 //!
 //! A segment is claimed only after another look, which also says whether it may be cleaned
 //! (CLEAN-1).

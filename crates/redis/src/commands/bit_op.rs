@@ -132,7 +132,7 @@ impl Combining {
         }
     }
 
-    /// What is left when all values have been looked at.
+    /// The rest, when all values have been looked at.
     fn add_first(&mut self) {
         // Zeros follow a first one that is shorter.
         let len = self.value.len();

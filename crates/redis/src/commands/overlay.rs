@@ -70,7 +70,7 @@ pub(super) const VALUES_BYTES_MAX: usize = 64 << 20;
 
 /// Bytes that commands copy before others get their turn: about a tenth of a millisecond.
 const WORK_BYTES: usize = 1 << 20;
-/// What a command takes beside what it copies, in such bytes.
+/// Work of a command beside what it copies, in such bytes.
 const COMMAND_BYTES: usize = 4 << 10;
 
 /// Most objects that are read together: two steps each.

@@ -16,8 +16,9 @@
 //! - EXEC-3: which server has the keys decides neither what a block may read nor what it may give.
 //!   Servers bound the outcomes of a transaction, and those that they keep for retries more. A part
 //!   with plans that is refused for its size runs on an overlay.
-//! - EXEC-4: commands that need no objects run when the transaction of their part is done, and those
-//!   on the connection when all others are. So where EXEC does nothing, they are not done either.
+//! - EXEC-4: commands that need no objects run when the transaction of their part is done, and
+//!   those on the connection when all others are. So where EXEC does nothing, they are not done
+//!   either.
 
 use super::one_key::Scratch;
 use super::overlay::{Committed, Overlay, Reading};

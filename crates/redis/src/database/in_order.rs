@@ -5,8 +5,8 @@ use crate::reply::Failure;
 use pluvio_client::{Get, Mutation, Operation, Outcome};
 use pluvio_mutation::{Now, look};
 
-/// Operations to be done in their order: all are reads, or all are changes, as a message to an owner
-/// has them.
+/// Operations to be done in their order: all are reads, or all are changes, as in a message to an
+/// owner.
 #[derive(Debug)]
 pub(crate) enum InOrder<'a> {
     Gets(Vec<Get<'a>>),

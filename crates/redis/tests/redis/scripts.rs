@@ -769,7 +769,7 @@ fn going_through_keys_ends_where_there_is_no_room_for_them() {
     c.call(&["SET", "large", &"x".repeat(1000)]);
     let refused = "the reply would be longer than 1000 bytes";
     for call in ["'KEYS', '*'", "'SCAN', '0'"] {
-        // What the script has read takes all the room.
+        // The value that the script has read takes all the room.
         let script = format!("redis.call('GET', KEYS[1]) return redis.call({call})");
         let reply = eval(&mut c, &script, &["large"], &[]);
         assert!(reply.contains(refused), "{call}: {reply}");

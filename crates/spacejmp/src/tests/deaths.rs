@@ -90,8 +90,8 @@ fn prepared(registry: &Registry) {
         .expect("a space");
 }
 
-/// All spans with their MiB and unusual rights, and all spaces with their spans and generation. Every span has to be
-/// sound.
+/// All spans with their MiB and unusual rights, and all spaces with their spans and generation.
+/// Every span has to be sound.
 fn picture(registry: &Registry) -> String {
     let mut words = Vec::new();
     for (name, info) in registry.spans().expect("a list") {

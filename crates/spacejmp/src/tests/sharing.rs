@@ -520,9 +520,13 @@ fn of_another_user(place: &Path, what: &str) -> Option<Output> {
         let rights = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(path, rights).expect("rights");
     }
-    // The other user may be unable to reach this program where it was built.
+    // The other user may be unable to reach this program where it was built. Another process copies
+    // it: a child that a test forks meanwhile would keep the copy open for writing, and nobody
+    // could run it.
     let program = place.join("program");
-    std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("a copy");
+    let mut copy = std::process::Command::new("cp");
+    copy.arg(std::env::current_exe().expect("this program"));
+    assert!(copy.arg(&program).status().expect("cp runs").success());
     let template = child_of(place, what, 0);
     let mut command = std::process::Command::new(program);
     command.args(template.get_args());

@@ -519,7 +519,7 @@ mod tests {
         let entrants = options.entrants();
         assert_eq!(entrants.len(), 2 * 4 + 2);
         assert_eq!(options.called(entrants[1]), "pluvio 17 % 8MiB");
-        assert_eq!(options.called(entrants[8]), "dashmap-in-place");
+        assert!(options.called(entrants[8]).starts_with("dashmap-in-place"));
         assert_eq!(options.volume(2).bytes_in_place, 4000);
         let shared = StreamOptions {
             own_objects: false,

@@ -381,7 +381,7 @@ struct EndOfLog {
     before: Option<(SegmentId, u32)>,
     /// It is settled, or may be.
     is_safe: bool,
-    /// What has to be copied before it may be.
+    /// The end that has to be copied before it may be.
     thin: Vec<Thin>,
 }
 
