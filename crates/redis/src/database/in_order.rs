@@ -107,7 +107,7 @@ mod tests {
     fn reads_and_changes_make_no_list_together() {
         let get = Operation::Get(reading(b"a", Projection::Value));
         let change = Operation::Mutate(mutation(b"b", Change::Delete));
-        let of = |list: &[Operation<'static>]| InOrder::of(list.to_vec().into_iter());
+        let of = |list: &[Operation<'static>]| InOrder::of(list.iter().copied());
         assert!(matches!(of(&[get, get]), Some(InOrder::Gets(gets)) if gets.len() == 2));
         assert!(matches!(of(&[change]), Some(InOrder::Changes(changes)) if changes.len() == 1));
         assert!(of(&[get, change]).is_none());
