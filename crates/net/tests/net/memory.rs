@@ -22,9 +22,9 @@ const COUNT: u16 = 4;
 const FRAME: usize = 1 << 20;
 /// Sixteen frames and what is around them, at least.
 const BOUND: usize = 24 << 20;
-/// What the connections of one quarter may hold: of clients, in requests or in replies. And what a
-/// turn of each core may add.
-const QUARTER: usize = BOUND / 4 + 2 * (FRAME + (256 << 10));
+/// What the connections of one quarter may hold: of clients, in requests or in replies. To it comes
+/// what each connection need not count, and what a turn of each core may add (NETMEM-1).
+const QUARTER: usize = BOUND / 4 + PEERS * (16 << 10) + 2 * (FRAME + (256 << 10));
 const PEERS: usize = 48;
 
 struct Desk;

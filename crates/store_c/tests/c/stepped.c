@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define STOPS 60
+#define STOPS 30
 #define STEPS_MAX 1000000L
 // Exit codes of the reader.
 #define OLD 10
