@@ -7,8 +7,10 @@
 //! written by new segments, and as much dies elsewhere. The speed of copying is that of a small
 //! store of real entries, with an index that costs hardly anything.
 
-// A measurement needs the real clock.
-#![allow(clippy::disallowed_methods)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a measurement needs the real clock"
+)]
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;

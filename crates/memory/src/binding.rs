@@ -374,7 +374,7 @@ mod tests {
         let region = Region::anonymous(REGION_GRANULE_BYTES, false).unwrap();
         let Interleaving::Refused(why) = region.interleave(&NodeSet::from_iter([1022, 1023]))
         else {
-            panic!("no machine has so many nodes");
+            panic!("no machine has these nodes");
         };
         assert_eq!(why.nodes, 2);
         let text = Interleaving::Refused(why).to_string();

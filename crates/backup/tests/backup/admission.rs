@@ -1,8 +1,8 @@
 //! Writes that are refused or fail, and what they leave behind: no frame, no open file.
 
-use crate::support::{Image, Node};
+use crate::support::{FilesThrough, Image, Node};
 use pluvio_backup::BackupOptions;
-use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode};
+use pluvio_env::File;
 use pluvio_format::SegmentKind::Head;
 use pluvio_sim::DiskFaults;
 use pluvio_wire::{FatalKind, Refusal, RetryReason, WriteReplica};
@@ -74,52 +74,19 @@ fn heads_of_a_former_life_are_open_once_they_are_written() {
     assert_eq!(open(), 2);
 }
 
-/// A disk that knows which of its files are open.
-struct Watched {
-    disk: Arc<dyn Disk>,
-    files: Arc<Mutex<Vec<Weak<dyn File>>>>,
-}
-
-impl Disk for Watched {
-    fn open(&self, path: &str, mode: OpenMode) -> BoxFuture<'_, Result<Arc<dyn File>, DiskError>> {
-        let opened = self.disk.open(path, mode);
-        Box::pin(async move {
-            let file = opened.await?;
-            self.files.lock().unwrap().push(Arc::downgrade(&file));
-            Ok(file)
-        })
-    }
-
-    fn remove(&self, path: &str) -> BoxFuture<'_, Result<(), DiskError>> {
-        self.disk.remove(path)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>> {
-        self.disk.rename(from, to)
-    }
-
-    fn list(&self, directory: &str) -> BoxFuture<'_, Result<Vec<String>, DiskError>> {
-        self.disk.list(directory)
-    }
-
-    fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
-        self.disk.sync_directory(directory)
-    }
-
-    fn boot(&self) -> u64 {
-        self.disk.boot()
-    }
-}
-
 /// Whether the write had to wait makes no difference.
 #[test]
 fn a_frame_whose_disk_fails_keeps_no_file_open() {
     for at_once in [true, false] {
         let mut node = Node::new(3);
         let files = Arc::<Mutex<Vec<Weak<dyn File>>>>::default();
-        node.env.disk = Arc::new(Watched {
+        let opened = Arc::clone(&files);
+        node.env.disk = Arc::new(FilesThrough {
             disk: Arc::clone(&node.env.disk),
-            files: Arc::clone(&files),
+            pass: move |file| {
+                opened.lock().unwrap().push(Arc::downgrade(&file));
+                file
+            },
         });
         let open = || {
             let files = files.lock().unwrap();

@@ -1,53 +1,17 @@
 //! A disk whose writes do not end.
 
-use crate::support::{CORE, Image, Node};
+use crate::support::{CORE, FilesThrough, Image, Node};
 use bytes::Bytes;
-use pluvio_env::{BoxFuture, Disk, DiskError, File, OpenMode};
+use pluvio_env::{BoxFuture, DiskError, File};
 use pluvio_format::SegmentKind::Head;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Its files hang in writes while that is said.
-struct Hanging {
-    disk: Arc<dyn Disk>,
-    hangs: Arc<AtomicBool>,
-}
-
+/// It hangs in writes while that is said.
 struct HangingFile {
     file: Arc<dyn File>,
     hangs: Arc<AtomicBool>,
-}
-
-impl Disk for Hanging {
-    fn open(&self, path: &str, mode: OpenMode) -> BoxFuture<'_, Result<Arc<dyn File>, DiskError>> {
-        let (opened, hangs) = (self.disk.open(path, mode), Arc::clone(&self.hangs));
-        Box::pin(async move {
-            let file = opened.await?;
-            let file: Arc<dyn File> = Arc::new(HangingFile { file, hangs });
-            Ok(file)
-        })
-    }
-
-    fn remove(&self, path: &str) -> BoxFuture<'_, Result<(), DiskError>> {
-        self.disk.remove(path)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>> {
-        self.disk.rename(from, to)
-    }
-
-    fn list(&self, directory: &str) -> BoxFuture<'_, Result<Vec<String>, DiskError>> {
-        self.disk.list(directory)
-    }
-
-    fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
-        self.disk.sync_directory(directory)
-    }
-
-    fn boot(&self) -> u64 {
-        self.disk.boot()
-    }
 }
 
 impl File for HangingFile {
@@ -86,9 +50,13 @@ fn a_backup_whose_write_hangs_says_so_and_one_that_waits_does_not() {
     let _marks = pluvio_units::Marks::to_reach(&["backup-hangs"]);
     let mut node = Node::new(1);
     let hangs = Arc::new(AtomicBool::new(false));
-    node.env.disk = Arc::new(Hanging {
+    let said = Arc::clone(&hangs);
+    node.env.disk = Arc::new(FilesThrough {
         disk: Arc::clone(&node.env.disk),
-        hangs: Arc::clone(&hangs),
+        pass: move |file| -> Arc<dyn File> {
+            let hangs = Arc::clone(&said);
+            Arc::new(HangingFile { file, hangs })
+        },
     });
     let backup = node.start();
     let image = Image::new(2, Head, 10);

@@ -12,7 +12,7 @@ const PRUNED_FROM: usize = 8;
 #[derive(Debug)]
 struct Namers {
     ids: Vec<SegmentId>,
-    /// With so many, those that are gone are left out.
+    /// When there are as many ids as this, those that are gone are left out.
     prune_at: usize,
 }
 

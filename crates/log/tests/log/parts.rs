@@ -144,7 +144,7 @@ fn tables_beside_the_log_tell_whether_they_are_interleaved() {
     assert_eq!(told(&[]), Interleaving::FirstTouch);
     assert_eq!(told(&[0]), Interleaving::FirstTouch, "one node, no choice");
     let Interleaving::Refused(why) = told(&[1022, 1023]) else {
-        panic!("no machine has so many nodes");
+        panic!("no machine has these nodes");
     };
     assert_eq!(why.nodes, 2);
     let both = told(&[0, 1]);

@@ -78,9 +78,8 @@ fn scenario(way: Way) {
     );
 
     let server = rig.server(0).expect("it has started");
-    let master = server.master().expect("it is a member");
     match way {
-        Way::Stopped => master.replication().stop(),
+        Way::Stopped => stop_logs(&rig),
         Way::DeclaredDead => rig.sim.isolate(rig.servers[0]),
     }
     for (client, key) in clients.iter().zip(&keys) {
@@ -158,17 +157,19 @@ fn a_hundred_redis_clients_of_a_server_that_is_declared_dead_hear_that_it_is_not
     scenario(Way::DeclaredDead);
 }
 
+/// Nothing becomes durable any more at the first server.
+fn stop_logs(rig: &Rig) {
+    let server = rig.server(0).expect("it has started");
+    let master = server.master().expect("it is a member");
+    master.replication().stop();
+}
+
 /// By the client library: each write ends in time, and is told as what it is.
 #[test]
 fn a_hundred_native_clients_of_a_log_that_is_stopped_are_not_told_that_it_is_done() {
     let (rig, table) = rig(32);
     let keys = keys(&rig, &table);
-    let server = rig.server(0).expect("it has started");
-    server
-        .master()
-        .expect("it is a member")
-        .replication()
-        .stop();
+    stop_logs(&rig);
     let began = rig.sim.now();
     let ended = Arc::<Mutex<Vec<Result<(), ClientError>>>>::default();
     for key in keys {
@@ -205,12 +206,8 @@ fn a_hundred_native_clients_of_a_log_that_is_stopped_are_not_told_that_it_is_don
 fn a_hundred_replies_of_a_log_that_is_stopped_never_leave() {
     let (rig, table) = rig(33);
     let keys = keys(&rig, &table);
+    stop_logs(&rig);
     let server = rig.server(0).expect("it has started");
-    server
-        .master()
-        .expect("it is a member")
-        .replication()
-        .stop();
     let service = rig.ports[0].rpc();
     let peer = Peer {
         address: Address::from("client"),

@@ -115,7 +115,7 @@ fn index_memory_is_interleaved_over_all_nodes_also_where_loops_are_not_bound() {
     for are_bound in [true, false] {
         let (stats, _) = started(are_bound, IndexMemory::default());
         let Interleaving::Refused(why) = stats.interleaving else {
-            panic!("no machine has so many nodes: {stats:?}");
+            panic!("no machine has these nodes: {stats:?}");
         };
         assert_eq!(why.nodes, 2);
         let (stats, _) = started(are_bound, IndexMemory::FirstTouch);

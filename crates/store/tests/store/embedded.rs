@@ -521,7 +521,7 @@ fn index_memory_is_interleaved_over_all_nodes_unless_the_program_says_otherwise(
     };
     // Nodes that no machine has: the system was asked, and for these.
     let Interleaving::Refused(why) = told([1022, 1023], |builder| builder) else {
-        panic!("no machine has so many nodes");
+        panic!("no machine has these nodes");
     };
     assert_eq!(why.nodes, 2);
     let shared = told([1022, 1023], |builder| builder.shared(true));

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pluvio_backup::{Backup, BackupError, BackupOptions};
-use pluvio_env::{Env, OpenMode};
+use pluvio_env::{BoxFuture, Disk, DiskError, Env, File, OpenMode};
 use pluvio_format::{
     Completion, Encoded, Entry, FORMAT_VERSION, Graves, LogDigest, Object, ObjectState,
     SegmentHeader, SegmentKind, TableStat, TableStats, Tombstone,
@@ -17,6 +17,7 @@ use pluvio_wire::{
     Refusal, ReplicaInfo, ServerInfo, ServerList, ServerState, StartRecovery, WriteReplica,
 };
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub const CLUSTER: ClusterId = ClusterId(77);
@@ -270,5 +271,38 @@ impl Image {
             close: true,
             ..self.request(segment, kind, 0, self.ends.len())
         }
+    }
+}
+
+/// A disk that passes on each file that is opened, as it is or as another one.
+pub struct FilesThrough<P> {
+    pub disk: Arc<dyn Disk>,
+    pub pass: P,
+}
+
+impl<P: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> Disk for FilesThrough<P> {
+    fn open(&self, path: &str, mode: OpenMode) -> BoxFuture<'_, Result<Arc<dyn File>, DiskError>> {
+        let opened = self.disk.open(path, mode);
+        Box::pin(async move { Ok((self.pass)(opened.await?)) })
+    }
+
+    fn remove(&self, path: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        self.disk.remove(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        self.disk.rename(from, to)
+    }
+
+    fn list(&self, directory: &str) -> BoxFuture<'_, Result<Vec<String>, DiskError>> {
+        self.disk.list(directory)
+    }
+
+    fn sync_directory(&self, directory: &str) -> BoxFuture<'_, Result<(), DiskError>> {
+        self.disk.sync_directory(directory)
+    }
+
+    fn boot(&self) -> u64 {
+        self.disk.boot()
     }
 }
