@@ -296,6 +296,9 @@ pub struct Server {
     /// Whether to ask for huge pages, for the log and for the indexes of large tables
     #[arg(long, value_enum, env = "PLUVIO_HUGE_PAGES", default_value_t = HugePages::No)]
     pub huge_pages: HugePages,
+    /// Fetch all of --memory from the system after the start, and keep it
+    #[arg(long, env = "PLUVIO_POPULATE")]
+    pub populate: bool,
     /// Where to listen for Redis clients [default: nowhere]
     #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS", value_parser = redis_address)]
     pub redis: Option<String>,

@@ -341,6 +341,7 @@ fn options(
     };
     options.memory = arguments.memory;
     options.huge_pages = arguments.huge_pages == HugePages::IfPossible;
+    options.populate = arguments.populate;
     let expects = &arguments.expects;
     options.replicas = expects.replicas;
     options.min_replicas = expects.min_replicas;

@@ -105,6 +105,8 @@ pub struct LocalOptions {
     pub mapped_reads: bool,
     /// How long it may take until all is up; as long as it takes when `None`.
     pub start_limit: Option<Duration>,
+    /// Servers fetch all of their memory from the system after their start.
+    pub populate: bool,
     /// Servers note the times of their requests, and write them down when they are stopped: see
     /// [`crate::stamps`].
     pub stamps: bool,
@@ -174,6 +176,7 @@ impl LocalOptions {
             carrier: Carrier::Tcp,
             mapped_reads: false,
             start_limit: Some(START_LIMIT),
+            populate: false,
             stamps: false,
             drain_timeout: None,
             second_directory: false,
@@ -731,6 +734,9 @@ impl LocalCluster {
         }
         if let Some(file) = &options.redis_password_file {
             arguments.extend(["--redis-password-file".into(), file.into()]);
+        }
+        if options.populate {
+            arguments.push("--populate".into());
         }
         if options.stamps {
             arguments.push("--stamps".into());

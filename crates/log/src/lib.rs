@@ -50,7 +50,7 @@ pub use memory::{
 pub use options::{LOG_MEMORY_MAX, LogOptions, MemoryPart};
 pub use segments::{SegletGate, Segment};
 pub use sink::{ReplicaSink, SinkAnswer, SinkDriver, SinkError, SinkWrite};
-pub use space::LogSpace;
+pub use space::{LogSpace, Populating};
 pub use stats::{CleanerStats, LogStats, MemoryBinding};
 
 pub use pluvio_memory::{

@@ -8,7 +8,7 @@
 //! - S2: the cleaner and emergency pools never hold more than their reserves. A seglet given back
 //!   refills first the emergency pool, then the cleaner's, then the default pool.
 //! - S3: a seglet counts as blank only if it was not taken since the region was made, or since its
-//!   pages were discarded. Of a part, blank ones of the default pool are taken last.
+//!   pages were discarded, and the whole region was not fetched since. Of a part, blank ones of the default pool are taken last.
 //! - S4: the region may be divided into parts, one for each memory node. The size of a pool counts
 //!   over all parts. The parts matter only for the choice of seglets to take, and of those to keep
 //!   in the reserves. A part without free seglets therefore takes those of another one, and every
@@ -110,7 +110,8 @@ struct Pools {
     parts: Box<[Part]>,
     /// One bit per seglet: set while it is taken. The witness of M2.
     taken: Vec<u64>,
-    /// One bit per seglet: set from its taking until its pages were discarded (S3).
+    /// One bit per seglet: set from its taking, or the fetching of the region, until its pages were
+    /// discarded (S3).
     pages: Vec<u64>,
     /// Seglets without that bit.
     blank: u32,

@@ -72,6 +72,9 @@ pub struct ServerOptions {
     /// Ask for huge pages, for the log and for large indexes: fewer TLB misses; memory is used in
     /// steps of 2 MiB.
     pub huge_pages: bool,
+    /// Have the system fetch all of the log memory in the background when the server has started,
+    /// and keep it: no write waits for a page later.
+    pub populate: bool,
     /// Which memory nodes indexes come from, and the log's tables of segments and of dead entries.
     pub index_memory: IndexMemory,
     /// This server's expectation of the cluster's settings; the coordinator refuses it if they are
@@ -165,6 +168,7 @@ impl ServerOptions {
             missing: MissingData::default(),
             memory: Size::mib(256),
             huge_pages: false,
+            populate: false,
             index_memory: IndexMemory::default(),
             replicas: None,
             min_replicas: None,

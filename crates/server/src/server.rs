@@ -689,8 +689,13 @@ impl Starting {
             self.resolve_transactions(Arc::clone(&master)),
         ];
         tasks.extend((0..self.env.tasks.cores()).map(|core| self.expire(CoreId(core), &master)));
-        let cleaner = Arc::new(store.cleaner(CleanerOptions::default()));
+        let mut cleaner_options = CleanerOptions::default();
         let space = store.space();
+        if options.populate {
+            cleaner_options.waste_percent = None;
+            tasks.push(self.populate(Arc::clone(space)));
+        }
+        let cleaner = Arc::new(store.cleaner(cleaner_options));
         tasks.extend(
             (0..cleaners).map(|n| self.start_cleaner(n, Arc::clone(&cleaner), Arc::clone(space))),
         );

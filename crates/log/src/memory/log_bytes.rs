@@ -204,9 +204,12 @@ impl LogBytes {
         self.region.prefer_huge_pages(0, self.region.len())
     }
 
-    /// Fetches the pages of all of it.
-    pub(crate) fn populate(&self) -> Result<(), RegionError> {
-        self.region.populate(0, self.region.len())
+    /// Fetches the pages of `len` bytes at `from`, or of those up to the end. Gives where they end,
+    /// or `None` at the end of the memory.
+    pub(crate) fn populate(&self, from: u64, len: u64) -> Result<Option<u64>, RegionError> {
+        let len = len.min(self.region.len() - from);
+        self.region.populate(from, len)?;
+        Ok(Some(from + len).filter(|end| *end < self.region.len()))
     }
 
     /// The bytes of an entry within its seglet, to be accessed as what others change.

@@ -226,6 +226,11 @@ impl Seglets {
         self.pool.free_with_pages()
     }
 
+    /// See [`SegletPool::note_pages`].
+    pub(crate) fn note_pages(&self, count: usize) -> bool {
+        self.pool.note_pages(count)
+    }
+
     /// Gives the pages of up to `count` free seglets back to the system; returns of how many.
     pub(crate) fn give_pages_back(&self, count: usize, memory: &LogMemory) -> usize {
         if !memory.raw().gives_pages_back() {

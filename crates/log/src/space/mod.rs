@@ -3,14 +3,17 @@
 //! A facade: it owns [`Heads`] (append, head roll), through these [`Storage`] (memory, seglets,
 //! segments), and the cleaner's counters. `entries` has the methods for entries that a caller found
 //! or appended, `replication` those for reports about durability. `corruption` acts when memory
-//! does not hold what was written to it. `fault_injection` breaks memory, for tests and
-//! simulations; the feature of its name compiles it.
+//! does not hold what was written to it. `populate` has memory fetched before it is used.
+//! `fault_injection` breaks memory, for tests and simulations; the feature of its name compiles it.
 
 mod corruption;
 mod entries;
 #[cfg(any(test, feature = "fault-injection"))]
 mod fault_injection;
+mod populate;
 mod replication;
+
+pub use populate::Populating;
 
 use crate::append::{AppendClass, EntryRefs, Heads, Hook, OpenHead, TableStatsSource};
 use crate::cleaner::CleanerCounters;
@@ -231,14 +234,6 @@ impl LogSpace {
         self.memory().prefer_huge_pages()
     }
 
-    /// Has the system fetch all of the log memory now, and not page by page as it is used first.
-    /// Memory that is never used stays counted as not resident, and is not given back.
-    ///
-    /// # Errors
-    /// It refuses: too little memory, or Linux older than 5.14. The log works without.
-    pub fn populate(&self) -> Result<(), RegionError> {
-        self.memory().raw().populate()
-    }
 
     // --- appending -------------------------------------------------------------------------------
 

@@ -59,6 +59,37 @@ impl SegletPool {
         self.check(&pools);
     }
 
+    /// Notes that the system has fetched the pages of the whole region, for up to `count` free
+    /// seglets of each part at a time; says whether none is left (S3). The noted ones are used after
+    /// those that were freed.
+    pub fn note_pages(&self, count: usize) -> bool {
+        let mut pools = self.lock();
+        let Pools {
+            parts,
+            pages,
+            blank,
+            ..
+        } = &mut *pools;
+        let mut note = |seglet: SegletIndex| {
+            let (word, bit) = (seglet.0 as usize / 64, 1 << (seglet.0 % 64));
+            *blank -= u32::from(pages[word] & bit == 0);
+            pages[word] |= bit;
+        };
+        let mut is_all = true;
+        for part in parts.iter_mut() {
+            part.cleaner.iter().copied().for_each(&mut note);
+            part.emergency.iter().copied().for_each(&mut note);
+            let rest = part.blank.len().saturating_sub(count);
+            for seglet in part.blank.drain(rest..).rev() {
+                note(seglet);
+                part.default.push_front(seglet);
+            }
+            is_all &= part.blank.is_empty();
+        }
+        self.check(&pools);
+        is_all
+    }
+
     /// Seglets of the default pool that have pages.
     #[must_use]
     pub fn free_with_pages(&self) -> u32 {

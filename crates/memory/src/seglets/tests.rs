@@ -124,6 +124,22 @@ fn pages_of_the_cleaners_reserve_go_back_too() {
     assert_eq!(pool.free_with_pages(), 1, "one went to the default pool");
 }
 
+// shows: S3
+#[test]
+fn all_free_seglets_count_as_resident_once_the_region_was_fetched() {
+    let pool = pool();
+    let taken = take(&pool, SegletClass::Default, 1).unwrap();
+    assert!(!pool.note_pages(3), "one is left");
+    assert_eq!((pool.free_with_pages(), pool.blank()), (3, 1));
+    pool.give_back(taken.iter().copied());
+    assert!(pool.note_pages(3));
+    assert_eq!((pool.free(), pool.free_with_pages()), (free(5, 3, 2), 5));
+    assert_eq!(pool.blank(), 0, "the reserves have pages, too");
+    let next = take(&pool, SegletClass::Default, 2).unwrap();
+    assert_eq!(next[0], taken[0], "it was in use");
+    assert!(pool.note_pages(0), "nothing is left to note");
+}
+
 #[test]
 fn reserves_must_leave_something() {
     let reserves = Reserves {

@@ -6,7 +6,7 @@ use crate::identity::Identity;
 use crate::membership::Standing;
 use pluvio_client::{Client, ClientOptions, Doubt};
 use pluvio_env::{Pace, TaskHandle};
-use pluvio_log::{Cleaner, LogSpace};
+use pluvio_log::{Cleaner, LogSpace, Populating};
 use pluvio_master::Master;
 use pluvio_units::{ClientId, CoreId, KeyPlace, LOCKED_LONG, LogId, ServerListVersion};
 use std::collections::{BTreeMap, BTreeSet};
@@ -213,6 +213,26 @@ impl Starting {
                 }
             }
         })
+    }
+
+    /// A thread that has the system fetch the log's memory.
+    pub(super) fn populate(&self, space: Arc<LogSpace>) -> TaskHandle {
+        let mut populating = Populating::default();
+        let step = move || match populating.step(&space) {
+            Ok(Populating::Done) => {
+                tracing::info!("all of the log's memory was fetched from the system");
+                Pace::Done
+            }
+            Ok(next) => {
+                populating = next;
+                Pace::Again
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot fetch the log's memory beforehand; the rest is fetched as it is used");
+                Pace::Done
+            }
+        };
+        self.env.tasks.background("populate", Box::new(step))
     }
 
     /// A thread that steps the cleaner: the one with this number.

@@ -234,8 +234,7 @@ impl StoreBuilder {
     }
 
     /// Whether the system is to fetch all of the log's memory when the store is built: no write
-    /// waits for a page later, and the memory is taken at once. Default: no. What is never used of
-    /// it counts as not resident, and is not given back.
+    /// waits for a page later. The store keeps this memory. Default: no.
     pub fn populate(mut self, populate: bool) -> Self {
         self.populate = populate;
         self
@@ -313,7 +312,11 @@ impl StoreBuilder {
             heads,
             self.experiments.head_choice,
         );
-        let cleaner = Arc::new(engine.cleaner(self.experiments.cleaning.options()));
+        let mut cleaner = self.experiments.cleaning.options();
+        if self.populate {
+            cleaner.waste_percent = None;
+        }
+        let cleaner = Arc::new(engine.cleaner(cleaner));
         let workers = Workers {
             cleaner,
             cleaner_threads,

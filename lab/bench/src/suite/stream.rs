@@ -35,6 +35,8 @@ pub struct StreamOptions {
     pub segments: Vec<u64>,
     /// Cleaner threads of our store.
     pub cleaner_threads: u16,
+    /// Whether our store's memory is fetched before the stream begins.
+    pub populate: bool,
     /// How often, each time in new processes; streams end when they are through, whatever the
     /// seconds.
     pub rounds: Rounds,
@@ -212,6 +214,7 @@ fn replay(
     let Entrant { who, segment, .. } = seen.entrant;
     let setup = Setup {
         cleaner_threads: options.cleaner_threads,
+        populate: options.populate,
         segment,
         ..Setup::new(who.kind, volume.objects, seen.memory)
     };
@@ -230,6 +233,7 @@ fn report(options: &StreamOptions, census: Option<&Census>, all: &[Seen]) -> (Ex
         .parameters
         .clone()
         .with("cleaner_threads", options.cleaner_threads)
+        .with("populate", options.populate)
         .with("rounds", options.rounds.rounds)
         .with("seed", options.rounds.seed);
     if let Some(census) = census {
@@ -441,6 +445,7 @@ mod tests {
             utilizations: vec![70],
             segments: Vec::new(),
             cleaner_threads: 1,
+            populate: false,
             rounds: Rounds {
                 seconds: 1.0,
                 rounds: 3,

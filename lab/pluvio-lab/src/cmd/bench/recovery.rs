@@ -50,6 +50,9 @@ pub struct Recovery {
     /// Cluster: replicas of every write on other servers' disks
     #[arg(long, value_name = "R", default_value_t = 2)]
     replicas: u32,
+    /// Cluster: servers have fetched all of their memory from the system before one is killed
+    #[arg(long)]
+    populate: bool,
     /// Rounds of each row
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: usize,
@@ -130,6 +133,7 @@ fn told(progress: &ProgressBar, step: Step) {
 fn parameters(recovery: &Recovery) -> Row {
     Row::new()
         .with("replicas", recovery.replicas)
+        .with("populate", recovery.populate)
         .with("lost_value_size", recovery.lost_value_size)
         .with("rounds", recovery.rounds)
         .with("seed", recovery.seed)
@@ -215,6 +219,7 @@ fn clusters(
             value_size: recovery.lost_value_size,
             seed: recovery.seed,
             memory: Size(data.bytes() * 3 / 2 + (160 << 20)),
+            populate: recovery.populate,
             log: global.log.clone(),
             log_format: global.log_format,
         };

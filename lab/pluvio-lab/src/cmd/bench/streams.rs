@@ -48,6 +48,9 @@ struct Common {
     /// Cleaner threads of our store
     #[arg(long, value_name = "N", default_value_t = 1)]
     cleaner_threads: u16,
+    /// Fetch our store's memory from the system before the load begins
+    #[arg(long)]
+    populate: bool,
     /// Rounds, taken in turn by all contestants, each in new processes
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: usize,
@@ -234,6 +237,7 @@ fn replay(global: &Global, common: &Common, name: &str, load: Load) -> Result<Ex
         utilizations: common.utilization.clone(),
         segments: common.segment.iter().map(|size| size.bytes()).collect(),
         cleaner_threads: common.cleaner_threads,
+        populate: common.populate,
         rounds: suite::Rounds {
             seconds: STREAM_SECONDS,
             rounds: common.rounds,

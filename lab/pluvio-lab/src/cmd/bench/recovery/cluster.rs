@@ -50,6 +50,8 @@ pub struct Scene {
     pub value_size: usize,
     pub seed: u64,
     pub memory: Size,
+    /// Whether servers have fetched their memory when one is killed.
+    pub populate: bool,
     pub log: Option<String>,
     pub log_format: LogFormat,
 }
@@ -128,6 +130,7 @@ impl Seen {
 pub fn run(scene: &Scene) -> Result<Seen, Failure> {
     let directory = temporary::directory("pluvio-bench-", "set TMPDIR")?;
     let options = LocalOptions {
+        populate: scene.populate,
         log: scene.log.clone(),
         log_format: scene.log_format,
         ..LocalOptions::for_a_while(
@@ -159,6 +162,9 @@ async fn disaster(env: &Env, cluster: &mut LocalCluster, scene: &Scene) -> Resul
     session.client.balance(BalanceWish::Off).await?;
     let table = session.client.create_table("lost", Some(1)).await?;
     fill(&session, &table, scene).await?;
+    if scene.populate {
+        populated(env, cluster, scene.memory).await?;
+    }
     env.clock.sleep(CALM).await;
     let victim = owner(&session, &table).await?;
     let which = cluster.server_with_id(victim);
@@ -218,6 +224,21 @@ async fn fill(session: &Session, table: &Table, scene: &Scene) -> Result<(), Fai
     let nobody: Progress = Arc::new(|_| {});
     let filled = load(&session.env, &target, &workload, &nobody).await;
     filled.map_err(|error| Failure::new(error.to_string()))?;
+    Ok(())
+}
+
+/// Waits until all servers have fetched their memory.
+async fn populated(env: &Env, cluster: &LocalCluster, memory: Size) -> Result<(), Failure> {
+    let start = env.clock.now();
+    let pids: Vec<u32> = cluster.servers().map(|server| server.pid).collect();
+    while pids.iter().any(|pid| resident(*pid) < memory.bytes()) {
+        if env.clock.now().since(start) > PATIENCE {
+            return Err(Failure::new(format!(
+                "--populate: the servers have not fetched {memory} each; has this machine as much for all of them, and Linux 5.14?"
+            )));
+        }
+        env.clock.sleep(CALM).await;
+    }
     Ok(())
 }
 
@@ -364,15 +385,22 @@ fn pids(cluster: &LocalCluster, victim: ServerId) -> Vec<u32> {
 
 /// Processor time of processes, in user and system mode.
 fn cpu_ms(pids: &[u32]) -> f64 {
-    let ticks = pids.iter().map(|pid| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name, in parentheses, may hold anything; fields are counted behind it.
-        let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
-        let fields: Vec<&str> = behind.split_whitespace().collect();
-        let number = |at: usize| fields.get(at).and_then(|n| n.parse::<f64>().ok());
-        number(11).unwrap_or(0.0) + number(12).unwrap_or(0.0)
-    });
-    ticks.sum::<f64>() * 1e3 / TICKS_PER_S
+    let ticks = pids.iter().map(|pid| stat(*pid, 11) + stat(*pid, 12));
+    ticks.sum::<u64>() as f64 * 1e3 / TICKS_PER_S
+}
+
+/// Bytes of a process that are in memory.
+fn resident(pid: u32) -> u64 {
+    stat(pid, 21) * rustix::param::page_size() as u64
+}
+
+/// A number of `/proc/PID/stat`, counted from the process's state; 0 if there is no such process.
+fn stat(pid: u32, number: usize) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may hold anything; fields are counted behind it.
+    let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
+    let field = behind.split_whitespace().nth(number);
+    field.and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -412,5 +440,6 @@ mod tests {
         }
         assert!(std::hint::black_box(sum) > 0);
         assert_eq!(cpu_ms(&[]), 0.0);
+        assert!(resident(me[0]) > 1 << 20);
     }
 }
