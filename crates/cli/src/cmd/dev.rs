@@ -136,6 +136,7 @@ fn options(dev: &Dev, data: PathBuf, global: &Global) -> LocalOptions {
         },
         mapped_reads: false,
         start_limit: None,
+        populate: false,
         stamps: false,
         drain_timeout: Some(dev.drain_timeout),
         second_directory: false,
