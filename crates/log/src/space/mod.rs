@@ -234,7 +234,6 @@ impl LogSpace {
         self.memory().prefer_huge_pages()
     }
 
-
     // --- appending -------------------------------------------------------------------------------
 
     /// Appends a group of entries to the head of `log`: all of them, in one segment, or none. Opens

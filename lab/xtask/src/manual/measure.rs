@@ -120,33 +120,37 @@ const EXPERIMENTS: [Experiment; 22] = [
         "bench breakdown --part segment --segment 2.5MiB,3MiB,4MiB,6MiB,8MiB --value-size 64,500,1000 --utilization 90 --get-percent 50 --seconds 0.5 --rounds 3",
     ),
     Experiment::new("store", "copy", "bench copy --seconds 0.2 --rounds 8"),
-    Experiment::new("traces", "traces-postmark", "bench postmark --rounds 3"),
+    Experiment::new(
+        "traces",
+        "traces-postmark",
+        "bench postmark --populate --rounds 3",
+    ),
     Experiment::new(
         "traces",
         "traces-sweep",
-        "bench postmark --threads 1,2 --utilization 17,40,65,80 --peer slab-lru --rounds 3",
+        "bench postmark --populate --threads 1,2 --utilization 17,40,65,80 --peer slab-lru --rounds 3",
     ),
     Experiment::new(
         "traces",
         "traces-twitter-14",
-        "bench trace --profile twitter:14 --keys 100000 --operations 500000 --rounds 3",
+        "bench trace --populate --profile twitter:14 --keys 100000 --operations 500000 --rounds 3",
     ),
     Experiment::new(
         "traces",
         "traces-twitter-15",
-        "bench trace --profile twitter:15 --keys 100000 --operations 500000 --rounds 3",
+        "bench trace --populate --profile twitter:15 --keys 100000 --operations 500000 --rounds 3",
     ),
     Experiment::new(
         "traces",
         "traces-twitter-37",
-        "bench trace --profile twitter:37 --keys 20000 --operations 50000 --rounds 1",
+        "bench trace --populate --profile twitter:37 --keys 20000 --operations 50000 --rounds 1",
     ),
     Experiment {
         file: Some("../shared/data/cloudPhysicsIO.csv"),
         ..Experiment::new(
             "traces",
             "traces-blocks",
-            "bench trace --repeat 3 --rounds 1",
+            "bench trace --populate --repeat 3 --rounds 1",
         )
     },
 ];
@@ -393,7 +397,7 @@ mod tests {
         let line = blocks.expect("one has a file").line();
         assert_eq!(
             line,
-            "pluvio bench trace --repeat 3 --rounds 1 cloudPhysicsIO.csv"
+            "pluvio bench trace --populate --repeat 3 --rounds 1 cloudPhysicsIO.csv"
         );
         assert_eq!(
             EXPERIMENTS[0].line(),
