@@ -133,24 +133,24 @@ const EXPERIMENTS: [Experiment; 22] = [
     Experiment::new(
         "traces",
         "traces-twitter-14",
-        "bench trace --populate --profile twitter:14 --keys 100000 --operations 500000 --rounds 3",
+        "bench trace --populate --profile twitter:14 --keys 100000 --operations 5000000 --rounds 3",
     ),
     Experiment::new(
         "traces",
         "traces-twitter-15",
-        "bench trace --populate --profile twitter:15 --keys 100000 --operations 500000 --rounds 3",
+        "bench trace --populate --profile twitter:15 --keys 100000 --operations 5000000 --rounds 3",
     ),
     Experiment::new(
         "traces",
         "traces-twitter-37",
-        "bench trace --populate --profile twitter:37 --keys 20000 --operations 50000 --rounds 1",
+        "bench trace --populate --profile twitter:37 --keys 20000 --operations 500000 --rounds 3",
     ),
     Experiment {
         file: Some("../shared/data/cloudPhysicsIO.csv"),
         ..Experiment::new(
             "traces",
             "traces-blocks",
-            "bench trace --populate --repeat 3 --rounds 1",
+            "bench trace --populate --repeat 3 --rounds 3",
         )
     },
 ];
@@ -397,7 +397,7 @@ mod tests {
         let line = blocks.expect("one has a file").line();
         assert_eq!(
             line,
-            "pluvio bench trace --populate --repeat 3 --rounds 1 cloudPhysicsIO.csv"
+            "pluvio bench trace --populate --repeat 3 --rounds 3 cloudPhysicsIO.csv"
         );
         assert_eq!(
             EXPERIMENTS[0].line(),
