@@ -66,7 +66,8 @@ impl Coordinator {
     /// A client with an event loop of its own.
     pub fn client(&self) -> (Loop, Client) {
         let own = Loop::start();
-        let client = Client::new(&own.env(), ClientOptions::new([self.address().clone()]));
+        let env = own.env();
+        let client = Client::new(&env, ClientOptions::new([self.address().clone()]));
         (own, client)
     }
 }
