@@ -44,8 +44,10 @@ impl Master {
             let hash = self.hash_of(&snapshot, get.table, get.key, get.hash);
             Get { hash, ..get }
         });
+        let mut group: SmallVec<[Get<'g>; 1]> = SmallVec::new();
         loop {
-            let group: SmallVec<[Get<'g>; 1]> = gets.by_ref().take(GROUP).collect();
+            group.clear();
+            group.extend(gets.by_ref().take(GROUP));
             if group.is_empty() {
                 return Ok(replies);
             }

@@ -144,8 +144,8 @@ impl Master {
                 log: latest,
                 ordered,
                 replies,
-                items: SmallVec::new(),
-                under_way: SmallVec::new(),
+                items: SmallVec::with_capacity(group.len()),
+                under_way: SmallVec::with_capacity(group.len()),
             };
             let flow = group.iter().try_for_each(|m| batch.take(&snapshot, m));
             let ends = flow.is_break() || batch.apply().is_break();

@@ -7,7 +7,7 @@ use spdx::{Expression, ParseMode};
 use std::collections::BTreeSet;
 
 /// Crates with `unsafe` code; they spell their lints out.
-const UNSAFE: [&str; 7] = [
+const UNSAFE: [&str; 8] = [
     "memory",
     "log",
     "fabric",
@@ -15,6 +15,7 @@ const UNSAFE: [&str; 7] = [
     "store_c",
     "store_python",
     "jump",
+    "allocs",
 ];
 /// The lints such a crate has to name, so that each block is confined and explained.
 const UNSAFE_LINTS: [&str; 3] = [
