@@ -165,7 +165,7 @@ struct Server<'a> {
     clock: &'a dyn Clock,
     /// What the connection holds, among all.
     account: Account,
-    /// Bytes since the connection began.
+    /// Bytes since the connection began, and those of replies whose taking lets it go on.
     received: u64,
     later: FuturesUnordered<Later>,
     /// Bytes of the requests in `later`.
@@ -286,6 +286,7 @@ impl Server<'_> {
             if !reading {
                 // An answer, the socket's writability or room for replies wakes this task.
                 asleep = true;
+                self.reader.settle();
                 break;
             }
             if stuck {
@@ -318,7 +319,12 @@ impl Server<'_> {
         let inside = reading && self.reader.is_inside_frame();
         self.watch.note_reading(inside, did.progress);
         self.watch.note_writing(!self.writer.is_empty(), sent > 0);
-        if self.account_for(cx, inside, waits).is_ready() {
+        // A frame is not read on because the peer takes no replies: it is its turn all the same.
+        let by_replies = !reading && self.reader.is_inside_frame() && self.are_replies_full();
+        if by_replies {
+            self.received += sent;
+        }
+        if self.account_for(cx, inside || by_replies, waits).is_ready() {
             return Poll::Ready(End::Evicted);
         }
         self.watch.poll(cx).map(End::Overdue)
@@ -356,13 +362,18 @@ impl Server<'_> {
 
     /// Whether another request may be given to the service.
     fn may_handle(&self) -> bool {
+        self.later.len() + self.held.len() < self.options.requests_max
+            && self.later_bytes + self.held_bytes < self.options.request_bytes_max
+            && !self.are_replies_full()
+    }
+
+    /// Whether so many replies wait for the peer that no more requests are taken.
+    fn are_replies_full(&self) -> bool {
         let mut reply_bytes_max = self.options.reply_queue_bytes_max;
         if self.account.are_replies_scarce() {
             reply_bytes_max = reply_bytes_max.min(SCARCE_BYTES);
         }
-        self.later.len() + self.held.len() < self.options.requests_max
-            && self.later_bytes + self.held_bytes < self.options.request_bytes_max
-            && self.writer.bytes() < reply_bytes_max
+        self.writer.bytes() >= reply_bytes_max
     }
 
     /// Whether there is room for the reply to a request.
