@@ -24,10 +24,13 @@
 //!    never wait are the exception: replication, whose replies are small, and pings.
 //! 3. While one waits, connections that stand still are closed, those that hold most first. A peer
 //!    stands still if it was its turn for a while, and it moved less than a part of what it holds.
+//! 4. Replies to requests that were taken before are made all the same: what is under way holds what
+//!    others wait for. A connection is closed if more come than its queue is meant for.
 //!
 //! Invariants
 //! - NETMEM-1: the connections of a quarter hold at most the quarter and [`GRAIN`] bytes each. For
-//!   each core comes as much as one of them takes in a turn.
+//!   each core comes as much as one of them takes in a turn. Replies that are made long after their
+//!   requests were taken come on top, for each connection as many as its queue is meant for.
 //! - NETMEM-2: what a connection counted is taken off again when it ends, however it ends.
 //! - NETMEM-3: the first that waits for a grant gets it, at the latest when all that were granted
 //!   are done or closed. Frames without a grant hold about half of the quarter at most, and the
@@ -225,7 +228,7 @@ impl Quarter {
             let is_free = granted >= whole || others + next <= self.bound / 2;
             let has_room = others + whole <= self.bound;
             let may = is_free || (has_room && state.is_turn_of(*place));
-            if may && granted < whole {
+            if may && (granted < whole || held < next) {
                 let grant = if is_free { granted } else { whole };
                 state.set(id, signal, |holder| {
                     holder.held = holder.held.max(next);
@@ -395,6 +398,12 @@ impl Account {
     /// Whether few replies are to wait for a peer.
     pub(crate) fn are_replies_scarce(&self) -> bool {
         self.quarter(REPLIES).is_scarce()
+    }
+
+    /// Whether replies leave no room for others.
+    pub(crate) fn are_replies_full(&self) -> bool {
+        let quarter = self.quarter(REPLIES);
+        quarter.used.load(Relaxed) >= quarter.bound
     }
 
     /// Whether a request may be handled whose reply may be large. If not, the task is woken when

@@ -27,7 +27,7 @@ use core::task::{Context, Poll, ready};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use pluvio_env::{
-    BoxFuture, Clock, Frame, Handled, HeldReply, Peer, Service, timeout, waiting_party,
+    BoxFuture, Clock, Frame, Handled, HeldReply, Peer, Service, Traffic, timeout, waiting_party,
 };
 use pluvio_units::{LogId, LogPosition};
 use std::collections::VecDeque;
@@ -98,6 +98,7 @@ pub(crate) async fn serve(
         later_bytes: 0,
         held: VecDeque::new(),
         held_bytes: 0,
+        held_reply_bytes: 0,
         party: waiting_party(),
         waits_for: None,
     };
@@ -165,7 +166,7 @@ struct Server<'a> {
     clock: &'a dyn Clock,
     /// What the connection holds, among all.
     account: Account,
-    /// Bytes since the connection began.
+    /// Bytes since the connection began, and those of replies whose taking lets it go on.
     received: u64,
     later: FuturesUnordered<Later>,
     /// Bytes of the requests in `later`.
@@ -174,6 +175,8 @@ struct Server<'a> {
     held: VecDeque<Held>,
     /// Bytes of the requests and replies in `held`.
     held_bytes: usize,
+    /// Bytes of the replies in `held`.
+    held_reply_bytes: usize,
     /// This connection, among those that wait for positions.
     party: u64,
     /// The position at which this task is woken: one that the first of `held` rests on.
@@ -273,7 +276,7 @@ impl Server<'_> {
                 }
             };
             let stuck = !self.may_handle();
-            self.collect_replies(cx, &mut did);
+            let has_more = self.collect_replies(cx, &mut did);
             self.release_held(cx, &mut did);
             did.count(self.counters);
             match self.writer.poll_flush(&mut self.stream, cx) {
@@ -281,11 +284,18 @@ impl Server<'_> {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending => self.writer.settle(),
             }
+            if has_more {
+                if self.are_replies_beyond() {
+                    return Poll::Ready(End::Evicted);
+                }
+                continue;
+            }
             waits[1] = no_room;
             reading = self.may_handle() && !no_room;
             if !reading {
                 // An answer, the socket's writability or room for replies wakes this task.
                 asleep = true;
+                self.reader.settle();
                 break;
             }
             if stuck {
@@ -318,7 +328,12 @@ impl Server<'_> {
         let inside = reading && self.reader.is_inside_frame();
         self.watch.note_reading(inside, did.progress);
         self.watch.note_writing(!self.writer.is_empty(), sent > 0);
-        if self.account_for(cx, inside, waits).is_ready() {
+        // A frame is not read on because the peer takes no replies: it is its turn all the same.
+        let by_replies = !reading && self.reader.is_inside_frame() && self.are_replies_full();
+        if by_replies {
+            self.received += sent;
+        }
+        if self.account_for(cx, inside || by_replies, waits).is_ready() {
             return Poll::Ready(End::Evicted);
         }
         self.watch.poll(cx).map(End::Overdue)
@@ -327,7 +342,8 @@ impl Server<'_> {
     /// Counts what the connection holds. Ready when it is to be closed to make room.
     fn account_for(&mut self, cx: &mut Context<'_>, inside: bool, waits: [bool; 2]) -> Poll<()> {
         let account = &mut self.account;
-        account.tell(self.reader.bytes_held(), self.writer.bytes_held());
+        let replies = self.writer.bytes_held() + self.held_reply_bytes;
+        account.tell(self.reader.bytes_held(), replies);
         let moved = [self.received, self.writer.sent()];
         account.note(moved, [inside, !self.writer.is_empty()]);
         account.wait(waits, self.clock, cx);
@@ -356,27 +372,38 @@ impl Server<'_> {
 
     /// Whether another request may be given to the service.
     fn may_handle(&self) -> bool {
+        self.later.len() + self.held.len() < self.options.requests_max
+            && self.later_bytes + self.held_bytes < self.options.request_bytes_max
+            && !self.are_replies_full()
+    }
+
+    /// Whether so many replies wait for the peer that no more requests are taken.
+    fn are_replies_full(&self) -> bool {
         let mut reply_bytes_max = self.options.reply_queue_bytes_max;
         if self.account.are_replies_scarce() {
             reply_bytes_max = reply_bytes_max.min(SCARCE_BYTES);
         }
-        self.later.len() + self.held.len() < self.options.requests_max
-            && self.later_bytes + self.held_bytes < self.options.request_bytes_max
-            && self.writer.bytes() < reply_bytes_max
+        self.writer.bytes() >= reply_bytes_max
     }
 
     /// Whether there is room for the reply to a request.
-    fn may_answer(&mut self, opcode: u16, cx: &Context<'_>) -> bool {
-        let traffic = self.service.traffic(opcode);
+    fn may_answer(&mut self, traffic: Traffic, cx: &Context<'_>) -> bool {
         if traffic.is_of_servers {
             self.account.join_servers();
         }
         if traffic.never_waits && self.writer.bytes() < SMALL_BYTES {
             return true;
         }
-        if self.writer.bytes() >= SCARCE_BYTES {
+        self.may_reply(cx)
+    }
+
+    /// Whether there is room for another reply.
+    fn may_reply(&mut self, cx: &Context<'_>) -> bool {
+        let bytes = self.writer.bytes() + self.held_reply_bytes;
+        if bytes >= SCARCE_BYTES {
             // Those of one turn may be many.
-            self.account.tell_replies(self.writer.bytes_held());
+            let bytes = self.writer.bytes_held() + self.held_reply_bytes;
+            self.account.tell_replies(bytes);
         }
         let waited = self.account.is_waiting();
         let may = self.account.may_reply(cx);
@@ -401,7 +428,8 @@ impl Server<'_> {
                 }
                 return Ok(false);
             }
-            if !self.may_answer(header.opcode, cx) {
+            let traffic = self.service.traffic(header.opcode);
+            if !self.may_answer(traffic, cx) {
                 return Ok(true);
             }
             let Some((header, request)) = self.reader.next_frame()? else {
@@ -416,6 +444,7 @@ impl Server<'_> {
                     let (id, opcode) = (header.id, header.opcode);
                     let held = Held { id, opcode, held };
                     self.held_bytes += held.bytes();
+                    self.held_reply_bytes += held.held.reply.len();
                     self.held.push_back(held);
                     continue;
                 }
@@ -436,11 +465,30 @@ impl Server<'_> {
         Ok(false)
     }
 
-    fn collect_replies(&mut self, cx: &mut Context<'_>, did: &mut Step) {
-        while let Poll::Ready(Some(answered)) = self.later.poll_next_unpin(cx) {
+    /// Takes replies that the service has made by now, as many as the queue is meant for. Says
+    /// whether there may be more.
+    ///
+    /// They are taken although the peer takes none: what is under way holds what others wait for.
+    fn collect_replies(&mut self, cx: &mut Context<'_>, did: &mut Step) -> bool {
+        let mut taken = 0;
+        while taken < self.options.reply_queue_bytes_max {
+            let Poll::Ready(Some(answered)) = self.later.poll_next_unpin(cx) else {
+                return false;
+            };
             self.later_bytes -= answered.bytes;
+            taken += answered.reply.len();
             self.push_reply(answered.id, answered.opcode, answered.reply, did);
         }
+        !self.later.is_empty()
+    }
+
+    /// Whether the peer has left more replies than the queue is meant for, while those of all fill
+    /// their memory.
+    fn are_replies_beyond(&mut self) -> bool {
+        let bytes = self.writer.bytes_held() + self.held_reply_bytes;
+        self.account.tell_replies(bytes);
+        self.writer.bytes() >= self.options.reply_queue_bytes_max
+            && self.account.are_replies_full()
     }
 
     /// Sends held replies that are durable by now, oldest first, and has this task woken for the
@@ -467,6 +515,7 @@ impl Server<'_> {
                 return;
             };
             self.held_bytes -= held.bytes();
+            self.held_reply_bytes -= held.held.reply.len();
             self.service.held_left(held.held.charge);
             self.push_reply(held.id, held.opcode, held.held.reply, did);
         }

@@ -259,3 +259,140 @@ fn frames_that_all_begin_at_once_are_all_read_to_their_end() {
     assert!(totals.connections_waited > 0, "{totals:?}");
     wait_until("the end of all that was held", || used(&rig) == 0);
 }
+
+/// Connections that wait for room for a reply hold hardly more than the request that waits.
+// shows: NETMEM-1
+#[test]
+fn requests_that_wait_for_room_for_replies_hold_no_buffers() {
+    const WAITING: usize = 250;
+    let rig = rig(NEVER);
+    let listening = rig.listen(Desk);
+    let to = listening.address.clone();
+    let _lazy: Vec<_> = (0..PEERS)
+        .map(|_| ask_and_take_nothing(LARGE_REPLY, &to))
+        .collect();
+    wait_until("replies that fill their quarter", || {
+        used(&rig) >= BOUND / 4
+    });
+    let before = used(&rig);
+    let waited = || rig.network.counters().totals().connections_waited;
+    let waited_before = waited();
+    let _waiting: Vec<_> = (0..WAITING)
+        .map(|_| {
+            let mut stream = peer(&to);
+            stream.write_all(&header(COUNT, 0)).unwrap();
+            stream
+        })
+        .collect();
+    wait_until("requests that wait", || {
+        waited() >= waited_before + WAITING as u64
+    });
+    let grown = used(&rig).saturating_sub(before);
+    let most = BOUND / 4 + WAITING * (16 << 10);
+    assert!(grown <= most, "{grown} of {most}");
+}
+
+/// Asks for a reply of the largest size, which comes when the service is told so.
+const LARGE_LATER: u16 = 5;
+
+/// As [`Desk`]; holds replies back until it is told.
+#[derive(Clone, Default)]
+struct Later(Arc<std::sync::Mutex<(bool, usize, Vec<core::task::Waker>)>>);
+
+impl Later {
+    fn go(&self) {
+        let mut state = self.0.lock().unwrap();
+        state.0 = true;
+        state.2.drain(..).for_each(core::task::Waker::wake);
+    }
+
+    fn asked(&self) -> usize {
+        self.0.lock().unwrap().1
+    }
+}
+
+impl Service for Later {
+    fn handle(&self, peer: Peer, request: Frame) -> Handled {
+        if request.opcode != LARGE_LATER {
+            return Desk.handle(peer, request);
+        }
+        let state = Arc::clone(&self.0);
+        state.lock().unwrap().1 += 1;
+        Handled::Later(Box::pin(core::future::poll_fn(move |cx| {
+            let mut state = state.lock().unwrap();
+            if state.0 {
+                return core::task::Poll::Ready(frame(LARGE_LATER, vec![7; FRAME]));
+            }
+            state.2.push(cx.waker().clone());
+            core::task::Poll::Pending
+        })))
+    }
+}
+
+/// Also where all replies are made at once, long after their requests were taken.
+// shows: NETMEM-1
+#[test]
+fn replies_that_come_later_hold_no_more_than_their_share() {
+    let rig = rig(NEVER);
+    let service = Later::default();
+    let listening = rig.listen(service.clone());
+    let to = listening.address.clone();
+    let _lazy: Vec<_> = (0..4)
+        .map(|_| ask_and_take_nothing(LARGE_LATER, &to))
+        .collect();
+    wait_until("all requests", || service.asked() == 4 * 64);
+    service.go();
+    wait_until("replies", || used(&rig) > 0);
+    let mut most = 0;
+    for _ in 0..200_000 {
+        most = most.max(used(&rig));
+    }
+    let of_turns = QUARTER + 4 * 5 * FRAME;
+    assert!(most <= of_turns, "{most} of {of_turns}");
+}
+
+/// A peer that takes no replies is not read from either, and that is its own doing. So the frame
+/// that it has begun gives way to others.
+// shows: NETMEM-3
+#[test]
+fn frames_of_peers_that_take_no_replies_give_way() {
+    const REPLIES: usize = 12;
+    let rig = Rig::with(2, |options| {
+        options.frame_bytes_max = FRAME;
+        options.reply_queue_bytes_max = FRAME;
+        options.connections_bytes_max = BOUND;
+        options.standstill_limit = Duration::from_millis(200);
+        // Such a peer may take a byte now and then.
+        options.stall_limit = NEVER;
+    });
+    let service = Later::default();
+    let listening = rig.listen(service.clone());
+    let to = listening.address.clone();
+    let _halves: Vec<_> = (0..12)
+        .map(|_| {
+            let mut stream = peer(&to);
+            let asks = header(LARGE_LATER, 0).repeat(REPLIES);
+            stream.write_all(&asks).unwrap();
+            stream.write_all(&header(COUNT, FRAME)).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let piece = vec![1; FRAME / 2];
+            let mut sent = 0;
+            while sent < piece.len()
+                && let Ok(count) = stream.write(&piece[sent..])
+            {
+                sent += count;
+            }
+            stream
+        })
+        .collect();
+    wait_until("all requests", || service.asked() == 12 * REPLIES);
+    wait_until("frames that hold their quarter", || {
+        used(&rig) >= BOUND / 4 - FRAME
+    });
+    service.go();
+    wait_until("replies that nobody takes", || used(&rig) >= BOUND / 2);
+    let client = Rig::with(1, |options| options.frame_bytes_max = FRAME);
+    let limit = Duration::from_secs(10);
+    let served = call_within(&client, &to, frame(COUNT, vec![1; FRAME]), limit);
+    assert!(served.is_ok(), "{served:?}");
+}
