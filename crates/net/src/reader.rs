@@ -106,6 +106,11 @@ impl FrameReader {
         Ok(Some((header, frame)))
     }
 
+    /// What has come of the body whose header is here.
+    pub(crate) fn begun(&self) -> &[u8] {
+        self.body.as_ref().map_or(&self.buffer, |body| body)
+    }
+
     /// Bytes of the body that is awaited, once its header is here.
     pub(crate) fn awaited_bytes(&self) -> Option<usize> {
         self.header.as_ref().map(body_bytes)

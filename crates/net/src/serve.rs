@@ -423,12 +423,13 @@ impl Server<'_> {
                 return Err(FrameFault::WrongWay(header.kind));
             }
             if !is_whole {
-                if self.service.traffic(header.opcode).is_of_servers {
+                let traffic = self.service.traffic(header.opcode, self.reader.begun());
+                if traffic.is_of_servers {
                     self.account.join_servers();
                 }
                 return Ok(false);
             }
-            let traffic = self.service.traffic(header.opcode);
+            let traffic = self.service.traffic(header.opcode, self.reader.begun());
             if !self.may_answer(traffic, cx) {
                 return Ok(true);
             }

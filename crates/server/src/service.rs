@@ -17,7 +17,7 @@ use pluvio_wire::{
     GetTopKeys, HasServerList, Header, IsReplicaNeeded, JoinTabletsLocal, MasterOp, MasterRoom,
     Opcode, Ping, ReadReplica, ReceiveTablet, Recover, Refusal, ReplicasLost, Request, RetryReason,
     RoleOp, ServerOp, SetPartitions, ShareQuotas, SplitTabletLocal, StartRecovery, TRACED,
-    TakeTablets, UpdateServerList, WriteReplica, decode, reply,
+    TakeTablets, UpdateServerList, WriteReplica, decode, reply, traced_opcode,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,19 +80,8 @@ impl Service for ServerService {
         }
     }
 
-    /// Rule D: replication waits for nobody. Nor do pings, by which leases are held.
-    fn traffic(&self, opcode: u16) -> Traffic {
-        let class = Opcode::from_number(opcode).map(Opcode::class);
-        let (is_of_servers, never_waits) = match class {
-            Some(Class::Replication) => (true, true),
-            Some(Class::Recovery) => (true, false),
-            Some(Class::Ping) => (false, true),
-            Some(Class::Data | Class::Control) | None => (false, false),
-        };
-        Traffic {
-            is_of_servers,
-            never_waits,
-        }
+    fn traffic(&self, opcode: u16, begun: &[u8]) -> Traffic {
+        traffic(opcode, begun)
     }
 
     fn handle_or_hold(&self, peer: Peer, request: Frame) -> Result<Handled, HeldReply> {
@@ -428,5 +417,49 @@ fn room_of(master: &Master) -> MasterRoom {
     MasterRoom {
         live_bytes: log.live_bytes,
         live_bytes_max: log.live_bytes_max,
+    }
+}
+
+/// Rule D: replication waits for nobody, with a trace or without. Nor do pings, by which leases are
+/// held.
+fn traffic(opcode: u16, begun: &[u8]) -> Traffic {
+    let opcode = match opcode {
+        TRACED => traced_opcode(begun),
+        opcode => Some(opcode),
+    };
+    let class = opcode.and_then(Opcode::from_number).map(Opcode::class);
+    let (is_of_servers, never_waits) = match class {
+        Some(Class::Replication) => (true, true),
+        Some(Class::Recovery) => (true, false),
+        Some(Class::Ping) => (false, true),
+        Some(Class::Data | Class::Control) | None => (false, false),
+    };
+    Traffic {
+        is_of_servers,
+        never_waits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pluvio_units::TraceContext;
+    use pluvio_wire::wrap_traced;
+
+    #[test]
+    fn a_write_of_a_replica_waits_for_nobody_with_a_trace_either() {
+        let write = Frame {
+            opcode: Opcode::WriteReplica as u16,
+            ..Frame::default()
+        };
+        let traced = wrap_traced(&TraceContext::sampled(1, 2), &write);
+        let expected = Traffic {
+            is_of_servers: true,
+            never_waits: true,
+        };
+        assert_eq!(traffic(write.opcode, &write.meta), expected);
+        assert_eq!(traffic(traced.opcode, &traced.meta), expected);
+        let begun = traffic(traced.opcode, &traced.meta[..2]);
+        assert_eq!(begun, Traffic::default(), "it does not tell yet");
     }
 }

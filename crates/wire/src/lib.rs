@@ -77,7 +77,7 @@ pub use refusal::{FatalKind, Refusal, RetryReason};
 pub use replication::*;
 pub use settings::*;
 pub use top_keys::*;
-pub use traced::{TRACED, TRACED_SINCE, is_unknown, unwrap_traced, wrap_traced};
+pub use traced::{TRACED, TRACED_SINCE, is_unknown, traced_opcode, unwrap_traced, wrap_traced};
 
 /// The newest version of the protocol between processes that this program speaks, and of what they
 /// store. A cluster uses one version, which `pluvio finalize` raises: `docs/versions.md`.

@@ -50,6 +50,13 @@ pub fn wrap_traced(context: &TraceContext, request: &Frame) -> Frame {
     }
 }
 
+/// The operation in an envelope of which this has come, if it tells that yet.
+#[must_use]
+pub fn traced_opcode(begun: &[u8]) -> Option<u16> {
+    let opcode = begun.get(2..4)?;
+    Some(u16::from_le_bytes(opcode.try_into().ok()?))
+}
+
 /// Takes a request out of its envelope.
 ///
 /// # Errors
@@ -116,6 +123,8 @@ mod tests {
         assert_eq!(envelope.meta[..8], [0, 1, 40, 0, 1, 2, 3, 4]);
         assert_eq!(envelope.meta[26..28], [0x0a, 0x0b]);
         assert_eq!(unwrap_traced(&envelope), Ok((context(), ping())));
+        assert_eq!(traced_opcode(&envelope.meta), Some(Opcode::Ping as u16));
+        assert_eq!(traced_opcode(&envelope.meta[..3]), None);
         assert!(Opcode::from_number(TRACED).is_none());
         assert!(Opcode::ALL.iter().all(|op| (*op as u16) < TRACED));
     }

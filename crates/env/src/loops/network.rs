@@ -130,10 +130,11 @@ pub trait Service: Send + Sync {
     /// Handles one request.
     fn handle(&self, peer: Peer, request: Frame) -> Handled;
 
-    /// How requests of this kind are treated while the memory of connections is short. By default
-    /// they are a client's, and wait.
-    fn traffic(&self, opcode: u16) -> Traffic {
-        let _all_are_alike = opcode;
+    /// How requests of this kind are treated while the memory of connections is short. `begun` is
+    /// what has come of the request: an envelope tells there what is in it. By default they are a
+    /// client's, and wait.
+    fn traffic(&self, opcode: u16, begun: &[u8]) -> Traffic {
+        let _all_are_alike = (opcode, begun);
         Traffic::default()
     }
 

@@ -40,7 +40,7 @@ impl Service for Desk {
         })
     }
 
-    fn traffic(&self, opcode: u16) -> Traffic {
+    fn traffic(&self, opcode: u16, _: &[u8]) -> Traffic {
         Traffic {
             is_of_servers: opcode == OF_SERVERS || opcode == REPLICATION,
             never_waits: opcode == REPLICATION,
@@ -226,8 +226,8 @@ impl Service for Servers {
         }
     }
 
-    fn traffic(&self, opcode: u16) -> Traffic {
-        Desk.traffic(opcode)
+    fn traffic(&self, opcode: u16, begun: &[u8]) -> Traffic {
+        Desk.traffic(opcode, begun)
     }
 }
 
