@@ -488,8 +488,7 @@ impl Server<'_> {
     fn are_replies_beyond(&mut self) -> bool {
         let bytes = self.writer.bytes_held() + self.held_reply_bytes;
         self.account.tell_replies(bytes);
-        self.writer.bytes() >= self.options.reply_queue_bytes_max
-            && self.account.are_replies_full()
+        self.writer.bytes() >= self.options.reply_queue_bytes_max && self.account.are_replies_full()
     }
 
     /// Sends held replies that are durable by now, oldest first, and has this task woken for the
