@@ -117,7 +117,7 @@ const EXPERIMENTS: [Experiment; 22] = [
     Experiment::new(
         "store",
         "store-segment",
-        "bench breakdown --part segment --segment 2.5MiB,3MiB,4MiB,6MiB,8MiB --value-size 64,500,1000 --utilization 90 --get-percent 50 --seconds 0.5 --rounds 3",
+        "bench breakdown --part segment --segment 2.5MiB,3MiB,4MiB,6MiB,8MiB --value-size 64,500,1000 --utilization 80 --get-percent 50 --seconds 0.5 --rounds 3",
     ),
     Experiment::new("store", "copy", "bench copy --seconds 0.2 --rounds 8"),
     Experiment::new(
@@ -133,7 +133,7 @@ const EXPERIMENTS: [Experiment; 22] = [
     Experiment::new(
         "traces",
         "traces-twitter-14",
-        "bench trace --populate --profile twitter:14 --keys 100000 --operations 5000000 --rounds 3",
+        "bench trace --populate --profile twitter:14 --keys 100000 --operations 1000000 --rounds 3",
     ),
     Experiment::new(
         "traces",
