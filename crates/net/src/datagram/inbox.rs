@@ -4,7 +4,8 @@
 //! - INBOX-1: a message is given out once, whole. A piece of one that was given out changes
 //!   nothing.
 //! - INBOX-2: memory follows the bytes that have arrived, never an announced length. All messages
-//!   that are not released have at most the bytes and the number that were granted.
+//!   that are not released have at most the bytes and the number that were granted. Small pieces
+//!   beyond a gap have a bound, too: each takes about a hundred bytes more than it brings.
 
 use super::packet::{Credit, MessageHead};
 use super::ranges::Ranges;
@@ -15,8 +16,12 @@ use pluvio_env::{Frame, Moment};
 use pluvio_units::FixedMap;
 use std::collections::BTreeMap;
 
-/// Pieces of one message that wait for earlier ones: several times what a sender has in flight.
+/// Pieces of all messages that wait for earlier ones, and may be small: several times what a sender
+/// has in flight.
 const ISLANDS_MAX: usize = 16_384;
+/// More pieces may wait if they have as many bytes in the mean. Only the last one of a message is
+/// small.
+const ISLAND_BYTES: usize = 512;
 /// A message's buffer grows by this when it is full.
 const GROWTH: usize = 4;
 /// Least size of a buffer for a message of several pieces.
@@ -44,6 +49,8 @@ pub(crate) struct Inbox {
     partial: FixedMap<u64, Receiving>,
     /// Bytes of the arrived pieces of `partial`.
     bytes: usize,
+    /// Pieces beyond a gap, of all of `partial`.
+    islands: usize,
     /// Messages given out.
     done: Ranges,
     begun_bytes: u64,
@@ -56,6 +63,7 @@ impl Inbox {
             frame_bytes_max: u64::from(frame_bytes_max),
             partial: FixedMap::default(),
             bytes: 0,
+            islands: 0,
             done: Ranges::default(),
             begun_bytes: 0,
             granted,
@@ -139,9 +147,14 @@ impl Inbox {
             let part = &bytes[(gap.start - range.start) as usize..(gap.end - range.start) as usize];
             self.bytes += part.len();
             receiving.touched = now;
-            receiving.put(gap.start, part)?;
+            let before = receiving.islands.len();
+            receiving.put(gap.start, part);
+            self.islands = self.islands - before + receiving.islands.len();
         }
         receiving.have.add(range);
+        if self.islands > ISLANDS_MAX + self.bytes / ISLAND_BYTES {
+            return Err(Fault::Piece);
+        }
         if (receiving.prefix.len() as u64) < length {
             return Ok(None);
         }
@@ -168,19 +181,15 @@ impl Inbox {
 }
 
 impl Receiving {
-    fn put(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
+    fn put(&mut self, offset: u64, bytes: &[u8]) {
         if offset > self.prefix.len() as u64 {
-            if self.islands.len() >= ISLANDS_MAX {
-                return Err(Fault::Piece);
-            }
             self.islands.insert(offset, Bytes::copy_from_slice(bytes));
-            return Ok(());
+            return;
         }
         self.append(bytes);
         while let Some(island) = self.islands.remove(&(self.prefix.len() as u64)) {
             self.append(&island);
         }
-        Ok(())
     }
 
     fn append(&mut self, bytes: &[u8]) {
@@ -281,5 +290,31 @@ mod tests {
             .unwrap();
         assert_eq!(inbox.bytes(), 2_000);
         assert!(inbox.partial[&0].prefix.capacity() <= 2 * BUFFER_BYTES_MIN);
+    }
+
+    // shows: INBOX-2
+    #[test]
+    fn pieces_beyond_gaps_have_a_bound_over_all_messages() {
+        let granted = Credit {
+            bytes: 1 << 30,
+            messages: 1 << 10,
+        };
+        let mut inbox = Inbox::new(1 << 20, granted);
+        let mut taken = 0;
+        let fault = 'full: loop {
+            for message in 0..1 << 10 {
+                let offset = 2 * (taken >> 10) + 1;
+                match inbox.take(NOW, message, head(0, 1 << 20), offset, b"x") {
+                    Ok(none) => assert!(none.is_none()),
+                    Err(fault) => break 'full fault,
+                }
+                taken += 1;
+            }
+        };
+        assert_eq!(fault, Fault::Piece);
+        assert!(
+            (ISLANDS_MAX..2 * ISLANDS_MAX).contains(&(taken as usize)),
+            "{taken}"
+        );
     }
 }

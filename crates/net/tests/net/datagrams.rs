@@ -232,6 +232,8 @@ mod needs_lossy_link {
     use super::*;
     use std::process::Command;
 
+    /// Bytes of a message that is cut into many hundreds.
+    const LARGE: usize = 1 << 20;
     const INSIDE: &str = "PLUVIO_TEST_INSIDE_LOSSY_LINK";
     /// Run by a shell in the namespace, before the test.
     const PREPARE: &str = "ip link set lo up && nft -f - <<'END' && exec \"$@\"
@@ -287,6 +289,11 @@ END";
         let client = Rig::new(1);
         client.call_from_all_cores(&link.address, 20, sizes);
         assert_eq!(handled.load(SeqCst), 100);
+        // Large both ways.
+        let large: Vec<u8> = (0..LARGE).map(|at| (at * 31 / 7) as u8).collect();
+        let request = frame(7, large);
+        assert_eq!(rig.call(&listening.address, request.clone()), Ok(request));
+        assert_eq!(handled.load(SeqCst), 101);
         let totals = rig.network.counters().totals();
         assert!(totals.datagrams_lost > 20, "{totals:?}");
         assert_eq!(totals.calls_lost, 0);
