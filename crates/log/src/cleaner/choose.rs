@@ -59,19 +59,34 @@ impl Reach {
 /// The store as it was when combined passes gained nothing, the last one for each goal and reach.
 /// Another one is of no use before something has changed.
 #[derive(Default)]
-pub(super) struct Barren([[Option<Fingerprint>; 2]; 3]);
+pub(super) struct Barren {
+    found: [[Option<Fingerprint>; 2]; 3],
+    /// The last pass gained nothing, and its choice did not know all segments as they were.
+    by_part: bool,
+}
 
 impl Barren {
-    pub(super) fn note(&mut self, found: Fingerprint) {
+    /// A pass gained nothing. `saw_all` says whether all segments were looked at for its choice:
+    /// otherwise the next one looks at all of them.
+    pub(super) fn note(&mut self, found: Fingerprint, saw_all: bool) {
+        self.by_part = !saw_all;
+        if !saw_all {
+            return;
+        }
         let wide = match found.reach {
             Reach::Own(_) => 0,
             Reach::All => 1,
         };
-        self.0[found.goal as usize][wide] = Some(found);
+        self.found[found.goal as usize][wide] = Some(found);
+    }
+
+    /// A pass gains something.
+    pub(super) fn note_gain(&mut self) {
+        self.by_part = false;
     }
 
     fn has(&self, now: Fingerprint) -> bool {
-        self.0.as_flattened().contains(&Some(now))
+        self.found.as_flattened().contains(&Some(now))
     }
 }
 
@@ -265,7 +280,10 @@ impl<'c> Choice<'c> {
         if reaches.is_empty() {
             return None;
         }
-        self.look_around(LOOKS_TO_COMBINE);
+        match state.barren.by_part {
+            true => _ = self.look_at_all(),
+            false => self.look_around(LOOKS_TO_COMBINE),
+        }
         let combine = |reach: &Reach| self.combine_seen(*reach, goal, percent, state);
         let search = || reaches.iter().find_map(combine);
         search().or_else(|| self.look_at_all().then(search).flatten())
@@ -310,7 +328,11 @@ impl<'c> Choice<'c> {
         }
         victims.sort_by_key(|victim| victim.segment.id());
         let live = self.shared.lists.take();
-        let aim = Aim { goal, reach };
+        let aim = Aim {
+            goal,
+            reach,
+            saw_all: self.has_seen_all.get(),
+        };
         Some(Stage::Scan(Pass::new(log.id, aim, victims, live)))
     }
 
@@ -552,5 +574,36 @@ impl<'c> Choice<'c> {
             }
             Goal::Slots => chosen.len() >= least.max(2),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_in_vain_counts_only_where_all_segments_were_looked_at() {
+        let found = Fingerprint {
+            goal: Goal::Disk,
+            reach: Reach::All,
+            live_bytes: 1,
+            disk_bytes: 2,
+            free: FreeSeglets {
+                default: 3,
+                cleaner: 4,
+                emergency: 5,
+            },
+        };
+        let mut barren = Barren::default();
+        barren.note(found, false);
+        assert!(
+            barren.by_part && !barren.has(found),
+            "the next one sees more"
+        );
+        barren.note(found, true);
+        assert!(!barren.by_part && barren.has(found));
+        barren.note(found, false);
+        barren.note_gain();
+        assert!(!barren.by_part);
     }
 }

@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub(super) struct Aim {
     pub goal: Goal,
     pub reach: Reach,
+    /// Whether all segments were looked at for the choice.
+    pub saw_all: bool,
 }
 
 /// The state of a pass.
@@ -295,6 +297,7 @@ impl Pass {
                 shared.storage().seglets.expect_gain(self.gain);
                 self.starts = layout.starts;
                 self.moved_bytes.went = vec![0; self.victims.len()];
+                barren.note_gain();
                 return Ok((Stage::Relocate(self), Pace::Again));
             }
             is_refused |= is_useful;
@@ -303,8 +306,8 @@ impl Pass {
         shared.add(|c| &c.barren_passes, 1);
         // A pass that would gain, and got no memory, may gain another time.
         if !is_refused {
-            let Aim { goal, reach } = self.aim;
-            barren.note(Fingerprint::of(shared, goal, reach));
+            let found = Fingerprint::of(shared, self.aim.goal, self.aim.reach);
+            barren.note(found, self.aim.saw_all);
         }
         shared.publish();
         shared.lists.give_back(self.live);
