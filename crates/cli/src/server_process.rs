@@ -49,6 +49,12 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
     ])?;
     let there = memory_limit(|path| std::fs::read_to_string(path).ok());
     if let Some(there) = there.filter(|there| arguments.memory > *there) {
+        if arguments.populate {
+            return Err(Failure::usage(format!(
+                "--populate: --memory {} is more than this machine, or the control group of this process, has ({there}); give less",
+                arguments.memory
+            )));
+        }
         tracing::warn!(
             "--memory {}: this machine, or the control group of this process, has {there}; the process may be killed when that is used up",
             arguments.memory

@@ -8,7 +8,8 @@
 //! - S2: the cleaner and emergency pools never hold more than their reserves. A seglet given back
 //!   refills first the emergency pool, then the cleaner's, then the default pool.
 //! - S3: a seglet counts as blank only if it was not taken since the region was made, or since its
-//!   pages were discarded, and the whole region was not fetched since. Of a part, blank ones of the default pool are taken last.
+//!   pages were discarded. Nor was the whole region fetched since. Of a part, blank ones of the
+//!   default pool are taken last.
 //! - S4: the region may be divided into parts, one for each memory node. The size of a pool counts
 //!   over all parts. The parts matter only for the choice of seglets to take, and of those to keep
 //!   in the reserves. A part without free seglets therefore takes those of another one, and every

@@ -24,13 +24,14 @@
 //!    never wait are the exception: replication, whose replies are small, and pings.
 //! 3. While one waits, connections that stand still are closed, those that hold most first. A peer
 //!    stands still if it was its turn for a while, and it moved less than a part of what it holds.
-//! 4. Replies to requests that were taken before are made all the same: what is under way holds what
-//!    others wait for. A connection is closed if more come than its queue is meant for.
+//! 4. Replies to requests that were taken before are made all the same: what is under way holds
+//!    what others wait for. A connection is closed at once if its peer leaves more of them than
+//!    [`QUEUES_MAX`] queues and a frame.
 //!
 //! Invariants
 //! - NETMEM-1: the connections of a quarter hold at most the quarter and [`GRAIN`] bytes each. For
 //!   each core comes as much as one of them takes in a turn. Replies that are made long after their
-//!   requests were taken come on top, for each connection as many as its queue is meant for.
+//!   requests were taken come on top, for each connection up to the bound of rule 4.
 //! - NETMEM-2: what a connection counted is taken off again when it ends, however it ends.
 //! - NETMEM-3: the first that waits for a grant gets it, at the latest when all that were granted
 //!   are done or closed. Frames without a grant hold about half of the quarter at most, and the
@@ -53,6 +54,9 @@ const GRAIN: usize = 16 << 10;
 /// Bodies up to this size need no grant. In search of a header no more is read when memory is
 /// scarce. A connection that waits in the middle of such a frame holds less than [`GRAIN`].
 pub(crate) const SMALL_BYTES: usize = 4 << 10;
+/// Replies that come late are at most so many queues of a connection, and a frame, when memory is
+/// full. A recovery master asks for four segments at a time.
+pub(crate) const QUEUES_MAX: usize = 8;
 /// Bytes of replies at which a connection takes no more requests when memory is scarce.
 pub(crate) const SCARCE_BYTES: usize = 64 << 10;
 /// The least bound, in frames of the largest size: half of a quarter has room for two (NETMEM-3).

@@ -106,9 +106,10 @@ impl FrameReader {
         Ok(Some((header, frame)))
     }
 
-    /// What has come of the body whose header is here.
+    /// The bytes that have come of the body whose header is here.
     pub(crate) fn begun(&self) -> &[u8] {
-        self.body.as_ref().map_or(&self.buffer, |body| body)
+        let here: &[u8] = self.body.as_ref().map_or(&self.buffer, |body| body);
+        &here[..here.len().min(self.awaited_bytes().unwrap_or(0))]
     }
 
     /// Bytes of the body that is awaited, once its header is here.

@@ -14,7 +14,7 @@ use crate::fabric::{self, Side};
 use crate::frame::{FrameFault, Header, Kind};
 use crate::handshake::{Unwelcome, welcome};
 use crate::link::Link;
-use crate::memory::{Account, SCARCE_BYTES, SMALL_BYTES};
+use crate::memory::{Account, QUEUES_MAX, SCARCE_BYTES, SMALL_BYTES};
 use crate::options::NetOptions;
 use crate::reader::FrameReader;
 use crate::ring::handover::{self, ring_bytes};
@@ -236,6 +236,15 @@ impl Future for Later {
     }
 }
 
+/// What came of looking for replies.
+#[derive(Clone, Copy, Default)]
+struct Collected {
+    /// There were some.
+    some: bool,
+    /// There may be more.
+    has_more: bool,
+}
+
 /// The work done in one turn of the task.
 #[derive(Default)]
 struct Step {
@@ -276,7 +285,7 @@ impl Server<'_> {
                 }
             };
             let stuck = !self.may_handle();
-            let has_more = self.collect_replies(cx, &mut did);
+            let collected = self.collect_replies(cx, &mut did);
             self.release_held(cx, &mut did);
             did.count(self.counters);
             match self.writer.poll_flush(&mut self.stream, cx) {
@@ -284,13 +293,13 @@ impl Server<'_> {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending => self.writer.settle(),
             }
-            if has_more {
-                if self.are_replies_beyond() {
-                    return Poll::Ready(End::Evicted);
-                }
+            (reading, waits[1]) = (false, no_room);
+            if collected.some && self.are_replies_beyond() {
+                return Poll::Ready(End::Evicted);
+            }
+            if collected.has_more {
                 continue;
             }
-            waits[1] = no_room;
             reading = self.may_handle() && !no_room;
             if !reading {
                 // An answer, the socket's writability or room for replies wakes this task.
@@ -466,29 +475,34 @@ impl Server<'_> {
         Ok(false)
     }
 
-    /// Takes replies that the service has made by now, as many as the queue is meant for. Says
-    /// whether there may be more.
+    /// Takes replies that the service has made by now, as many as the queue is meant for.
     ///
     /// They are taken although the peer takes none: what is under way holds what others wait for.
-    fn collect_replies(&mut self, cx: &mut Context<'_>, did: &mut Step) -> bool {
+    fn collect_replies(&mut self, cx: &mut Context<'_>, did: &mut Step) -> Collected {
         let mut taken = 0;
+        let mut collected = Collected::default();
         while taken < self.options.reply_queue_bytes_max {
             let Poll::Ready(Some(answered)) = self.later.poll_next_unpin(cx) else {
-                return false;
+                return collected;
             };
             self.later_bytes -= answered.bytes;
             taken += answered.reply.len();
+            collected.some = true;
             self.push_reply(answered.id, answered.opcode, answered.reply, did);
         }
-        !self.later.is_empty()
+        collected.has_more = !self.later.is_empty();
+        collected
     }
 
-    /// Whether the peer has left more replies than the queue is meant for, while those of all fill
-    /// their memory.
+    /// Whether the peer has left more replies than even a recovery master asks for at a time, while
+    /// those of all fill their memory.
     fn are_replies_beyond(&mut self) -> bool {
         let bytes = self.writer.bytes_held() + self.held_reply_bytes;
-        self.account.tell_replies(bytes);
-        self.writer.bytes() >= self.options.reply_queue_bytes_max && self.account.are_replies_full()
+        if bytes >= SCARCE_BYTES {
+            self.account.tell_replies(bytes);
+        }
+        let most = QUEUES_MAX * self.options.reply_queue_bytes_max + self.options.frame_bytes_max;
+        self.writer.bytes() >= most && self.account.are_replies_full()
     }
 
     /// Sends held replies that are durable by now, oldest first, and has this task woken for the

@@ -72,8 +72,8 @@ pub struct ServerOptions {
     /// Ask for huge pages, for the log and for large indexes: fewer TLB misses; memory is used in
     /// steps of 2 MiB.
     pub huge_pages: bool,
-    /// Have the system fetch all of the log memory in the background when the server has started,
-    /// and keep it: no write waits for a page later.
+    /// Have the system fetch all of the log memory in the background once the server has started,
+    /// and keep it. So no write waits for a page later.
     pub populate: bool,
     /// Which memory nodes indexes come from, and the log's tables of segments and of dead entries.
     pub index_memory: IndexMemory,

@@ -8,6 +8,8 @@ use pluvio_units::SEGLET_BYTES;
 
 /// Bytes that are compared with their checksums at once.
 const COMPARED_BYTES: u32 = 256 << 10;
+/// Of an entry that goes on in the next seglet, so many bytes there are copied at first.
+const BEYOND_BYTES: u32 = 4 << 10;
 
 /// Compares all entries of a closed segment, whose replicas have what it has now, with their
 /// checksums.
@@ -55,7 +57,11 @@ pub(crate) fn compare_piece(segment: &Segment, from: u32) -> Result<Option<u32>,
 /// As [`compare_piece`], for an entry that lies in several seglets: they are put together. `None`
 /// when the segment was freed.
 fn compare_copy(segment: &Segment, from: u32) -> Result<Option<u32>, Corruption> {
-    let (len, mut piece) = (segment.appended_len(), SEGLET_BYTES as u32);
+    let seglet = SEGLET_BYTES as u32;
+    let (len, mut piece) = (
+        segment.appended_len(),
+        seglet - from % seglet + BEYOND_BYTES,
+    );
     loop {
         let end = len.min(from.saturating_add(piece));
         let Some(checked) = segment.copy_checked(from, from..end) else {

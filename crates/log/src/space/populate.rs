@@ -18,7 +18,7 @@ pub enum Populating {
     Fetches(u64),
     /// All of it, and part of it counts as resident.
     Counts,
-    /// All of it counts as resident.
+    /// All of it. It counts as resident, where no other process reads it.
     Done,
 }
 
@@ -37,6 +37,8 @@ impl Populating {
         Ok(match self {
             Self::Fetches(from) => match space.memory().raw().populate(from, STEP_BYTES)? {
                 Some(end) => Self::Fetches(end),
+                // Seglets that others read are asked for pages when they are taken (R4).
+                None if space.memory().raw().is_read() => Self::Done,
                 None => Self::Counts,
             },
             Self::Counts => match space.storage().seglets.note_pages(STEP_SEGLETS) {

@@ -59,9 +59,9 @@ impl SegletPool {
         self.check(&pools);
     }
 
-    /// Notes that the system has fetched the pages of the whole region, for up to `count` free
-    /// seglets of each part at a time; says whether none is left (S3). The noted ones are used after
-    /// those that were freed.
+    /// Notes that the system has fetched the pages of the whole region (S3). It does so for up to
+    /// `count` free seglets of each part at a time, and says whether none is left. The noted ones
+    /// are used after those that were freed.
     pub fn note_pages(&self, count: usize) -> bool {
         let mut pools = self.lock();
         let Pools {
