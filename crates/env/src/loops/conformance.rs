@@ -284,7 +284,7 @@ async fn given_up(ground: Ground) {
     let done = Arc::new(Mutex::new(BTreeMap::new()));
     let (noted, clock) = (Arc::clone(&done), Arc::clone(&ground.server.clock));
     let port = ground.listen(move |request| {
-        let (noted, pause) = (Arc::clone(&noted), clock.sleep(SHORT));
+        let (noted, pause) = (Arc::clone(&noted), clock.sleep(4 * SHORT));
         Handled::Later(Box::pin(async move {
             pause.await;
             *lock(&noted).entry(request.opcode).or_insert(0) += 1;

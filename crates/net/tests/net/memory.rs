@@ -267,10 +267,12 @@ fn frames_that_all_begin_at_once_are_all_read_to_their_end() {
 #[test]
 fn requests_that_wait_for_room_for_replies_hold_no_buffers() {
     const WAITING: usize = 250;
+    // A connection that takes no more requests has 64 KiB of replies at least.
+    const LAZY: usize = BOUND / 4 / (64 << 10) + 16;
     let rig = rig(NEVER);
     let listening = rig.listen(Desk);
     let to = listening.address.clone();
-    let _lazy: Vec<_> = (0..PEERS)
+    let _lazy: Vec<_> = (0..LAZY)
         .map(|_| ask_and_take_nothing(LARGE_REPLY, &to))
         .collect();
     wait_until("replies that fill their quarter", || {
