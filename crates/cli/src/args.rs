@@ -297,7 +297,7 @@ pub struct Server {
     #[arg(long, value_enum, env = "PLUVIO_HUGE_PAGES", default_value_t = HugePages::No)]
     pub huge_pages: HugePages,
     /// Fetch all of --memory from the system after the start, and keep it
-    #[arg(long, env = "PLUVIO_POPULATE")]
+    #[arg(long, env = "PLUVIO_POPULATE", value_parser = clap::builder::BoolishValueParser::new())]
     pub populate: bool,
     /// Where to listen for Redis clients [default: nowhere]
     #[arg(long, value_name = "ADDR", env = "PLUVIO_REDIS", value_parser = redis_address)]

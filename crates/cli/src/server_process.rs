@@ -48,18 +48,7 @@ pub fn run(global: &Global, arguments: &Arguments) -> Result<ExitCode, Failure> 
         ("--admin", arguments.admin.as_deref()),
     ])?;
     let there = memory_limit(|path| std::fs::read_to_string(path).ok());
-    if let Some(there) = there.filter(|there| arguments.memory > *there) {
-        if arguments.populate {
-            return Err(Failure::usage(format!(
-                "--populate: --memory {} is more than this machine, or the control group of this process, has ({there}); give less",
-                arguments.memory
-            )));
-        }
-        tracing::warn!(
-            "--memory {}: this machine, or the control group of this process, has {there}; the process may be killed when that is used up",
-            arguments.memory
-        );
-    }
+    check_memory(arguments, there)?;
     let (listen, coordinator) = (&arguments.listen, &global.coordinator);
     if !process::may_be_reached(listen, coordinator.split(',')) {
         return Err(Failure::usage(format!(
@@ -135,10 +124,33 @@ async fn further(
     all
 }
 
+/// Warns if the log's memory is as much as there is of memory. Refuses that if all of it is fetched
+/// at once: the system would kill this process soon after its start, or another one.
+fn check_memory(arguments: &Arguments, there: Option<Size>) -> Result<(), Failure> {
+    let memory = arguments.memory;
+    let Some(there) =
+        there.filter(|there| memory.bytes().saturating_add(BESIDE_LOG) > there.bytes())
+    else {
+        return Ok(());
+    };
+    if arguments.populate {
+        return Err(Failure::usage(format!(
+            "--populate fetches all of --memory {memory}, and this machine, or the control group of this process, has {there}; give less memory, or leave --populate out"
+        )));
+    }
+    tracing::warn!(
+        "--memory {memory}: this machine, or the control group of this process, has {there}; the process may be killed when that is used up"
+    );
+    Ok(())
+}
+
 /// The device that a directory is on.
 fn device_of(path: &Path) -> Option<u64> {
     path.metadata().ok().map(|metadata| metadata.dev())
 }
+
+/// Bytes that a server takes beside its log at least.
+const BESIDE_LOG: u64 = 32 << 20;
 
 /// Memory that this process may use: what the machine has, or what the control groups that it is in
 /// may have if that is less.

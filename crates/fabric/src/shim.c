@@ -35,12 +35,13 @@
 /* Completions that are read at once. */
 #define PF_ENTRIES 32
 
-/* Libraries that libfabric is linked with end the process by themselves on these signals, as soon as
- * they are loaded (PSM of Debian 12 does). Whoever wants the signals later would only be called
- * before that. So the handlers go again: this runs behind those of the libraries, before main. */
+/* Libraries that libfabric is linked with take these signals as soon as they are loaded: PSM of
+ * Debian 12 writes a file and ends the process by itself. Whoever wants the signals later would only
+ * be called before that. So the handlers go again: this runs behind those of the libraries, before
+ * main. */
 __attribute__((constructor)) static void pf_take_signals_back(void)
 {
-    const int taken[] = {SIGINT, SIGTERM};
+    const int taken[] = {SIGINT, SIGTERM, SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE};
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
         struct sigaction now;
         if (sigaction(taken[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)

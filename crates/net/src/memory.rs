@@ -54,8 +54,8 @@ const GRAIN: usize = 16 << 10;
 /// Bodies up to this size need no grant. In search of a header no more is read when memory is
 /// scarce. A connection that waits in the middle of such a frame holds less than [`GRAIN`].
 pub(crate) const SMALL_BYTES: usize = 4 << 10;
-/// Replies that come late are at most so many queues of a connection, and a frame, when memory is
-/// full. A recovery master asks for four segments at a time.
+/// The most that late replies of a connection take when memory is full, in queues; a frame comes to
+/// it. A recovery master asks for four segments at a time.
 pub(crate) const QUEUES_MAX: usize = 8;
 /// Bytes of replies at which a connection takes no more requests when memory is scarce.
 pub(crate) const SCARCE_BYTES: usize = 64 << 10;

@@ -41,9 +41,9 @@ pub struct NetOptions {
     pub request_bytes_max: usize,
     /// Bytes of replies for a slow reader at which reading of requests stops.
     pub reply_queue_bytes_max: usize,
-    /// Bytes that all connections of the RPC ports hold together: of frames that have come in part,
-    /// and of replies that wait for their peers or until they are durable. A process has at least sixteen times the largest
-    /// frame and what is around it.
+    /// Bytes that all connections of the RPC ports hold together. Counted are frames that have come
+    /// in part, and replies that wait for their peers or until they are durable. It is at least
+    /// sixteen times the largest frame and what is around it.
     pub connections_bytes_max: usize,
     /// How long a peer that holds some of that may stand still while others wait for room.
     pub standstill_limit: Duration,

@@ -27,6 +27,9 @@
 //! that a master's writes do not reach is pinged without waiting for chance
 //! ([`pluvio_replication::Replication::watch_suspects`]).
 
+mod seldom;
+
+use self::seldom::{Seldom, Trouble};
 use pluvio_env::{Address, CallError, Env, Moment, NoConnection, TaskHandle, watch};
 use pluvio_units::{ClusterId, CoreId, ServerId, ServerListVersion};
 use pluvio_wire::{
@@ -94,6 +97,8 @@ pub struct Membership {
     leaving: AtomicBool,
     /// Whether the coordinator that answered last leads another cluster (MEM-6).
     foreign: AtomicBool,
+    /// What was traced a short time ago.
+    seldom: Seldom,
 }
 
 impl Membership {
@@ -107,6 +112,7 @@ impl Membership {
             standing: watch::Sender::new(Standing::Joining),
             leaving: AtomicBool::new(false),
             foreign: AtomicBool::new(false),
+            seldom: Seldom::default(),
         })
     }
 
@@ -395,7 +401,10 @@ impl Watcher {
                 if !refused && time < self.options.suspect_after {
                     return Found::Unclear;
                 }
-                tracing::info!(%suspect, %error, "server does not answer, telling the coordinator");
+                let trouble = Trouble::Silent(suspect);
+                if (self.membership.seldom).may_tell(trouble, self.env.clock.now()) {
+                    tracing::info!(%suspect, %error, "server does not answer, telling the coordinator");
+                }
                 Found::Dead
             }
         }
@@ -445,7 +454,10 @@ impl Watcher {
             .coordinators
             .call(network, &hint, COORDINATOR_LIMIT)
             .await;
-        if let Err(error) = sent {
+        let trouble = Trouble::Untold(suspect);
+        if let Err(error) = sent
+            && (self.membership.seldom).may_tell(trouble, self.env.clock.now())
+        {
             tracing::info!(%suspect, %error, "the coordinator cannot be told of a suspect");
         }
     }
@@ -499,7 +511,9 @@ pub(crate) async fn ask_coordinator(
             up && membership.is_member()
         }
         Err(error) => {
-            tracing::info!(%error, "the coordinator cannot be asked for the server list");
+            if (membership.seldom).may_tell(Trouble::NoList, env.clock.now()) {
+                tracing::info!(%error, "the coordinator cannot be asked for the server list");
+            }
             false
         }
     }

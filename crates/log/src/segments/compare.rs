@@ -8,7 +8,7 @@ use pluvio_units::SEGLET_BYTES;
 
 /// Bytes that are compared with their checksums at once.
 const COMPARED_BYTES: u32 = 256 << 10;
-/// Of an entry that goes on in the next seglet, so many bytes there are copied at first.
+/// Bytes that are copied at first of the next seglet, where an entry goes on there.
 const BEYOND_BYTES: u32 = 4 << 10;
 
 /// Compares all entries of a closed segment, whose replicas have what it has now, with their

@@ -312,7 +312,7 @@ struct Told {
 }
 
 impl Later {
-    /// Lets so many more replies be made.
+    /// Lets `count` more replies be made.
     fn go(&self, count: usize) {
         let mut told = self.0.lock().unwrap();
         told.go += count;

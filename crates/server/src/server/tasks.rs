@@ -217,10 +217,12 @@ impl Starting {
 
     /// A thread that has the system fetch the log's memory.
     pub(super) fn populate(&self, space: Arc<LogSpace>) -> TaskHandle {
+        let memory = self.options.memory;
+        tracing::info!(%memory, "fetching all of the log's memory from the system");
         let mut populating = Populating::default();
         let step = move || match populating.step(&space) {
             Ok(Populating::Done) => {
-                tracing::info!("all of the log's memory was fetched from the system");
+                tracing::info!(%memory, "all of the log's memory was fetched from the system");
                 Pace::Done
             }
             Ok(next) => {
