@@ -5,7 +5,6 @@
 use crate::memory::{LogBytes, LogMemory};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
-use pluvio_format::{ParseError, check_piece};
 use pluvio_units::{EntryRef, SEGLET_BYTES};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -106,35 +105,6 @@ impl Contents {
             at += len;
         }
         true
-    }
-
-    /// Compares entries with their checksums in place, up to `end` or to the end of the seglet of
-    /// `at` ([`check_piece`]). `None` when `is_freed` says that the segment is gone.
-    ///
-    /// # Panics
-    /// When `at` is not below `end`, or `end` is behind the appended length.
-    pub(crate) fn check_in_place(
-        &self,
-        at: u32,
-        end: u32,
-        is_freed: impl FnOnce() -> bool,
-    ) -> Option<Result<u32, ParseError>> {
-        let guard = self.memory.epochs().pin();
-        // As in `copy_into`.
-        if is_freed() {
-            return None;
-        }
-        let seglets = self.read();
-        assert!(
-            at < end && end <= self.len(),
-            "{at}..{end} is not appended yet"
-        );
-        let (index, within) = (at as usize / SEGLET_BYTES, at as usize % SEGLET_BYTES);
-        let len = (SEGLET_BYTES - within).min((end - at) as usize);
-        // SAFETY: below the appended length, not freed when the guard was taken.
-        let bytes = unsafe { self.memory.raw().bytes(seglets[index], within, len, &guard) };
-        let checked = check_piece(bytes, at as usize, SEGLET_BYTES);
-        Some(checked.map(|next| next as u32))
     }
 
     /// The entry at an offset. Of a segment that was freed meanwhile: none that can be read.

@@ -255,21 +255,6 @@ impl Segment {
         })
     }
 
-    /// Compares entries with their checksums where they lie, from `at` to `end`, at most to the end
-    /// of a seglet. An entry or padding begins at `at`. Gives the offset behind the last entry that
-    /// lies there as a whole. `None` when the segment was freed meanwhile.
-    ///
-    /// # Errors
-    /// [`Corruption`]: log memory is broken; the process must stop.
-    ///
-    /// # Panics
-    /// When `at` is not below `end`, or `end` is behind [`Self::appended_len`].
-    pub(crate) fn check_in_place(&self, at: u32, end: u32) -> Option<Result<u32, Corruption>> {
-        let is_freed = || self.state().is_freed();
-        let checked = self.contents.check_in_place(at, end, is_freed)?;
-        Some(checked.map_err(|error| self.corruption(error.offset as u32, error.kind)))
-    }
-
     /// That the entry at `offset` is broken.
     #[must_use]
     pub fn corruption(&self, offset: u32, what: ParseErrorKind) -> Corruption {
