@@ -124,6 +124,9 @@ async fn further(
     all
 }
 
+/// Bytes that a server takes beside its log at least.
+const BESIDE_LOG: u64 = 32 << 20;
+
 /// Warns if the log's memory is as much as there is of memory. Refuses that if all of it is fetched
 /// at once: the system would kill this process soon after its start, or another one.
 fn check_memory(arguments: &Arguments, there: Option<Size>) -> Result<(), Failure> {
@@ -148,9 +151,6 @@ fn check_memory(arguments: &Arguments, there: Option<Size>) -> Result<(), Failur
 fn device_of(path: &Path) -> Option<u64> {
     path.metadata().ok().map(|metadata| metadata.dev())
 }
-
-/// Bytes that a server takes beside its log at least.
-const BESIDE_LOG: u64 = 32 << 20;
 
 /// Memory that this process may use: what the machine has, or what the control groups that it is in
 /// may have if that is less.

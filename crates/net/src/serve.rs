@@ -386,7 +386,7 @@ impl Server<'_> {
             && !self.are_replies_full()
     }
 
-    /// Whether so many replies wait for the peer that no more requests are taken.
+    /// Whether replies that wait for the peer fill their queue: then no more requests are taken.
     fn are_replies_full(&self) -> bool {
         let mut reply_bytes_max = self.options.reply_queue_bytes_max;
         if self.account.are_replies_scarce() {
