@@ -96,10 +96,15 @@ impl Master {
         match op {
             DataOp::Get => {
                 let get = decode_get(frame);
-                objects(
-                    Opcode::Get,
-                    get.map(|(header, gets)| self.get(&header, gets.iter())),
-                )
+                let replies = get.and_then(|(header, gets)| self.get_all(&header, gets.iter()));
+                match replies {
+                    // As they are, their values need no other copy.
+                    Ok(replies) if !replies.is_waiting() => {
+                        Handled::Now(reply_outcomes(Opcode::Get, &Ok(replies.into_early())))
+                    }
+                    Ok(replies) => objects(Opcode::Get, Ok(replies.into_answer(self))),
+                    Err(refusal) => objects(Opcode::Get, Err(refusal)),
+                }
             }
             DataOp::Mutate => {
                 let (header, mutations) = match decode_mutate(frame) {

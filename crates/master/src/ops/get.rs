@@ -6,7 +6,7 @@ use crate::master::Master;
 use crate::tablets::Snapshot;
 use crate::top_keys::Use;
 use pluvio_log::{Awaited, Durable};
-use pluvio_mutation::{Current, Get, Outcome};
+use pluvio_mutation::{Current, Get, Outcome, Projection, RejectRules};
 use pluvio_units::{KeyHash, TableId};
 use pluvio_wire::{Answer, Header, MULTI_BYTES_MAX, Refusal, Results, RetryReason};
 use smallvec::SmallVec;
@@ -39,7 +39,8 @@ impl Master {
     ) -> Result<Replies, Refusal> {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
-        let mut replies = Replies::default();
+        let mut replies = Replies::of_items(gets.len());
+        let of_several = gets.len() > 1;
         let mut gets = gets.map(|get| {
             let hash = self.hash_of(&snapshot, get.table, get.key, get.hash);
             Get { hash, ..get }
@@ -55,6 +56,10 @@ impl Master {
             for get in &group {
                 if replies.bytes() >= MULTI_BYTES_MAX {
                     replies.refused(Refusal::retry(REST_OF_BATCH, RetryReason::Busy));
+                    continue;
+                }
+                let shown = of_several && self.show_value(&snapshot, get, &mut replies);
+                if shown {
                     continue;
                 }
                 match self.get_one(&snapshot, get) {
@@ -97,6 +102,37 @@ impl Master {
         self.check_target(header)?;
         let snapshot = self.tablets().snapshot();
         self.get_one(&snapshot, get)
+    }
+
+    /// Reads one object of several to where their values are kept together. `false`: nothing was
+    /// done; [`Self::get_one`] reads it, or says why not.
+    #[inline]
+    fn show_value(&self, snapshot: &Snapshot, get: &Get<'_>, replies: &mut Replies) -> bool {
+        if get.projection != Projection::Value || get.rules != RejectRules::NONE {
+            return false;
+        }
+        let Ok(served) = self.serving(snapshot, get.table, get.hash) else {
+            return false;
+        };
+        let Ok(taken) = self.take_operation(served.table, false) else {
+            return false;
+        };
+        let mut moved = 0;
+        let shown = self
+            .store()
+            .show(served.table, served.hash, get.key, |current| {
+                let current = current?;
+                moved = current.value.len();
+                replies.keep_value(current.value);
+                Some(current.version)
+            });
+        let Some(version) = shown else {
+            served.table.give_back(taken);
+            return false;
+        };
+        self.sample(&served, get.key, Use::Read, Some(moved));
+        replies.shown(version);
+        true
     }
 
     /// Reads one object, whose hash is known.

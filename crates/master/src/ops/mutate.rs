@@ -116,7 +116,7 @@ impl Master {
         self.check_target(header)?;
         // Held until the changes are noted (TAB-2).
         let snapshot = self.tablets().snapshot();
-        let mut replies = Replies::default();
+        let mut replies = Replies::of_items(mutations.len());
         // A single one may have its identity from the header.
         let alone = (mutations.len() == 1).then_some(header.operation);
         let mut mutations = mutations.map(|mutation| {

@@ -13,23 +13,50 @@
 //! Used by the event loop that executes a request, and by the future that waits for its items.
 
 use crate::master::Master;
+use bytes::Bytes;
+use core::ops::Range;
 use pluvio_log::{Appended, Awaited, Durable};
-use pluvio_mutation::Outcome;
-use pluvio_units::{LogId, Waits};
+use pluvio_mutation::{Outcome, Output};
+use pluvio_units::{LogId, ObjectVersion, Waits};
 use pluvio_wire::{Answer, Outcomes, Refusal, Results};
 use std::sync::Arc;
+
+/// Most bytes that are asked for at once for values yet to be read.
+const GUESS_MAX: usize = 64 << 10;
 
 /// The results of a request's items, in their order.
 #[derive(Default)]
 pub struct Replies {
+    /// Items of the request.
+    items: usize,
     results: Results,
     /// Items that are not durable yet, by their places in `results`.
     waiting: Vec<(usize, Appended<Outcome>)>,
     /// Bytes of values in the outcomes.
     bytes: usize,
+    /// Values that were read together, one behind the other.
+    values: Vec<u8>,
+    /// The items whose values these are, by their places in `results`.
+    shown: Vec<Shown>,
+}
+
+/// An item whose value lies in [`Replies::values`]; until the end a refusal takes its place.
+struct Shown {
+    place: usize,
+    version: ObjectVersion,
+    value: Range<usize>,
 }
 
 impl Replies {
+    /// For a request of this many items.
+    pub(crate) fn of_items(items: usize) -> Self {
+        Self {
+            items,
+            results: Results::with_capacity(items),
+            ..Self::default()
+        }
+    }
+
     /// Bytes of values in the outcomes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -44,6 +71,40 @@ impl Replies {
     pub fn done(&mut self, outcome: Durable<Outcome>) {
         self.bytes += outcome.value().bulk_len();
         self.results.push(Ok(outcome.into_value()));
+    }
+
+    /// Keeps the value of the next item behind those before it, so that all need one buffer.
+    /// [`Replies::shown`] tells the rest of the item.
+    pub(crate) fn keep_value(&mut self, value: &[u8]) {
+        if self.values.capacity() == 0 {
+            let guess = value.len().saturating_mul(self.items);
+            self.values.reserve(guess.min(GUESS_MAX));
+        }
+        self.values.extend_from_slice(value);
+    }
+
+    /// The next item is read. It has this version and the value that was kept last; without a
+    /// version there is no object, and no value was kept.
+    pub(crate) fn shown(&mut self, version: Durable<Option<ObjectVersion>>) {
+        let version = version.into_value();
+        let Some(version) = version else {
+            let (version, output) = (ObjectVersion(0), Output::Nothing);
+            self.results
+                .push(Ok(Outcome::Unchanged { version, output }));
+            return;
+        };
+        let start = self.shown.last().map_or(0, |before| before.value.end);
+        let value = start..self.values.len();
+        self.bytes += value.len();
+        let place = self.take_place();
+        if self.shown.is_empty() {
+            self.shown.reserve(self.items);
+        }
+        self.shown.push(Shown {
+            place,
+            version,
+            value,
+        });
     }
 
     /// The next item was not done.
@@ -74,22 +135,42 @@ impl Replies {
 
     fn wait(&mut self, waiting: Appended<Outcome>) {
         self.bytes += waiting.pending().bulk_len();
-        // The place is taken by a refusal until the outcome may be told.
-        self.waiting.push((self.results.len(), waiting));
+        let place = self.take_place();
+        self.waiting.push((place, waiting));
+    }
+
+    /// The place of an item whose outcome is told at the end; until then a refusal stands there.
+    fn take_place(&mut self) -> usize {
         self.results.push(Err(Refusal::Refresh));
+        self.results.len() - 1
+    }
+
+    /// Gives the items that were shown their values. All of these are returned if no other item
+    /// has bytes.
+    fn tell_shown(&mut self) -> Option<Bytes> {
+        let values = Bytes::from(core::mem::take(&mut self.values));
+        for shown in self.shown.drain(..) {
+            let (version, value) = (shown.version, values.slice(shown.value));
+            let output = Output::Bytes(value);
+            self.results[shown.place] = Ok(Outcome::Unchanged { version, output });
+        }
+        (values.len() == self.bytes).then_some(values)
     }
 
     /// The results without any proof, and what they rest on: for a caller that tells nobody of them
     /// before that is durable.
     pub(crate) fn into_early(mut self) -> Outcomes {
         let rests_on = self.rests_on();
+        let joined = self.tell_shown();
         for (place, waiting) in self.waiting {
             let (_, outcome) = waiting.into_parts();
             self.results[place] = Ok(outcome);
         }
-        Outcomes {
-            items: self.results,
-            rests_on: rests_on.iter().flat_map(Waits::iter).collect(),
+        let mut outcomes = Outcomes::from(self.results);
+        outcomes.rests_on = rests_on.iter().flat_map(Waits::iter).collect();
+        match joined {
+            Some(joined) => outcomes.with_joined(joined),
+            None => outcomes,
         }
     }
 
@@ -109,6 +190,7 @@ impl Replies {
 
     /// The answer: at once if nothing is waited for.
     pub(crate) fn into_answer(mut self, master: &Arc<Master>) -> Answer<Results> {
+        self.tell_shown();
         if self.waiting.is_empty() {
             return Answer::Now(Ok(self.results));
         }

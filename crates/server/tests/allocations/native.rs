@@ -4,7 +4,7 @@
 //! - `meta` and, if it has bytes, `payload` of the request (`FrameReader::next_frame`), because
 //!   small frames are copied out of the buffer,
 //! - `meta` of the reply, and the record by which its bytes are shared (`reply_with`),
-//! - of a read: the value, and the record by which it is shared (`project`, `BulkWriter::finish`),
+//! - of a read of one object: the value, and the record by which it is shared (`project`, `BulkWriter::finish`),
 //! - of a write: the set of the client's outcomes that are not needed any more
 //!   (`Client::acknowledge`), for requests whose client has heard earlier ones.
 
@@ -140,11 +140,11 @@ fn writes_that_wait_for_a_replica_share_what_its_write_allocates() {
     }
 }
 
-/// One request for each batch. Of an object that is read the value is copied to memory of its own
-/// (`project` in crate `mutation`): 100 of 121 allocations. A write of 100 makes 34, most of them
-/// for lists of 16 objects that are done together.
+/// One request for each batch. Values that are read are copied once, to where the reply has them:
+/// 10.5 allocations for 100 objects. A write of 100 makes 34, most of them for lists of 16 objects
+/// that are done together.
 #[test]
-fn a_batch_is_one_request_and_allocates_for_values_that_are_read() {
+fn a_batch_is_one_request_and_allocates_for_no_object() {
     let rig = Rig::start(0);
     let batches = REQUESTS / OBJECTS;
     rig.ask(1, 1, write_many);
@@ -158,7 +158,7 @@ fn a_batch_is_one_request_and_allocates_for_values_that_are_read() {
         (sent..sent + 50).contains(&requests),
         "{requests} for {sent}"
     );
-    rig.members[0].assert_at_most("read of 100 objects", 180.0, batches, |times| {
+    rig.members[0].assert_at_most("read of 100 objects", 16.0, batches, |times| {
         rig.ask(times, 1, read_many);
     });
     rig.members[0].assert_at_most("write of 100 objects", 60.0, batches, |times| {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that fails shall say where
 
+mod batches;
 mod cluster;
 mod cold_start;
 mod corruption;

@@ -107,13 +107,23 @@ pub(super) fn bulk_end(left: usize) -> Result<(), Refusal> {
 pub(super) struct BulkWriter<'a> {
     only: Option<Payload<'a>>,
     joined: Vec<u8>,
+    /// All pieces, joined before.
+    before: Option<&'a Bytes>,
 }
 
 impl<'a> BulkWriter<'a> {
+    /// For pieces that are these bytes, one behind the other; for any pieces if there are none.
+    pub(super) fn with_joined(joined: &'a Bytes) -> Self {
+        Self {
+            before: (!joined.is_empty()).then_some(joined),
+            ..Self::default()
+        }
+    }
+
     /// Adds bytes and gives their length as it stands in `meta`.
     pub(super) fn push(&mut self, bulk: Payload<'a>) -> [u8; 4] {
         let bytes = bulk.bytes();
-        if !bytes.is_empty() {
+        if !bytes.is_empty() && self.before.is_none() {
             match self.only.take() {
                 Some(first) => {
                     self.joined.reserve(first.bytes().len() + bytes.len());
@@ -130,9 +140,10 @@ impl<'a> BulkWriter<'a> {
     }
 
     pub(super) fn finish(self) -> Bytes {
-        match self.only {
-            Some(only) => only.to_shared(),
-            None => self.joined.into(),
+        match (self.before, self.only) {
+            (Some(before), _) => before.clone(),
+            (None, Some(only)) => only.to_shared(),
+            (None, None) => self.joined.into(),
         }
     }
 }

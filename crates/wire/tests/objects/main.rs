@@ -218,15 +218,33 @@ fn items_have_numbers_of_their_own_or_none() {
 }
 
 #[test]
+fn values_that_lie_together_are_sent_from_there() {
+    let joined = Bytes::from_static(b"firstsecond");
+    let value = |range| {
+        let (version, output) = (ObjectVersion(1), Output::Bytes(joined.slice(range)));
+        Ok(Outcome::Unchanged { version, output })
+    };
+    let items: Results = [value(0..5), Err(Refusal::Refresh), value(5..11)]
+        .into_iter()
+        .collect();
+    let apart = Outcomes::from(items.clone());
+    let together = Outcomes::from(items).with_joined(joined.clone());
+    let (mut meta, mut others) = (Vec::new(), Vec::new());
+    let payload = together.encode(&mut meta);
+    assert_eq!(payload, apart.encode(&mut others));
+    assert_eq!(meta, others);
+    assert_eq!(payload.as_ptr(), joined.as_ptr());
+    assert_eq!(Outcomes::decode(&meta, payload), Ok(apart));
+}
+
+#[test]
 fn an_early_answer_says_what_it_rests_on() {
     let position = pluvio_units::LogPosition {
         segment: pluvio_units::SegmentId(7 << 40),
         offset: 123_456,
     };
-    let outcomes = Outcomes {
-        rests_on: vec![(pluvio_units::LogId(3), position)],
-        ..Outcomes::from(Results::new())
-    };
+    let mut outcomes = Outcomes::from(Results::new());
+    outcomes.rests_on = vec![(pluvio_units::LogId(3), position)];
     let mut meta = Vec::new();
     let payload = outcomes.encode(&mut meta);
     assert_eq!(Outcomes::decode(&meta, payload.clone()), Ok(outcomes));
