@@ -6,8 +6,9 @@
 //!   one handle run one after the other, because the kernel tells only one of two at the same time.
 //! - FILE-2: a write whose future is dropped is either finished all the same, or has never begun.
 //!
-//! - FILE-3: at most one small write in a second waits for the device on an event loop. Where the
-//!   file system knows of writes that do not wait, none does.
+//! - FILE-3: at most one small write in a second waits for the device on an event loop; one in 64
+//!   seconds while the device stays slow. Where the file system knows of writes that do not wait,
+//!   none does.
 //!
 //! Which thread does the work:
 //! - A small write is copied to the page cache on the event loop. That takes microseconds, less
@@ -17,7 +18,7 @@
 //! - Everything else runs on a blocking thread.
 
 use crate::disk::{DirectoryLock, Turns, blocking, disk_error};
-use crate::small_writes::SmallWrites;
+use crate::small_writes::{Place, SmallWrites, sleeps};
 use bytes::{Bytes, BytesMut};
 use pluvio_env::buffers::Buffer;
 use pluvio_env::{BoxFuture, DiskError, File};
@@ -179,9 +180,21 @@ impl Inner {
                 Ok(_) | Err(_) => return None,
             }
         }
-        small
-            .are_quick(small.now())
-            .then(|| self.write_timed(offset, parts))
+        match small.place(small.now()) {
+            Place::Here => Some(self.write_timed(offset, parts)),
+            Place::Trial => Some(self.write_tried(offset, parts)),
+            Place::Elsewhere => None,
+        }
+    }
+
+    /// [`Self::write_timed`], with a look whether the thread slept.
+    fn write_tried(&self, offset: u64, parts: [&[u8]; 2]) -> Result<(), DiskError> {
+        let slept = sleeps();
+        let began = self.small_writes.now();
+        let result = self.write(offset, parts);
+        let ended = self.small_writes.now();
+        self.small_writes.tried(began, ended, sleeps() > slept);
+        result
     }
 
     /// Writes, and remembers whether that took long.

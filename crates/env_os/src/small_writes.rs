@@ -4,7 +4,12 @@
 //! also wait for the device: when too many pages are dirty, or for the file system's journal. Where
 //! the file system can say so instead (`RWF_NOWAIT`), it is asked, as on XFS. Many cannot for
 //! buffered writes: ext4, tmpfs, and overlay over any of them. There a write that took long sends
-//! those after it to blocking threads, until they are quick again (FILE-3).
+//! those after it to blocking threads for a pause, until they are quick again (FILE-3).
+//!
+//! The first writes behind a pause are trials. Each looks whether the thread slept meanwhile: one
+//! that only waited for a processor says nothing of the device. A trial that slept doubles the
+//! pause, so a device that stays slow holds up an event loop ever more seldom. Trials that were all
+//! quick halve the next pause.
 //!
 //! All fields are hints between threads, so their order does not matter.
 
@@ -12,13 +17,28 @@
 #![allow(clippy::disallowed_methods)]
 
 use core::time::Duration;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// A write that takes longer has waited for something. Copying 64 KiB takes some ten microseconds.
 const LONG: Duration = Duration::from_millis(1);
 /// For how long after a long write none is tried on an event loop.
-const AWAY: Duration = Duration::from_secs(1);
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// The same while the device stays slow.
+const PAUSE_MAX: Duration = Duration::from_secs(64);
+/// Writes behind a pause that are trials. Each costs a look at the kernel's counts, some 30 µs.
+const TRIALS: u32 = 16;
+
+/// Where a small write is done that might wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// On the event loop.
+    Here,
+    /// There, too, with a look whether its thread slept.
+    Trial,
+    /// On a blocking thread.
+    Elsewhere,
+}
 
 #[derive(Debug)]
 pub(crate) struct SmallWrites {
@@ -27,6 +47,10 @@ pub(crate) struct SmallWrites {
     must_wait: AtomicBool,
     /// Until when writes go to blocking threads, in milliseconds since `start`.
     away_until_ms: AtomicU64,
+    /// The next pause, in milliseconds.
+    pause_ms: AtomicU64,
+    /// Trials to come before the device counts as quick.
+    trials: AtomicU32,
 }
 
 impl SmallWrites {
@@ -35,6 +59,8 @@ impl SmallWrites {
             start: Instant::now(),
             must_wait: AtomicBool::new(false),
             away_until_ms: AtomicU64::new(0),
+            pause_ms: AtomicU64::new(ms(PAUSE_MIN)),
+            trials: AtomicU32::new(0),
         }
     }
 
@@ -52,9 +78,15 @@ impl SmallWrites {
         self.must_wait.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a write that may wait is done on the event loop.
-    pub(crate) fn are_quick(&self, now: Duration) -> bool {
-        now.as_millis() >= u128::from(self.away_until_ms.load(Ordering::Relaxed))
+    /// Where a write that may wait is done now.
+    pub(crate) fn place(&self, now: Duration) -> Place {
+        if ms(now) < self.away_until_ms.load(Ordering::Relaxed) {
+            return Place::Elsewhere;
+        }
+        match self.trials.load(Ordering::Relaxed) {
+            0 => Place::Here,
+            _ => Place::Trial,
+        }
     }
 
     /// A write that might wait began and ended at these times.
@@ -62,31 +94,124 @@ impl SmallWrites {
         if ended.saturating_sub(began) < LONG {
             return;
         }
-        let until = u64::try_from((ended + AWAY).as_millis()).unwrap_or(u64::MAX);
+        let until = ms(ended).saturating_add(self.pause_ms.load(Ordering::Relaxed));
         self.away_until_ms.fetch_max(until, Ordering::Relaxed);
+        self.trials.store(TRIALS, Ordering::Relaxed);
     }
+
+    /// A trial began and ended at these times; `slept` says whether its thread slept.
+    pub(crate) fn tried(&self, began: Duration, ended: Duration, slept: bool) {
+        let was_long = ended.saturating_sub(began) >= LONG;
+        let pause = self.pause_ms.load(Ordering::Relaxed);
+        if was_long && slept {
+            let next = pause.saturating_mul(2).min(ms(PAUSE_MAX));
+            self.pause_ms.store(next, Ordering::Relaxed);
+            self.took(began, ended);
+            return;
+        }
+        let left = self.trials.load(Ordering::Relaxed).saturating_sub(1);
+        self.trials.store(left, Ordering::Relaxed);
+        if left == 0 {
+            let next = (pause / 2).max(ms(PAUSE_MIN));
+            self.pause_ms.store(next, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How often this thread has slept; 0 where the kernel does not say.
+pub(crate) fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let count = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count
+        .and_then(|count| count.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
     // shows: FILE-3
     #[test]
-    fn after_a_long_write_others_go_elsewhere_until_none_was_long_for_a_second() {
-        let ms = Duration::from_millis;
+    fn after_a_long_write_others_go_elsewhere_for_a_pause() {
         let writes = SmallWrites::new();
-        writes.took(ms(10), ms(10) + LONG / 2);
-        assert!(writes.are_quick(ms(11)));
-        writes.took(ms(11), ms(31));
-        assert!(!writes.are_quick(ms(31)) && !writes.are_quick(ms(1_030)));
-        assert!(writes.are_quick(ms(1_031)));
+        writes.took(at(10), at(10) + LONG / 2);
+        assert_eq!(writes.place(at(11)), Place::Here);
+        writes.took(at(11), at(31));
+        assert_eq!(writes.place(at(31)), Place::Elsewhere);
+        assert_eq!(writes.place(at(1_030)), Place::Elsewhere);
+        assert_eq!(writes.place(at(1_031)), Place::Trial);
         // On another thread meanwhile.
-        writes.took(ms(500), ms(502));
-        assert!(!writes.are_quick(ms(1_501)));
-        assert!(writes.are_quick(ms(1_502)));
+        writes.took(at(500), at(502));
+        assert_eq!(writes.place(at(1_501)), Place::Elsewhere);
+        assert_eq!(writes.place(at(1_502)), Place::Trial);
         // One that had begun before ends with old news.
-        writes.took(ms(400), ms(450));
-        assert!(writes.are_quick(ms(1_502)));
+        writes.took(at(400), at(450));
+        assert_eq!(writes.place(at(1_502)), Place::Trial);
+    }
+
+    // shows: FILE-3
+    #[test]
+    fn a_device_that_stays_slow_is_tried_ever_more_seldom() {
+        let writes = SmallWrites::new();
+        let mut now = at(0);
+        writes.took(now, now + LONG);
+        let mut held_up = 0;
+        while now < Duration::from_secs(1_000) {
+            match writes.place(now) {
+                Place::Elsewhere => {}
+                Place::Trial => {
+                    writes.tried(now, now + at(5), true);
+                    held_up += 1;
+                }
+                Place::Here => panic!("a trial was quick at {now:?}"),
+            }
+            now += at(100);
+        }
+        // 2 + 4 + … + 64 s, then one in 64 s.
+        assert!((19..=21).contains(&held_up), "{held_up}");
+    }
+
+    #[test]
+    fn a_trial_that_waited_for_a_processor_lengthens_no_pause() {
+        let writes = SmallWrites::new();
+        writes.took(at(0), at(5));
+        for _ in 0..TRIALS {
+            assert_eq!(writes.place(at(2_000)), Place::Trial);
+            writes.tried(at(2_000), at(2_020), false);
+        }
+        assert_eq!(writes.place(at(2_020)), Place::Here);
+    }
+
+    #[test]
+    fn quick_trials_shorten_the_pause_again() {
+        let writes = SmallWrites::new();
+        writes.took(at(0), at(5));
+        writes.tried(at(2_000), at(2_005), true);
+        assert_eq!(writes.place(at(4_004)), Place::Elsewhere);
+        for _ in 0..TRIALS {
+            writes.tried(at(5_000), at(5_000), true);
+        }
+        assert_eq!(writes.place(at(5_000)), Place::Here);
+        writes.took(at(5_000), at(5_005));
+        assert_eq!(writes.place(at(6_004)), Place::Elsewhere);
+        assert_eq!(writes.place(at(6_005)), Place::Trial);
+    }
+
+    #[test]
+    fn the_kernel_counts_how_often_a_thread_sleeps() {
+        let before = sleeps();
+        std::thread::sleep(at(2));
+        assert!(sleeps() > before);
     }
 }
