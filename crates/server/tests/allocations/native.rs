@@ -4,7 +4,8 @@
 //! - `meta` and, if it has bytes, `payload` of the request (`FrameReader::next_frame`), because
 //!   small frames are copied out of the buffer,
 //! - `meta` of the reply, and the record by which its bytes are shared (`reply_with`),
-//! - of a read of one object: the value, and the record by which it is shared (`project`, `BulkWriter::finish`),
+//! - of a read of one object: the value, and the record by which it is shared (`project`,
+//!   `BulkWriter::finish`),
 //! - of a write: the set of the client's outcomes that are not needed any more
 //!   (`Client::acknowledge`), for requests whose client has heard earlier ones.
 

@@ -40,7 +40,7 @@ fn gets(table: TableId, keys: &[Vec<u8>]) -> Vec<Get<'_>> {
     (0..keys.len()).map(get).collect()
 }
 
-/// What a read of `key` `value` at that place of the request gives.
+/// The outcome of a read at this place of the request; `None`: it is refused.
 fn expected(place: usize, value: Option<&[u8]>, version: ObjectVersion) -> Option<Outcome> {
     let output = match (place % 10, value) {
         (8, _) => return None,
