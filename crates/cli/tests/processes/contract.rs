@@ -8,10 +8,18 @@ use serde_json::{Value, json};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Ports in a row that were free a moment ago.
+/// Ports in a row that were free a moment ago. No two tests of this process get the same.
 pub fn free_ports(count: u16) -> u16 {
-    for first in (20_000..30_000).step_by(usize::from(count)) {
+    /// Ports below those that the kernel gives out by itself.
+    const PORTS: u32 = 10_000;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    // Other processes mostly begin elsewhere.
+    let start = std::process::id().wrapping_mul(97);
+    for _ in 0..PORTS / u32::from(count) {
+        let place = TAKEN.fetch_add(u32::from(count), Ordering::Relaxed);
+        let first = 20_000 + (start.wrapping_add(place) % PORTS) as u16;
         let all = first..first + count;
         let held: Vec<_> = all
             .map(|port| TcpListener::bind(("127.0.0.1", port)))
