@@ -2,7 +2,7 @@
 //!
 //! Counted is what waits for a peer: frames that have come in part, and replies that the peer has
 //! not taken. Requests in the hands of the service have bounds of their own there. Not counted are
-//! the buffers of the kernel, the structures of an idle connection, and sessions of datagrams.
+//! the buffers of the kernel, and the structures of an idle connection.
 //!
 //! ```text
 //!                requests, in part      replies, not taken
@@ -28,6 +28,11 @@
 //!    what others wait for. A connection is closed at once if its peer leaves more of them than
 //!    [`QUEUES_MAX`] queues and a frame.
 //!
+//! Sessions of datagrams count in the same quarters. A message that is cut is begun only with room
+//! for all of it, so none waits while it holds memory. A piece without room is dropped without an
+//! ack, and its sender sends it again. So sessions stand in no line: they take the room that those
+//! in line leave.
+//!
 //! Invariants
 //! - NETMEM-1: the connections of a quarter hold at most the quarter and [`GRAIN`] bytes each. For
 //!   each core comes as much as one of them takes in a turn. Replies that are made long after their
@@ -36,6 +41,9 @@
 //! - NETMEM-3: the first that waits for a grant gets it, at the latest when all that were granted
 //!   are done or closed. Frames without a grant hold about half of the quarter at most, and the
 //!   other half has room for the largest frame. So frames never wait for each other in a circle.
+//!
+//! - NETMEM-4: a session of datagrams keeps pieces only of messages that have room for all of their
+//!   bytes. That room is free again when the message is whole, or the session over.
 //!
 //! Threads: any. A connection tells from its own core. The lock of a quarter is held for a few
 //! operations on maps, and while the first that waits looks at all holders.
@@ -50,7 +58,7 @@ use std::sync::{Arc, Mutex};
 
 /// A connection counts what it holds once that has changed by this much. So connections with small
 /// requests and replies do not write to what all share.
-const GRAIN: usize = 16 << 10;
+pub(crate) const GRAIN: usize = 16 << 10;
 /// Bodies up to this size need no grant. In search of a header no more is read when memory is
 /// scarce. A connection that waits in the middle of such a frame holds less than [`GRAIN`].
 pub(crate) const SMALL_BYTES: usize = 4 << 10;
@@ -67,7 +75,7 @@ const AROUND_BYTES: usize = 128 << 10;
 /// that pace a frame would take twice as long as it may.
 const PACE: usize = 64;
 /// Between two looks of the first that waits.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// The memory of the connections of a process's RPC ports. See the module.
 pub(crate) struct PortMemory {
@@ -218,37 +226,30 @@ impl Quarter {
     /// line for a grant of `whole`.
     fn may_grow(
         &self,
-        (id, signal): (u64, &Arc<Signal>),
-        (next, whole): (usize, usize),
+        own: (u64, &Arc<Signal>),
+        sizes: (usize, usize),
         place: &mut Option<u64>,
         cx: &Context<'_>,
     ) -> bool {
         self.change(|state| {
-            let (held, granted) = state
-                .holders
-                .get(&id)
-                .map_or((0, 0), |holder| (holder.held, holder.granted));
-            let others = state.used - held.max(granted);
-            let is_free = granted >= whole || others + next <= self.bound / 2;
-            let has_room = others + whole <= self.bound;
-            let may = is_free || (has_room && state.is_turn_of(*place));
-            if may && (granted < whole || held < next) {
-                let grant = if is_free { granted } else { whole };
-                state.set(id, signal, |holder| {
-                    holder.held = holder.held.max(next);
-                    holder.granted = grant;
-                });
-            }
+            let may = state.grows(self.bound, own, sizes, *place);
             state.wait(place, may, cx);
             may
         })
     }
 
-    /// Closes those that stand still, as the first in line, until there is room for `wanted`. Gives
-    /// how many were closed.
-    fn look(&self, place: u64, wanted: usize, side: usize, still: Duration, now: Moment) -> usize {
+    /// Closes those that stand still, as the first in line, until there is room for `wanted`. One
+    /// without a place does so while no line is there. Gives how many were closed.
+    fn look(
+        &self,
+        place: Option<u64>,
+        wanted: usize,
+        side: usize,
+        still: Duration,
+        now: Moment,
+    ) -> usize {
         let mut state = lock(&self.state);
-        if state.first() != Some(place) {
+        if state.first() != place {
             return 0;
         }
         let mut standing: Vec<(usize, u64)> = Vec::new();
@@ -320,6 +321,33 @@ impl State {
             self.holders.remove(&id);
         }
         self.used = self.used - before + counts;
+    }
+
+    /// Lets the requests of a connection grow to `next` bytes, with a grant of `whole` if memory is
+    /// scarce and it is its turn. Gives whether it did.
+    fn grows(
+        &mut self,
+        bound: usize,
+        (id, signal): (u64, &Arc<Signal>),
+        (next, whole): (usize, usize),
+        place: Option<u64>,
+    ) -> bool {
+        let (held, granted) = self
+            .holders
+            .get(&id)
+            .map_or((0, 0), |holder| (holder.held, holder.granted));
+        let others = self.used - held.max(granted);
+        let is_free = granted >= whole || others + next <= bound / 2;
+        let has_room = others + whole <= bound;
+        let may = is_free || (has_room && self.is_turn_of(place));
+        if may && (granted < whole || held < next) {
+            let grant = if is_free { granted } else { whole };
+            self.set(id, signal, |holder| {
+                holder.held = holder.held.max(next);
+                holder.granted = grant;
+            });
+        }
+        may
     }
 
     fn forget(&mut self, id: u64) {
@@ -394,6 +422,16 @@ impl Account {
         self.tell(told[REQUESTS], told[REPLIES]);
     }
 
+    /// The same, unless its messages in part have no room there. Then it joins with a later request
+    /// (NETMEM-1).
+    pub(crate) fn join_servers_with_room(&mut self) {
+        let quarter = &self.memory.shares[1].requests;
+        let told = self.told[REQUESTS];
+        if told == 0 || quarter.used.load(Relaxed) + told <= quarter.bound / 2 {
+            self.join_servers();
+        }
+    }
+
     /// Whether little is to be read in search of a header.
     pub(crate) fn are_requests_scarce(&self) -> bool {
         self.quarter(REQUESTS).is_scarce()
@@ -440,6 +478,50 @@ impl Account {
         may
     }
 
+    /// Whether the requests may grow to `next` bytes at once: all that they will be, as long as no
+    /// other begins. One that may not has no place in line, and asks again (NETMEM-4).
+    pub(crate) fn may_begin(&mut self, next: usize) -> bool {
+        if next <= self.told[REQUESTS] {
+            return true;
+        }
+        let own = (self.id, &self.signal);
+        let quarter = self.quarter(REQUESTS);
+        let may = quarter.change(|state| state.grows(quarter.bound, own, (next, next), None));
+        if may {
+            self.told[REQUESTS] = next;
+            self.has_grant = true;
+        }
+        self.wanted = next;
+        may
+    }
+
+    /// Whether replies leave room for another one, and nobody waits for it.
+    pub(crate) fn has_reply_room(&self) -> bool {
+        let quarter = self.quarter(REPLIES);
+        !self.are_replies_full() && !quarter.is_waited_for.load(Relaxed)
+    }
+
+    /// Closes connections that stand still, for one without a place in line that wants to grow, or
+    /// to be answered.
+    pub(crate) fn look(&self, wants_reply: bool, now: Moment) {
+        let (side, wanted) = match wants_reply {
+            true => (REPLIES, 1),
+            false => (REQUESTS, self.wanted.saturating_sub(self.told[REQUESTS])),
+        };
+        let still = self.memory.still;
+        self.quarter(side).look(None, wanted, side, still, now);
+    }
+
+    /// Whether the connection is to be closed to make room.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.signal.evicted.load(Relaxed)
+    }
+
+    /// Whether it counts anything.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.told != [0; 2] || self.has_grant
+    }
+
     /// The frame that was being read is whole.
     pub(crate) fn frame_ended(&mut self) {
         if core::mem::take(&mut self.has_grant) {
@@ -483,13 +565,13 @@ impl Account {
     /// Ready when the connection is to be closed to make room. Otherwise the task is woken when it
     /// is.
     pub(crate) fn poll_evicted(&self, cx: &Context<'_>) -> Poll<()> {
-        if self.told != [0; 2] || self.has_grant {
+        if self.is_counted() {
             let mut waker = lock(&self.signal.waker);
             if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
                 *waker = Some(cx.waker().clone());
             }
         }
-        match self.signal.evicted.load(Relaxed) {
+        match self.is_evicted() {
             true => Poll::Ready(()),
             false => Poll::Pending,
         }
@@ -515,7 +597,7 @@ impl Account {
                 if let Some(place) = self.places[side] {
                     let wanted = if side == REQUESTS { self.wanted } else { 1 };
                     let (quarter, still) = (self.quarter(side), self.memory.still);
-                    quarter.look(place, wanted, side, still, clock.now());
+                    quarter.look(Some(place), wanted, side, still, clock.now());
                 }
             }
         }
@@ -630,7 +712,7 @@ mod tests {
         }
         let mut waiting = Account::new(&memory);
         assert!(!waiting.may_reply(&cx));
-        let place = waiting.places[REPLIES].unwrap();
+        let place = waiting.places[REPLIES];
         let look = |all: &[Account], waiting: &Account, moved: u64, at: u32| {
             all[0].note([0, moved], [false, true]);
             all[1].note([0, 0], [false, true]);

@@ -5,20 +5,28 @@
 //!   answer to it is longer than its datagram.
 //! - ENDPOINT-2: at most `sessions_max` sessions are open.
 //! - ENDPOINT-3: a hello that comes again opens no second session while the first one lives.
+//! - ENDPOINT-4: the bytes that sessions hold count in the memory of all connections
+//!   ([`PortMemory`]). At its bound pieces of new requests are refused. Sessions that stand still
+//!   are closed.
 
 use super::inbox::Delivered;
 use super::opening::{self, Cookie, Hello, Keys, Terms, Welcome};
 use super::outbox::Message;
 use super::packet::{self, Head, Kind, MessageKind, Strange};
-use super::session::{End, Fault, Ignored, Limits, Session, Setup, Trouble};
+use super::session::{Beginning, End, Fault, Ignored, Limits, Session, Setup, Trouble};
 use super::siphash::{Key, Secret};
+use crate::memory::{Account, LOOK_PAUSE, PortMemory, QUEUES_MAX, SCARCE_BYTES, SMALL_BYTES};
 use core::net::SocketAddr;
-use pluvio_env::{Address, Frame, Moment};
+use core::time::Duration;
+use pluvio_env::{Address, Frame, Moment, Traffic};
 use pluvio_units::FixedMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Answers to hellos and strangers that wait for the socket. Further ones are not given.
 const ANSWERS_MAX: usize = 256;
+/// How long a refused request counts as wanted. Its sender asks more often than that.
+const REFUSED_HOLDS: Duration = Duration::from_secs(1);
 
 /// A request that has arrived whole.
 pub struct Arrived {
@@ -46,7 +54,12 @@ pub(crate) struct Counts {
     pub(crate) ended: usize,
     pub(crate) faults: usize,
     pub(crate) overdue: usize,
+    pub(crate) evicted: usize,
+    pub(crate) waited: usize,
 }
+
+/// How a request with this opcode and these first bytes is treated while memory is short.
+pub(crate) type TrafficOf = Box<dyn Fn(u16, &[u8]) -> Traffic + Send + Sync>;
 
 /// What an endpoint is made of.
 #[derive(Clone, Copy)]
@@ -60,6 +73,10 @@ pub(crate) struct Rules {
 
 struct Open {
     session: Session,
+    /// What it holds, among all connections.
+    account: Account,
+    /// Why its last new request was refused, and when.
+    refused: Option<(Refused, Moment)>,
     from: SocketAddr,
     /// The same, for the service.
     peer: Address,
@@ -71,6 +88,17 @@ struct Open {
     is_ready: bool,
     /// Bytes of answered requests whose credit waits until replies are acknowledged.
     owed: Vec<usize>,
+}
+
+/// What a request was refused for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refused {
+    /// Its own bytes.
+    Room,
+    /// Its reply.
+    Reply,
+    /// Its client takes no replies, and is to do so first.
+    Replies,
 }
 
 pub(crate) struct Endpoint {
@@ -86,10 +114,16 @@ pub(crate) struct Endpoint {
     counts: Counts,
     ended: Vec<(SocketAddr, End)>,
     whole: Vec<Delivered>,
+    memory: Arc<PortMemory>,
+    traffic: TrafficOf,
+    /// Sessions that count something, or were refused something.
+    holders: BTreeSet<u64>,
+    /// When to look at them.
+    look_at: Option<Moment>,
 }
 
 impl Endpoint {
-    pub(crate) fn new(key: Key, rules: Rules) -> Self {
+    pub(crate) fn new(key: Key, rules: Rules, memory: Arc<PortMemory>, traffic: TrafficOf) -> Self {
         Self {
             rules,
             secret: Secret::new(key.derive(1)),
@@ -102,6 +136,10 @@ impl Endpoint {
             counts: Counts::default(),
             ended: Vec::new(),
             whole: Vec::new(),
+            memory,
+            traffic,
+            holders: BTreeSet::new(),
+            look_at: None,
         }
     }
 
@@ -118,6 +156,23 @@ impl Endpoint {
     #[cfg(test)]
     pub(crate) fn sessions(&mut self) -> impl Iterator<Item = &mut Session> {
         self.sessions.values_mut().map(|open| &mut open.session)
+    }
+
+    /// Bytes of messages in part and of replies, and the memory that counts for them.
+    #[cfg(test)]
+    pub(crate) fn held_and_counted(&self) -> ([usize; 2], usize) {
+        let (mut requests, mut replies) = (0, 0);
+        for open in self.sessions.values() {
+            requests += open.session.partial_bytes();
+            replies += open.session.unacked_bytes();
+        }
+        ([requests, replies], self.memory.used())
+    }
+
+    /// The bound of the memory of all connections.
+    #[cfg(test)]
+    pub(crate) fn memory_bound(&self) -> usize {
+        self.memory.bound()
     }
 
     /// Takes a datagram. Whole requests go to `requests`.
@@ -203,6 +258,8 @@ impl Endpoint {
         };
         let open = Open {
             session: Session::new(now, &setup),
+            account: Account::new(&self.memory),
+            refused: None,
             from,
             peer: Address::from(from.to_string().as_str()),
             client_session: id,
@@ -239,9 +296,20 @@ impl Endpoint {
             });
             return;
         };
-        let mut taken = open
-            .session
-            .receive(now, head, datagram, body, &mut self.whole);
+        let (account, traffic) = (&mut open.account, &self.traffic);
+        let unacked = open.session.unacked_bytes();
+        let reply_bytes_max = self.rules.reply_bytes_max;
+        let mut refused = open.refused;
+        let mut gate = |beginning: &Beginning<'_>| {
+            let traffic = traffic(beginning.opcode, beginning.begun);
+            let why = may_begin(account, traffic, beginning.room, unacked, reply_bytes_max);
+            self.counts.waited += usize::from(why.is_some() && refused.is_none());
+            refused = why.map(|why| (why, now));
+            why.is_none()
+        };
+        let mut taken =
+            (open.session).receive(now, head, datagram, body, &mut gate, &mut self.whole);
+        open.refused = refused;
         for message in self.whole.drain(..) {
             match message.head.kind {
                 MessageKind::Request => requests.push(Arrived {
@@ -259,6 +327,7 @@ impl Endpoint {
         match taken {
             Ok(()) => {
                 open.pay(self.rules.reply_bytes_max);
+                self.account_for(id);
                 self.touch(id);
             }
             Err(Trouble::Ignored(Ignored::Forged)) => self.counts.forged += 1,
@@ -285,10 +354,12 @@ impl Endpoint {
         if let Some(at) = open.alarm {
             self.alarms.remove(&(at, id));
         }
+        self.holders.remove(&id);
         self.counts.ended += 1;
         match &end {
             End::Closed(_) | End::Reset | End::Silent(_) => {}
             End::Overdue => self.counts.overdue += 1,
+            End::Evicted => self.counts.evicted += 1,
             End::Fault(_) => self.counts.faults += 1,
         }
         if !matches!(end, End::Closed(_) | End::Reset) {
@@ -351,7 +422,61 @@ impl Endpoint {
         open.owed.push(request_bytes);
         open.session.push(message);
         open.pay(self.rules.reply_bytes_max);
+        let most = QUEUES_MAX * self.rules.reply_bytes_max + most;
+        let is_beyond = open.session.unacked_bytes() >= most;
+        self.account_for(session);
+        let is_full = |open: &Open| open.account.are_replies_full();
+        if is_beyond && self.sessions.get(&session).is_some_and(is_full) {
+            self.end(session, End::Evicted);
+            return;
+        }
         self.touch(session);
+    }
+
+    /// Counts what a session holds (ENDPOINT-4).
+    fn account_for(&mut self, id: u64) {
+        let Some(open) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let (requests, replies) = (open.session.partial_room(), open.session.unacked_bytes());
+        open.account.frame_ended();
+        open.account.tell(requests, replies);
+        let is_peers_turn = [requests > 0, replies > 0];
+        open.account.note(open.session.moved(), is_peers_turn);
+        if open.account.is_counted() || open.refused.is_some() {
+            self.holders.insert(id);
+        } else {
+            self.holders.remove(&id);
+        }
+    }
+
+    /// Ends sessions that are to make room, and looks for such while others are refused.
+    fn look(&mut self, now: Moment) {
+        if self.holders.is_empty() {
+            self.look_at = None;
+            return;
+        }
+        if *self.look_at.get_or_insert(now + LOOK_PAUSE) > now {
+            return;
+        }
+        self.look_at = None;
+        for id in core::mem::take(&mut self.holders) {
+            let Some(open) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            (open.refused).take_if(|(_, at)| now.since(*at) >= REFUSED_HOLDS);
+            match open.refused {
+                Some((Refused::Room, _)) => open.account.look(false, now),
+                Some((Refused::Reply, _)) => open.account.look(true, now),
+                Some((Refused::Replies, _)) | None => {}
+            }
+            if open.account.is_evicted() {
+                self.end(id, End::Evicted);
+            } else if open.account.is_counted() || open.refused.is_some() {
+                self.holders.insert(id);
+                self.look_at = Some(now + LOOK_PAUSE);
+            }
+        }
     }
 
     /// Writes the next datagram, if one is to be sent now, and gives where to.
@@ -378,11 +503,13 @@ impl Endpoint {
 
     /// When [`Self::alarm`] has something to do, once nothing is to be sent.
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        self.alarms.first().map(|(at, _)| *at)
+        let alarm = self.alarms.first().map(|(at, _)| *at);
+        [alarm, self.look_at].into_iter().flatten().min()
     }
 
     /// Time has passed.
     pub(crate) fn alarm(&mut self, now: Moment) {
+        self.look(now);
         while let Some(&(at, id)) = self.alarms.first() {
             if at > now {
                 return;
@@ -410,6 +537,33 @@ impl Endpoint {
             send(open.from, &datagram);
         }
     }
+}
+
+/// Whether a request may begin. If not, what it lacks.
+fn may_begin(
+    account: &mut Account,
+    traffic: Traffic,
+    room: Option<usize>,
+    unacked: usize,
+    reply_bytes_max: usize,
+) -> Option<Refused> {
+    if traffic.is_of_servers {
+        account.join_servers_with_room();
+    }
+    if !(traffic.never_waits && unacked < SMALL_BYTES) {
+        let most = match account.are_replies_scarce() {
+            true => reply_bytes_max.min(SCARCE_BYTES),
+            false => reply_bytes_max,
+        };
+        if account.are_replies_scarce() && unacked >= most {
+            return Some(Refused::Replies);
+        }
+        if !account.has_reply_room() {
+            return Some(Refused::Reply);
+        }
+    }
+    let has_room = room.is_none_or(|room| account.may_begin(room));
+    (!has_room).then_some(Refused::Room)
 }
 
 impl Open {

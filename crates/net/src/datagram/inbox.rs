@@ -6,6 +6,7 @@
 //! - INBOX-2: memory follows the bytes that have arrived, never an announced length. All messages
 //!   that are not released have at most the bytes and the number that were granted. Small pieces
 //!   beyond a gap have a bound, too: each takes about a hundred bytes more than it brings.
+//! - INBOX-3: what a message that is cut holds is within [`room_for`] its length.
 
 use super::packet::{Credit, MessageHead};
 use super::ranges::Ranges;
@@ -26,6 +27,20 @@ const ISLAND_BYTES: usize = 512;
 const GROWTH: usize = 4;
 /// Least size of a buffer for a message of several pieces.
 const BUFFER_BYTES_MIN: usize = 16 << 10;
+
+/// Pieces of one message beyond gaps that always have a place.
+const ISLANDS_FEW: usize = 16;
+/// Bytes around a message that is cut, and around those pieces.
+const AROUND_BYTES: usize = 4 << 10;
+
+/// The most memory that a message of this many bytes takes until it is whole. Its bytes may wait
+/// beyond a gap while its buffer has room for all of them.
+pub(crate) fn room_for(bytes: u64) -> usize {
+    usize::try_from(bytes)
+        .unwrap_or(usize::MAX)
+        .saturating_mul(2)
+        + AROUND_BYTES
+}
 
 /// A whole message.
 pub(crate) struct Delivered {
@@ -51,6 +66,10 @@ pub(crate) struct Inbox {
     bytes: usize,
     /// Pieces beyond a gap, of all of `partial`.
     islands: usize,
+    /// Room for all of `partial`.
+    room: usize,
+    /// New bytes of messages that are cut, since the session began.
+    moved: u64,
     /// Messages given out.
     done: Ranges,
     begun_bytes: u64,
@@ -64,6 +83,8 @@ impl Inbox {
             partial: FixedMap::default(),
             bytes: 0,
             islands: 0,
+            room: 0,
+            moved: 0,
             done: Ranges::default(),
             begun_bytes: 0,
             granted,
@@ -73,6 +94,11 @@ impl Inbox {
     /// What the other side may begin by now.
     pub(crate) fn granted(&self) -> Credit {
         self.granted
+    }
+
+    /// The largest message that is taken.
+    pub(crate) fn frame_bytes_max(&self) -> u64 {
+        self.frame_bytes_max
     }
 
     /// A message of this many bytes is used up: as much more may be begun.
@@ -85,6 +111,30 @@ impl Inbox {
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Room for the messages that have come in part (INBOX-3).
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// New bytes of messages that are cut, since the session began.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Whether nothing of this message has come, or was kept.
+    pub(crate) fn is_new(&self, message: u64) -> bool {
+        !self.done.contains(message) && !self.partial.contains_key(&message)
+    }
+
+    /// Whether a piece of this message would wait beyond gaps with so many others that they
+    /// take more than their bytes (INBOX-3).
+    pub(crate) fn is_scattered(&self, message: u64, offset: u32) -> bool {
+        self.partial.get(&message).is_some_and(|receiving| {
+            let most = ISLANDS_FEW + receiving.head.bytes() as usize / ISLAND_BYTES;
+            u64::from(offset) > receiving.prefix.len() as u64 && receiving.islands.len() >= most
+        })
     }
 
     /// The last progress of the message that has waited longest for its rest.
@@ -130,6 +180,7 @@ impl Inbox {
                 return Ok(Some(whole(head, body)));
             }
             self.begun_bytes += length;
+            self.room += room_for(length);
             let receiving = Receiving {
                 head,
                 prefix: Buffer::default(),
@@ -146,6 +197,7 @@ impl Inbox {
         for gap in receiving.have.gaps(range.clone()) {
             let part = &bytes[(gap.start - range.start) as usize..(gap.end - range.start) as usize];
             self.bytes += part.len();
+            self.moved += part.len() as u64;
             receiving.touched = now;
             let before = receiving.islands.len();
             receiving.put(gap.start, part);
@@ -162,6 +214,7 @@ impl Inbox {
             return Ok(None);
         };
         self.bytes -= receiving.prefix.len();
+        self.room -= room_for(length);
         self.done.add(message..message + 1);
         let body = core::mem::take(&mut receiving.prefix).freeze();
         Ok(Some(whole(head, body)))
@@ -316,5 +369,31 @@ mod tests {
             (ISLANDS_MAX..2 * ISLANDS_MAX).contains(&(taken as usize)),
             "{taken}"
         );
+    }
+
+    // shows: INBOX-3
+    #[test]
+    fn a_message_in_small_pieces_stays_within_its_room() {
+        let granted = Credit {
+            bytes: 1 << 30,
+            messages: 4,
+        };
+        let mut inbox = Inbox::new(1 << 20, granted);
+        assert!(inbox.is_new(0));
+        let (whole, mut taken) = (100_000, 0);
+        for offset in (1..whole).step_by(2) {
+            if !inbox.is_scattered(0, offset) {
+                taken += 1;
+                inbox.take(NOW, 0, head(0, whole), offset, b"x").unwrap();
+            }
+        }
+        assert_eq!(taken, ISLANDS_FEW + whole as usize / ISLAND_BYTES);
+        assert!(!inbox.is_new(0) && !inbox.is_scattered(0, 0));
+        assert_eq!(inbox.room(), room_for(whole.into()));
+        // About a hundred bytes for each, and the buffer.
+        assert!(100 * taken + whole as usize <= inbox.room());
+        let rest = inbox.take(NOW, 0, head(0, whole), 0, &vec![0; whole as usize]);
+        assert!(rest.unwrap().is_some());
+        assert_eq!((inbox.room(), inbox.moved()), (0, whole.into()));
     }
 }

@@ -14,9 +14,11 @@ use super::packet::Strange;
 use super::session::Ignored;
 use super::siphash::{Key, Secret};
 use super::socket::{client_limits, limits, terms};
+use crate::memory::PortMemory;
 use crate::options::NetOptions;
 use core::net::SocketAddr;
-use pluvio_env::{Frame, Moment};
+use pluvio_env::{Frame, Moment, Service};
+use std::sync::Arc;
 
 pub use super::endpoint::Arrived as Request;
 
@@ -146,9 +148,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// No sessions yet. Nobody else may know `key`.
+    /// No sessions yet. Nobody else may know `key`. The memory of connections is its own.
     #[must_use]
-    pub fn new(key: (u64, u64), options: &NetOptions) -> Self {
+    pub fn new(key: (u64, u64), options: &NetOptions, service: Arc<dyn Service>) -> Self {
+        let memory = PortMemory::new(
+            options.connections_bytes_max,
+            options.frame_bytes_max,
+            options.standstill_limit,
+        );
+        let traffic = Box::new(move |opcode, begun: &[u8]| service.traffic(opcode, begun));
         let window = options.request_bytes_max + options.frame_bytes_max;
         let rules = Rules {
             terms: terms(options, window, options.requests_max),
@@ -157,7 +165,7 @@ impl Server {
             reply_bytes_max: options.reply_queue_bytes_max,
         };
         Self {
-            endpoint: Endpoint::new(Key(key.0, key.1), rules),
+            endpoint: Endpoint::new(Key(key.0, key.1), rules, Arc::new(memory), traffic),
             requests: Vec::new(),
         }
     }

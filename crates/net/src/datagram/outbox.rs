@@ -5,6 +5,8 @@
 //!   begun message can be completed, whatever else is under way.
 //! - OUTBOX-2: each byte of a begun message is in exactly one of three states: to be sent, in
 //!   flight (perhaps lost), or acknowledged.
+//! - OUTBOX-3: every other piece is of a message that the other side has a part of, if one has
+//!   something to send. Such a message has room there, so it ends however many others have none.
 
 use super::packet::{Credit, MessageHead, MessageKind};
 use super::ranges::Ranges;
@@ -15,6 +17,10 @@ use std::collections::VecDeque;
 
 /// A piece smaller than this waits for a datagram of its own, if it is not the rest of its message.
 const PIECE_BYTES_MIN: usize = 64;
+
+/// Turns of messages that the other side has nothing of, and of those that it has a part of.
+const NEW: usize = 0;
+const PARTLY: usize = 1;
 
 /// A message to be sent.
 pub(crate) struct Message {
@@ -29,7 +35,7 @@ struct Sending {
     /// Ranges to be sent, lost ones first.
     to_send: VecDeque<Range<u32>>,
     acked: Ranges,
-    /// Whether it is in `turn`.
+    /// Whether it is in one of `turns`.
     in_turn: bool,
 }
 
@@ -46,8 +52,13 @@ pub(crate) struct Outbox {
     waiting_bytes: usize,
     begun: FixedMap<u64, Sending>,
     begun_bytes: usize,
-    /// Begun messages with something to send, each once.
-    turn: VecDeque<u64>,
+    /// Begun messages with something to send, each once in one of the two. In the second are those
+    /// that the other side has a part of.
+    turns: [VecDeque<u64>; 2],
+    /// Where the next piece is taken from, if it has one.
+    next_turn: usize,
+    /// Bytes that the other side has acknowledged.
+    moved: u64,
     /// What was begun since the session began.
     used: Credit,
     /// What may have been begun by now.
@@ -130,13 +141,18 @@ impl Outbox {
                     in_turn: true,
                 },
             );
-            self.turn.push_back(id);
+            self.turns[NEW].push_back(id);
         }
+    }
+
+    /// Bytes that the other side has acknowledged since the session began.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved
     }
 
     /// Whether a begun message has something to send.
     pub(crate) fn has_pieces(&self) -> bool {
-        !self.turn.is_empty()
+        self.turns.iter().any(|turn| !turn.is_empty())
     }
 
     /// Writes the next piece, of at most `room` bytes without its head. Messages take turns, so
@@ -146,7 +162,11 @@ impl Outbox {
         room: usize,
         write: impl FnOnce(u64, &MessageHead, u32, [&[u8]; 2]),
     ) -> Option<Piece> {
-        let id = *self.turn.front()?;
+        let from = match self.turns[self.next_turn].is_empty() {
+            true => 1 - self.next_turn,
+            false => self.next_turn,
+        };
+        let id = *self.turns[from].front()?;
         let sending = self.begun.get_mut(&id).expect("it is begun while in turn");
         let next = sending.to_send.front_mut().expect("OUTBOX-2: it has some");
         let left = next.len();
@@ -166,10 +186,11 @@ impl Outbox {
             range.start,
             slices(&sending.frame, &range),
         );
-        self.turn.pop_front();
+        self.turns[from].pop_front();
+        self.next_turn = 1 - from;
         sending.in_turn = !sending.to_send.is_empty();
         if sending.in_turn {
-            self.turn.push_back(id);
+            self.turns[from].push_back(id);
         }
         Some(Piece { message: id, range })
     }
@@ -179,13 +200,19 @@ impl Outbox {
         let Some(sending) = self.begun.get_mut(&piece.message) else {
             return;
         };
+        self.moved += piece.range.len() as u64;
+        if sending.in_turn && sending.turn() == NEW {
+            // It has room there.
+            self.turns[NEW].retain(|&id| id != piece.message);
+            self.turns[PARTLY].push_back(piece.message);
+        }
         sending.acked.add(wide(&piece.range));
         let whole = 0..sending.head.bytes();
         // The only piece of an empty message is empty.
         if sending.acked.covers(&whole) {
             self.begun_bytes -= sending.frame.len();
             if sending.in_turn {
-                self.turn.retain(|&id| id != piece.message);
+                self.turns[PARTLY].retain(|&id| id != piece.message);
             }
             self.begun.remove(&piece.message);
         }
@@ -205,8 +232,24 @@ impl Outbox {
         }
         if !sending.in_turn && !sending.to_send.is_empty() {
             sending.in_turn = true;
-            // Before what was never sent: others may wait for its rest.
-            self.turn.push_front(piece.message);
+            let turn = sending.turn();
+            let is_cut = sending.frame.len() > self.whole_bytes;
+            match is_cut && turn == NEW {
+                // There may be no room for it: it leaves the turn to others.
+                true => self.turns[turn].push_back(piece.message),
+                // Before what was never sent: others may wait for its rest.
+                false => self.turns[turn].push_front(piece.message),
+            }
+        }
+    }
+}
+
+impl Sending {
+    /// Which of the turns it takes part in.
+    fn turn(&self) -> usize {
+        match self.acked.as_slice().is_empty() {
+            true => NEW,
+            false => PARTLY,
         }
     }
 }
@@ -338,5 +381,36 @@ mod tests {
             });
         }
         assert_eq!(all, [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
+    }
+
+    // shows: OUTBOX-3
+    #[test]
+    fn a_message_with_room_moves_on_among_many_that_are_refused() {
+        let mut outbox = Outbox::new(credit(1 << 20, 100), 1_000);
+        for _ in 0..50 {
+            outbox.push(message(0, 2_000));
+        }
+        // Only the last one finds room. Pieces of all others are lost again and again.
+        let (mut rounds, mut small) = (0, false);
+        while outbox.begun.contains_key(&49) {
+            rounds += 1;
+            let sent = outbox.next_piece(1_000, |_, _, _, _| {}).unwrap();
+            match sent.message {
+                49 => outbox.acked(&sent),
+                50 => small = true,
+                _ => outbox.lost(&sent),
+            }
+            if rounds == 10 {
+                outbox.push(message(0, 10));
+            }
+        }
+        // One turn among the new, and the next piece right away.
+        assert!(rounds <= 60, "{rounds}");
+        for _ in 0..60 {
+            let sent = outbox.next_piece(1_000, |_, _, _, _| {}).unwrap();
+            small |= sent.message == 50;
+            outbox.lost(&sent);
+        }
+        assert!(small, "a small one passes those that are refused");
     }
 }

@@ -97,13 +97,15 @@ async fn serve(
         sessions_max,
         reply_bytes_max: options.reply_queue_bytes_max,
     };
+    let asked = Arc::clone(service);
+    let traffic = Box::new(move |opcode, begun: &[u8]| asked.traffic(opcode, begun));
     let mut server = Server {
         shared,
         core,
         counters: shared.counters.of(core),
         service: &**service,
         socket,
-        endpoint: Endpoint::new(fresh_key(), rules),
+        endpoint: Endpoint::new(fresh_key(), rules, Arc::clone(&shared.memory), traffic),
         out: Vec::new(),
         out_to: None,
         timer: Timer::default(),
@@ -242,8 +244,10 @@ impl Server<'_> {
         add(&to.connections_ended, counts.ended);
         add(&to.frames_rejected, counts.faults);
         add(&to.frames_overdue, counts.overdue);
+        add(&to.connections_evicted, counts.evicted);
+        add(&to.connections_waited, counts.waited);
         for (peer, end) in self.endpoint.take_ended() {
-            let is_strange = matches!(end, End::Fault(_) | End::Overdue);
+            let is_strange = matches!(end, End::Fault(_) | End::Overdue | End::Evicted);
             let may_warn = self.warned.is_none_or(|at| now.since(at) >= WARN_PAUSE);
             if is_strange && may_warn {
                 self.warned = Some(now);

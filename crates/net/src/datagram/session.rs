@@ -4,14 +4,16 @@
 //!
 //! Invariants
 //! - SESSION-1: a datagram without the session's tag, or with a number that came before, changes
-//!   nothing.
+//!   nothing. One with a piece that was refused counts as not received: its content comes again.
 //! - SESSION-2: the arrived pieces that a session keeps are within the credit that it gave
 //!   (INBOX-2). Its notes of datagrams in flight are bounded as well (FLIGHT-1).
 //! - SESSION-3: a session ends when its datagrams are not acknowledged for `silence`, or when it
 //!   hears nothing for `idle`. It also ends when the rest of a message is late by `message`.
+//! - SESSION-4: a peer hears something whenever pieces of it were refused, so that a refusal never
+//!   ends a session as silence does.
 
 use super::flight::{ACK_PAUSE, Carried, Fate, Flight};
-use super::inbox::{Delivered, Inbox};
+use super::inbox::{Delivered, Inbox, room_for};
 use super::opening::Terms;
 use super::outbox::{Message, Outbox};
 use super::packet::{
@@ -25,6 +27,8 @@ use pluvio_env::Moment;
 /// Ranges of received numbers that are remembered. A datagram older than all of them counts as
 /// received: its sender sends what it carried in another one.
 const RECEIVED_RANGES_MAX: usize = 4 * RANGES_MAX;
+/// When a peer hears something after a refusal. What is refused comes again about this often.
+const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
 /// What an authentic datagram may break. Its sender is no peer of this protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -54,9 +58,23 @@ pub(crate) enum End {
     Silent(Duration),
     #[error("the rest of a message did not come in time")]
     Overdue,
+    #[error("the peer stood still, and others needed the memory that it held")]
+    Evicted,
     #[error("{0}")]
     Fault(#[from] Fault),
 }
+
+/// A message that is about to begin.
+pub(crate) struct Beginning<'a> {
+    pub(crate) opcode: u16,
+    /// Its first bytes, if they are here.
+    pub(crate) begun: &'a [u8],
+    /// Room for it and all that have come in part, if it is cut.
+    pub(crate) room: Option<usize>,
+}
+
+/// Says whether a message may begin.
+pub(crate) type Gate<'a> = &'a mut dyn FnMut(&Beginning<'_>) -> bool;
 
 /// Why a datagram changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -243,6 +261,7 @@ impl Session {
         head: &Head,
         datagram: &[u8],
         body: &[u8],
+        gate: Gate<'_>,
         out: &mut Vec<Delivered>,
     ) -> Result<(), Trouble> {
         // SESSION-1
@@ -254,6 +273,34 @@ impl Session {
         if number < self.received_floor || self.received.contains(number) {
             return Err(Trouble::Ignored(Ignored::Repeated));
         }
+        self.is_confirmed = true;
+        self.heard_at = now;
+        let (mut wants_ack, mut is_refused) = (false, false);
+        let mut take = Take(body);
+        while !take.0.is_empty() {
+            let part = packet::next_part(&mut take).ok_or(Fault::Part)?;
+            if self.is_refused(&part, gate) {
+                is_refused = true;
+            } else {
+                wants_ack |= self.take_part(now, part, out)?;
+            }
+        }
+        self.unanswered_since = self.flight.is_flying().then_some(now);
+        if is_refused {
+            self.refuse(now);
+        } else {
+            self.note_received(now, number, wants_ack);
+        }
+        if self.inbox.is_idle() {
+            self.look_at = None;
+        } else if self.look_at.is_none() {
+            self.look_at = Some(now + self.limits.message);
+        }
+        Ok(())
+    }
+
+    /// Notes a datagram that was taken, and whether it must be acknowledged.
+    fn note_received(&mut self, now: Moment, number: u64, wants_ack: bool) {
         self.received.add(number..number + 1);
         if let Some(floor) = self.received.keep_highest(RECEIVED_RANGES_MAX) {
             self.received_floor = floor;
@@ -262,27 +309,61 @@ impl Session {
         if self.largest.is_none_or(|(largest, _)| number > largest) {
             self.largest = Some((number, now));
         }
-        self.is_confirmed = true;
-        self.heard_at = now;
-        let mut wants_ack = false;
-        let mut take = Take(body);
-        while !take.0.is_empty() {
-            let part = packet::next_part(&mut take).ok_or(Fault::Part)?;
-            wants_ack |= self.take_part(now, part, out)?;
-        }
-        self.unanswered_since = self.flight.is_flying().then_some(now);
         if wants_ack {
             self.unacked += 1;
             let at_once = !is_next || self.unacked >= 2;
             let by = if at_once { now } else { now + ACK_PAUSE };
             self.ack_by = Some(self.ack_by.map_or(by, |before| before.min(by)));
         }
-        if self.inbox.is_idle() {
-            self.look_at = None;
-        } else if self.look_at.is_none() {
-            self.look_at = Some(now + self.limits.message);
+    }
+
+    /// Whether a piece finds no room. A message that has begun finds it always.
+    fn is_refused(&self, part: &Part<'_>, gate: Gate<'_>) -> bool {
+        let Part::Piece {
+            message,
+            head,
+            offset,
+            bytes,
+        } = part
+        else {
+            return false;
+        };
+        if !self.inbox.is_new(*message) {
+            return self.inbox.is_scattered(*message, *offset);
         }
-        Ok(())
+        let is_cut = bytes.len() as u64 != head.bytes();
+        let most = self.inbox.frame_bytes_max();
+        if head.bytes() > most || (is_cut && bytes.is_empty()) {
+            // A fault, and no wish for room.
+            return false;
+        }
+        !gate(&Beginning {
+            opcode: head.opcode,
+            begun: if *offset == 0 { bytes } else { &[] },
+            room: is_cut.then(|| self.inbox.room() + room_for(head.bytes())),
+        })
+    }
+
+    /// Lets the peer hear something although its datagram is not acknowledged (SESSION-4): an ack
+    /// of others, or a ping if there are none.
+    fn refuse(&mut self, now: Moment) {
+        if self.received.as_slice().is_empty() {
+            self.ping_due |= !self.flight.is_flying();
+            return;
+        }
+        self.unacked = self.unacked.max(1);
+        self.ack_by.get_or_insert(now + REFUSED_PAUSE);
+    }
+
+    /// Bytes that have moved since the session began: of messages that came cut, and of those that
+    /// the peer acknowledged.
+    pub(crate) fn moved(&self) -> [u64; 2] {
+        [self.inbox.moved(), self.outbox.moved()]
+    }
+
+    /// Room for the messages that have come in part.
+    pub(crate) fn partial_room(&self) -> usize {
+        self.inbox.room()
     }
 
     /// Takes one part. Gives whether the datagram must be acknowledged for it.

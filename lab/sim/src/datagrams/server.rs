@@ -65,7 +65,7 @@ pub(super) fn open(
         let mut port = Port {
             ground: ground.clone(),
             core,
-            server: Server::new(ground.fresh_key(), &ground.options),
+            server: Server::new(ground.fresh_key(), &ground.options, Arc::clone(service)),
             service: Arc::clone(service),
             socket,
             shelf: Arc::clone(&shelf),

@@ -6,12 +6,12 @@ use super::super::opening::{self, Cookie, HELLO_BYTES, Hello, Keys, Terms, Welco
 use super::super::packet::{self, Credit, Kind, MessageHead, MessageKind};
 use super::super::session::{End, Fault, Session, Setup, Trouble};
 use super::super::siphash::{Key, Secret, siphash};
-use super::world::{CLEAN, Dice, Outcome, SERVER, World, address, limits};
+use super::world::{CLEAN, Dice, Outcome, SERVER, World, address, limits, new_endpoint};
 use core::net::SocketAddr;
 use core::time::Duration;
 use pluvio_env::Moment;
 
-const NOW: Moment = Moment(Duration::from_secs(100));
+pub(super) const NOW: Moment = Moment(Duration::from_secs(100));
 
 fn terms() -> Terms {
     Terms {
@@ -34,23 +34,23 @@ fn rules(sessions_max: usize) -> Rules {
 }
 
 /// A server and a hand-made client with one address.
-struct Bench {
-    endpoint: Endpoint,
-    from: SocketAddr,
-    requests: Vec<Arrived>,
+pub(super) struct Bench {
+    pub(super) endpoint: Endpoint,
+    pub(super) from: SocketAddr,
+    pub(super) requests: Vec<Arrived>,
 }
 
 impl Bench {
-    fn new(sessions_max: usize) -> Self {
+    pub(super) fn new(sessions_max: usize) -> Self {
         Self {
-            endpoint: Endpoint::new(Key(1, 2), rules(sessions_max)),
+            endpoint: new_endpoint(Key(1, 2), rules(sessions_max), 0),
             from: address(1),
             requests: Vec::new(),
         }
     }
 
     /// Gives the server a datagram, and takes what it sends.
-    fn give(&mut self, now: Moment, datagram: &[u8]) -> Vec<Vec<u8>> {
+    pub(super) fn give(&mut self, now: Moment, datagram: &[u8]) -> Vec<Vec<u8>> {
         self.endpoint
             .receive(now, self.from, datagram, &mut self.requests);
         let (mut answers, mut into) = (Vec::new(), Vec::new());
@@ -61,8 +61,17 @@ impl Bench {
         answers
     }
 
+    /// Takes what the server sends, to anybody.
+    pub(super) fn drain(&mut self, now: Moment) -> Vec<(SocketAddr, Vec<u8>)> {
+        let (mut sent, mut into) = (Vec::new(), Vec::new());
+        while let Some(to) = self.endpoint.transmit(now, &mut into) {
+            sent.push((to, into.clone()));
+        }
+        sent
+    }
+
     /// Opens a session. Gives the server's id of it, and the keys.
-    fn open(&mut self, id: u64) -> (u64, Keys) {
+    pub(super) fn open(&mut self, id: u64) -> (u64, Keys) {
         let answers = self.give(NOW, &hello(id, Cookie::default()));
         let answers = self.give(NOW, &hello(id, cookie_in(&answers)));
         let (head, body) = packet::open(&answers[0]).unwrap();
@@ -92,7 +101,7 @@ fn cookie_in(answers: &[Vec<u8>]) -> Cookie {
     opening::decode_cookie(body).unwrap()
 }
 
-fn data(key: Key, session: u64, number: u64, body: &[u8]) -> Vec<u8> {
+pub(super) fn data(key: Key, session: u64, number: u64, body: &[u8]) -> Vec<u8> {
     let mut into = Vec::new();
     packet::begin(&mut into);
     into.extend_from_slice(body);
@@ -102,7 +111,7 @@ fn data(key: Key, session: u64, number: u64, body: &[u8]) -> Vec<u8> {
     into
 }
 
-fn piece(message: u64, payload_bytes: u32, offset: u32, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn piece(message: u64, payload_bytes: u32, offset: u32, bytes: &[u8]) -> Vec<u8> {
     let head = MessageHead {
         kind: MessageKind::Request,
         opcode: 1,
@@ -425,7 +434,8 @@ fn no_bytes_make_a_panic_even_with_the_right_tag() {
             }
             let datagram = data(key, 1, number, &body);
             let (head, body) = packet::open(&datagram).unwrap();
-            if let Err(Trouble::End(end)) = session.receive(NOW, &head, &datagram, body, &mut whole)
+            if let Err(Trouble::End(end)) =
+                session.receive(NOW, &head, &datagram, body, &mut |_| true, &mut whole)
             {
                 assert!(matches!(end, End::Fault(_) | End::Closed(_)), "{end}");
                 break;

@@ -6,12 +6,17 @@ use super::super::opening::Terms;
 use super::super::packet::Credit;
 use super::super::session::{End, Limits};
 use super::super::siphash::{Key, Secret};
+use crate::memory::{GRAIN, PortMemory};
 use core::net::SocketAddr;
 use core::time::Duration;
-use pluvio_env::{Frame, Moment};
+use pluvio_env::{Frame, Moment, Traffic};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 pub(super) const SERVER: usize = 0;
+
+/// Memory that is never short.
+const AMPLE: usize = 1 << 30;
 
 /// Draws numbers from a seed.
 pub(super) struct Dice(u64);
@@ -113,6 +118,8 @@ pub(super) struct World {
     pub(super) sent: u64,
     /// Most bytes of arrived pieces that one session held.
     pub(super) partial_bytes_max: usize,
+    /// Most memory that all sessions of the server counted.
+    pub(super) memory_used_max: usize,
     /// Longest work of the service.
     pub(super) work_us: u64,
 }
@@ -133,6 +140,18 @@ pub(super) fn address(who: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, who as u8], 7_000 + who as u16))
 }
 
+/// An endpoint whose sessions share this memory, or the least that its frames need. Requests with
+/// odd opcodes are of servers.
+pub(super) fn new_endpoint(key: Key, rules: Rules, bytes: usize) -> Endpoint {
+    let frame_bytes_max = rules.terms.frame_bytes_max as usize;
+    let memory = PortMemory::new(bytes, frame_bytes_max, Duration::from_secs(1));
+    let traffic = Box::new(|opcode, _: &[u8]| Traffic {
+        is_of_servers: opcode % 2 == 1,
+        never_waits: false,
+    });
+    Endpoint::new(key, rules, Arc::new(memory), traffic)
+}
+
 impl World {
     pub(super) fn new(seed: u64, clients: usize, faults: Faults) -> Self {
         let terms = Terms {
@@ -150,7 +169,7 @@ impl World {
             reply_bytes_max: 1 << 20,
         };
         let mut dice = Dice::new(seed);
-        let endpoint = Endpoint::new(Key(dice.next(), dice.next()), rules);
+        let endpoint = new_endpoint(Key(dice.next(), dice.next()), rules, AMPLE);
         let secret = Secret::new(Key(dice.next(), dice.next()));
         let mut this = Self {
             now: Moment(Duration::from_secs(1)),
@@ -173,6 +192,7 @@ impl World {
             server_ends: Vec::new(),
             sent: 0,
             partial_bytes_max: 0,
+            memory_used_max: 0,
             work_us: 2_000,
         };
         for _ in 0..clients {
@@ -205,7 +225,7 @@ impl World {
 
     /// The server dies and comes back without its memory.
     pub(super) fn restart_server(&mut self) {
-        self.endpoint = Endpoint::new(Key(self.dice.next(), self.dice.next()), self.rules);
+        self.endpoint = new_endpoint(Key(self.dice.next(), self.dice.next()), self.rules, AMPLE);
         self.work.clear();
     }
 
@@ -466,6 +486,8 @@ impl World {
             (&mut self.counts.ended, counts.ended),
             (&mut self.counts.faults, counts.faults),
             (&mut self.counts.overdue, counts.overdue),
+            (&mut self.counts.evicted, counts.evicted),
+            (&mut self.counts.waited, counts.waited),
         ] {
             *all += new;
         }
@@ -481,6 +503,13 @@ impl World {
             }
         }
         assert!(self.partial_bytes_max <= most, "SESSION-2");
+        let (held, counted) = self.endpoint.held_and_counted();
+        let uncounted = GRAIN * self.clients.len();
+        self.memory_used_max = self.memory_used_max.max(counted);
+        assert!(
+            held[0] <= counted + uncounted,
+            "NETMEM-4: {held:?} of {counted}"
+        );
         assert!(
             self.executed.values().all(|&count| count == 1),
             "NET-4: executed twice"
