@@ -25,6 +25,9 @@ use std::sync::Arc;
 
 /// Answers to hellos and strangers that wait for the socket. Further ones are not given.
 const ANSWERS_MAX: usize = 256;
+/// Refused sessions for which others are looked at in one turn. Each look goes over all that hold
+/// memory.
+const LOOKS_MAX: usize = 16;
 /// How long a refused request counts as wanted. Its sender asks more often than that.
 const REFUSED_HOLDS: Duration = Duration::from_secs(1);
 
@@ -120,6 +123,8 @@ pub(crate) struct Endpoint {
     holders: BTreeSet<u64>,
     /// When to look at them.
     look_at: Option<Moment>,
+    /// Which of them is looked at first: those before it had their turn.
+    look_from: u64,
 }
 
 impl Endpoint {
@@ -140,6 +145,7 @@ impl Endpoint {
             traffic,
             holders: BTreeSet::new(),
             look_at: None,
+            look_from: 0,
         }
     }
 
@@ -460,15 +466,23 @@ impl Endpoint {
             return;
         }
         self.look_at = None;
-        for id in core::mem::take(&mut self.holders) {
+        let mut before = core::mem::take(&mut self.holders);
+        let behind = before.split_off(&self.look_from);
+        let mut looks = 0;
+        for id in behind.into_iter().chain(before) {
             let Some(open) = self.sessions.get_mut(&id) else {
                 continue;
             };
             (open.refused).take_if(|(_, at)| now.since(*at) >= REFUSED_HOLDS);
-            match open.refused {
-                Some((Refused::Room, _)) => open.account.look(false, now),
-                Some((Refused::Reply, _)) => open.account.look(true, now),
-                Some((Refused::Replies, _)) | None => {}
+            let wants_reply = match open.refused {
+                Some((Refused::Room, _)) => Some(false),
+                Some((Refused::Reply, _)) => Some(true),
+                Some((Refused::Replies, _)) | None => None,
+            };
+            if let Some(wants_reply) = wants_reply.filter(|_| looks < LOOKS_MAX) {
+                open.account.look(wants_reply, now);
+                looks += 1;
+                self.look_from = id.wrapping_add(1);
             }
             if open.account.is_evicted() {
                 self.end(id, End::Evicted);
