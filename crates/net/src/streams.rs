@@ -4,13 +4,12 @@ use crate::client_io::Shared;
 use crate::counters::add;
 use crate::spare::{self, BUFFER_BYTES};
 use bytes::BytesMut;
-use core::future::poll_fn;
-use core::task::{Context, Poll, Waker};
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker, ready};
 use pluvio_env::{Address, BoxFuture, ByteStream, Peer, StreamError};
 use std::io::{self, Write};
-use std::pin::pin;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
@@ -125,26 +124,24 @@ fn is_stalled(error: &io::Error) -> bool {
 }
 
 impl<C: Carrier> ByteStream for OsByteStream<C> {
-    fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>> {
-        Box::pin(async move {
-            let read = poll_fn(|cx| {
-                // Read into a lent buffer, so that a waiting connection holds none.
-                let mut buffer = spare::take();
-                let read = pin!(self.carrier.read_buf(&mut buffer)).poll(cx);
-                match &read {
-                    Poll::Ready(_) => into.extend_from_slice(&buffer),
-                    Poll::Pending => {
-                        if into.is_empty() && into.capacity() > IDLE_BYTES_MAX {
-                            *into = BytesMut::new();
-                        }
-                    }
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+    ) -> Poll<Result<usize, StreamError>> {
+        // Read into a lent buffer, so that a waiting connection holds none.
+        let mut buffer = spare::take();
+        let read = pin!(self.carrier.read_buf(&mut buffer)).poll(context);
+        match &read {
+            Poll::Ready(_) => into.extend_from_slice(&buffer),
+            Poll::Pending => {
+                if into.is_empty() && into.capacity() > IDLE_BYTES_MAX {
+                    *into = BytesMut::new();
                 }
-                spare::give(buffer);
-                read
-            });
-            let read = read.await;
-            self.received(read)
-        })
+            }
+        }
+        spare::give(buffer);
+        read.map(|read| self.received(read))
     }
 
     fn try_read(&mut self, into: &mut BytesMut) -> Result<Option<usize>, StreamError> {
@@ -168,20 +165,23 @@ impl<C: Carrier> ByteStream for OsByteStream<C> {
         })
     }
 
-    fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>> {
-        Box::pin(async move {
-            let written = match self.carrier.write_all(data).await {
-                // TLS may keep a part in its own buffer.
-                Ok(()) => self.carrier.flush().await,
-                Err(error) => Err(error),
+    fn poll_write_all(
+        &mut self,
+        context: &mut Context<'_>,
+        rest: &mut &[u8],
+    ) -> Poll<Result<(), StreamError>> {
+        while !rest.is_empty() {
+            let count = match ready!(Pin::new(&mut self.carrier).poll_write(context, rest)) {
+                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+                written => written,
             };
-            if let Err(error) = written {
-                return Err(self.broken(&error));
-            }
-            let counters = self.shared.counters.of(self.peer.core);
-            add(&counters.bytes_sent, data.len());
-            Ok(())
-        })
+            let count = count.map_err(|error| self.broken(&error))?;
+            add(&self.shared.counters.of(self.peer.core).bytes_sent, count);
+            *rest = &rest[count..];
+        }
+        // TLS may keep a part in its own buffer.
+        let flushed = Pin::new(&mut self.carrier).poll_flush(context);
+        flushed.map_err(|error| self.broken(&error))
     }
 
     fn peer(&self) -> Peer {

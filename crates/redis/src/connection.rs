@@ -19,8 +19,8 @@
 //! - CONN-3: the memory of a connection is bounded. Input: one command's bytes and one read.
 //!   Output: `output_bytes_max`, one reply, and the replies of commands under way (QUEUE-3). While
 //!   memory is scarce it is [`SCARCE_OUTPUT_BYTES`] instead of `output_bytes_max`. An idle
-//!   connection holds no buffers. The memory that a connection holds counts in the bound of all
-//!   (CLIMEM-1).
+//!   connection holds two buffers of at most [`IDLE_BYTES_MAX`], and no queues. The memory that a
+//!   connection holds counts in the bound of all (CLIMEM-1).
 //! - CONN-4: one timer is set for all held replies of a connection, not one for each.
 //! - CONN-5: when it is not known whether a command was executed, those that have arrived behind it
 //!   are not executed.
@@ -48,9 +48,11 @@ use crate::queue::Queue;
 use crate::reply::{Failure, Reply};
 use crate::session::Session;
 use crate::shared::Core;
+use crate::spare::{self, Spare};
 use crate::table::{Keys, Run, SPECS, Spec, resolve};
 use bytes::BytesMut;
 use core::future::poll_fn;
+use core::pin::Pin;
 use core::task::{Context, Poll};
 use noting::Group;
 use pluvio_client::{HeldWait, Operation};
@@ -74,6 +76,12 @@ const SCARCE_OUTPUT_BYTES: usize = 64 << 10;
 /// A run that was polled this often may take long. From then on the connection is checked: the peer
 /// may be gone.
 const POLLS_BEFORE_LOOK: u32 = 4;
+
+thread_local! {
+    /// Queues of commands read ahead. One takes at most 2 KiB. Few connections of a core hold one
+    /// at a time: those whose commands wait.
+    static SPARE_AHEAD: Spare<Step> = const { Spare::new(PREFETCH_MAX, 8) };
+}
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve(core: &Core, stream: Box<dyn ByteStream>) {
@@ -319,7 +327,7 @@ where
         let failure = evicted(self.account.memory().bound());
         Reply::Error(failure).write(self.session.protocol(), &mut words);
         let mut write = self.stream.write_all(&words);
-        let _ = poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await;
+        let _ = poll_fn(|context| Poll::Ready(Pin::new(&mut write).poll(context))).await;
     }
 
     /// Starts all commands that have arrived and may start, and collects replies that may leave.
@@ -389,6 +397,7 @@ where
     /// Parses the commands that have arrived, as many as a group has, and asks for the memory of
     /// their keys.
     fn read_ahead(&mut self) {
+        spare::take(&SPARE_AHEAD, &mut self.ahead);
         let database = self.session.database();
         let mut keys: SmallVec<[KnownHash; PREFETCH_MAX]> = SmallVec::new();
         // Commands behind a login may be larger than those before it.

@@ -21,7 +21,8 @@
 //!
 //! `users` keeps users, their passwords and their rights; `connection/rights.rs` asks for them.
 //!
-//! `memory.rs` bounds what all connections hold. `database.rs` turns database numbers into tables.
+//! `memory.rs` bounds what all connections hold, and `spare.rs` keeps memory that they lend each
+//! other. `database.rs` turns database numbers into tables.
 //!
 //! Invariants
 //! - REDIS-1: replies of a connection leave in the order of its commands.
@@ -62,6 +63,7 @@ mod scripts;
 mod service;
 mod session;
 mod shared;
+mod spare;
 mod specs;
 mod table;
 mod users;

@@ -22,6 +22,7 @@
 use crate::commands::{Ran, Shape, is_there};
 use crate::failure::not_durable;
 use crate::reply::Reply;
+use crate::spare::{self, Spare};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
@@ -40,6 +41,15 @@ const RUN_MIN: usize = 4;
 /// The assumed size of values before there was one. It is large enough that the first commands of a
 /// connection cannot take much memory, and small enough that some dozens may be under way.
 const REPLY_BYTES_FIRST: usize = REPLIES_BYTES / 32;
+
+thread_local! {
+    /// Queues of places, of at most [`PLACES_BYTES`]. A connection needs one while it waits for
+    /// replicas.
+    static SPARE_PLACES: Spare<Place> = const { Spare::new(PLACES_BYTES / size_of::<Place>(), 16) };
+}
+/// Longest queue of places whose memory is kept for other connections, in bytes. It has room for
+/// some hundred commands. A core keeps at most 16 of them.
+const PLACES_BYTES: usize = 32 << 10;
 
 /// An executed command that is not durable yet.
 pub(crate) struct HeldReply {
@@ -181,6 +191,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
         debug_assert!(self.run.is_none(), "QUEUE-2: one run at a time");
         self.run.as_mut().set(Some(run));
         self.span = span;
+        spare::take(&SPARE_PLACES, &mut self.places);
         self.run_first = self.first + self.places.len() as u64;
         self.places
             .extend(answered.into_iter().map(|answered| Place {
@@ -204,6 +215,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
     pub(crate) fn hold(&mut self, reply: HeldReply, answered: bool) {
         self.bytes_waiting += reply.bytes();
         let state = State::Held(reply);
+        spare::take(&SPARE_PLACES, &mut self.places);
         self.places.push_back(Place { answered, state });
     }
 
@@ -336,7 +348,7 @@ impl<F: Future<Output = Ran>> Queue<F> {
     /// Gives back memory that an idle connection does not need.
     pub(crate) fn shrink(&mut self) {
         if self.places.is_empty() {
-            self.places = VecDeque::new();
+            spare::give(&SPARE_PLACES, &mut self.places);
         }
     }
 }

@@ -10,6 +10,7 @@ mod disk;
 mod mapped;
 mod network;
 mod rng;
+mod streams;
 mod tasks;
 pub mod watch;
 
@@ -21,10 +22,11 @@ pub use clock::{Clock, Moment, TimedOut, timeout};
 pub use disk::{Disk, DiskError, File, FileAt, OpenMode};
 pub use mapped::{DoorOf, MappedMemory, MappedRead, MappedReader, NotMapped};
 pub use network::{
-    ByteStream, CallError, Frame, Handled, HeldReply, Listening, Network, NetworkError,
-    NoConnection, Peer, Replies, Service, StreamError, StreamService, Traffic, waiting_party,
+    CallError, Frame, Handled, HeldReply, Listening, Network, NetworkError, NoConnection, Peer,
+    Replies, Service, Traffic, waiting_party,
 };
 pub use rng::Rng;
+pub use streams::{ByteStream, ReadSome, StreamError, StreamService, WriteAll};
 pub use tasks::{TaskHandle, Tasks};
 
 /// A boxed future, as the trait objects of this crate return them.

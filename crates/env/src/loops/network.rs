@@ -1,7 +1,7 @@
 //! Messages between processes: a request and its reply.
 
-use crate::{Address, BoxFuture};
-use bytes::{Bytes, BytesMut};
+use crate::{Address, BoxFuture, StreamService};
+use bytes::Bytes;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 use core::time::Duration;
@@ -237,37 +237,4 @@ pub trait Network: Send + Sync {
         refusal: Bytes,
         service: Arc<dyn StreamService>,
     ) -> BoxFuture<'_, Result<Listening, NetworkError>>;
-}
-
-/// A connection that carries bytes without frames, for protocols from elsewhere (Redis).
-pub trait ByteStream: Send {
-    /// Waits for bytes and appends those that have arrived to `into`; 0 means the peer has closed.
-    /// Dropping the future loses no bytes: the next read gives them.
-    fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>>;
-    /// Takes the bytes that have arrived, without waiting. `None` if there are none, 0 if the peer
-    /// has closed.
-    ///
-    /// # Errors
-    /// The connection broke.
-    fn try_read(&mut self, into: &mut BytesMut) -> Result<Option<usize>, StreamError>;
-    /// Waits until the connection is known to be broken. A peer that only stops sending is still
-    /// there: it may take what it is sent.
-    fn gone(&mut self) -> BoxFuture<'_, ()>;
-    /// Writes all of `data`.
-    fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>>;
-    /// The other end.
-    fn peer(&self) -> Peer;
-    /// This end.
-    fn local(&self) -> Address;
-}
-
-/// A byte stream broke. Not retryable on this connection.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("connection broken: {0}")]
-pub struct StreamError(pub String);
-
-/// Serves byte streams.
-pub trait StreamService: Send + Sync {
-    /// Serves one connection until it ends; runs on the event loop of the core that accepted it.
-    fn serve(&self, stream: Box<dyn ByteStream>) -> BoxFuture<'static, ()>;
 }

@@ -1,17 +1,18 @@
 //! What a connection does between its turns: it sends, and it waits.
 
-use super::{Connection, IDLE_BYTES_MAX, POLLS_BEFORE_LOOK, TURN_BYTES};
+use super::{Connection, IDLE_BYTES_MAX, POLLS_BEFORE_LOOK, SPARE_AHEAD, TURN_BYTES};
 use crate::commands::{Commands, Ran};
 use crate::counters::add;
 use crate::database::DatabaseId;
 use crate::give_way::give_way;
 use crate::monitor::Feed;
 use crate::shared::{Core, Timed};
+use crate::spare;
 use bytes::BytesMut;
 use core::future::poll_fn;
+use core::pin::Pin;
 use core::task::{Context, Poll};
-use pluvio_env::{BoxFuture, ByteStream, Moment, StreamError};
-use std::collections::VecDeque;
+use pluvio_env::{BoxFuture, ByteStream, Moment, ReadSome, StreamError};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// When a connection wakes by itself.
@@ -27,7 +28,7 @@ pub(super) enum Woke {
 /// What a waiting connection wants of its stream.
 enum Wish<'s> {
     /// More bytes.
-    Bytes(BoxFuture<'s, Result<usize, StreamError>>),
+    Bytes(ReadSome<'s>),
     /// Nothing yet; the stream is kept for [`Wish::End`].
     Nothing(Option<&'s mut Box<dyn ByteStream>>),
     /// To know when it is broken (CONN-7).
@@ -102,7 +103,7 @@ where
         let mut write = stream.write_all(&output.first()[start..end]);
         let written = poll_fn(|context| {
             let _ended = queue.poll(context);
-            match write.as_mut().poll(context) {
+            match Pin::new(&mut write).poll(context) {
                 Poll::Pending if entry.is_killed(context.waker()) => Poll::Ready(Err(killed())),
                 Poll::Pending => {
                     if !is_told {
@@ -192,8 +193,7 @@ where
                 wish = Wish::End(stream.gone());
             }
             match &mut wish {
-                Wish::Bytes(read) => read
-                    .as_mut()
+                Wish::Bytes(read) => Pin::new(read)
                     .poll(context)
                     .map(|read| Ok(Woke::Read(read?))),
                 Wish::End(gone) => gone.as_mut().poll(context).map(|()| Err(broken())),
@@ -213,7 +213,7 @@ where
             self.input = BytesMut::from(&self.input[..]);
         }
         self.output.shrink(IDLE_BYTES_MAX);
-        self.ahead = VecDeque::new();
+        spare::give(&SPARE_AHEAD, &mut self.ahead);
         self.queue.shrink();
     }
 }

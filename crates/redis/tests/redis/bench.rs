@@ -3,7 +3,7 @@
 
 use bytes::BytesMut;
 use core::future::poll_fn;
-use core::task::{Poll, Waker};
+use core::task::{Context, Poll, Waker};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use pluvio_client::testing::FakeCluster;
@@ -44,16 +44,17 @@ fn wake(pipe: &mut Pipe) {
 struct ServerEnd(Wire, String);
 
 impl ByteStream for ServerEnd {
-    fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>> {
-        Box::pin(poll_fn(move |context| match self.try_read(into) {
-            Ok(None) => {
-                self.0
-                    .with(|input, _| input.waker = Some(context.waker().clone()));
-                Poll::Pending
-            }
-            Ok(Some(count)) => Poll::Ready(Ok(count)),
-            Err(error) => Poll::Ready(Err(error)),
-        }))
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+    ) -> Poll<Result<usize, StreamError>> {
+        if let Some(count) = self.try_read(into)? {
+            return Poll::Ready(Ok(count));
+        }
+        self.0
+            .with(|input, _| input.waker = Some(context.waker().clone()));
+        Poll::Pending
     }
 
     fn try_read(&mut self, into: &mut BytesMut) -> Result<Option<usize>, StreamError> {
@@ -77,27 +78,27 @@ impl ByteStream for ServerEnd {
         }))
     }
 
-    fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>> {
-        let mut written = 0;
-        Box::pin(poll_fn(move |context| {
-            self.0.with(|_, output| {
-                if output.closed {
-                    return Poll::Ready(Err(StreamError("the peer is gone".into())));
-                }
-                let rest = &data[written..];
-                let room = match output.room {
-                    0 => rest.len(),
-                    room => room.saturating_sub(output.bytes.len()).min(rest.len()),
-                };
-                output.bytes.extend_from_slice(&rest[..room]);
-                written += room;
-                if written == data.len() {
-                    return Poll::Ready(Ok(()));
-                }
-                output.waker = Some(context.waker().clone());
-                Poll::Pending
-            })
-        }))
+    fn poll_write_all(
+        &mut self,
+        context: &mut Context<'_>,
+        rest: &mut &[u8],
+    ) -> Poll<Result<(), StreamError>> {
+        self.0.with(|_, output| {
+            if output.closed {
+                return Poll::Ready(Err(StreamError("the peer is gone".into())));
+            }
+            let room = match output.room {
+                0 => rest.len(),
+                room => room.saturating_sub(output.bytes.len()).min(rest.len()),
+            };
+            output.bytes.extend_from_slice(&rest[..room]);
+            *rest = &rest[room..];
+            if rest.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            output.waker = Some(context.waker().clone());
+            Poll::Pending
+        })
     }
 
     fn peer(&self) -> Peer {

@@ -2,8 +2,7 @@
 //! them, and connections made of two queues of bytes.
 
 use bytes::{Bytes, BytesMut};
-use core::future::poll_fn;
-use core::task::{Poll, Waker};
+use core::task::{Context, Poll, Waker};
 use pluvio_env::{
     Address, BoxFuture, ByteStream, CallError, Frame, Listening, Network, NetworkError, Peer,
     Service, StreamError, StreamService,
@@ -119,14 +118,16 @@ impl Pipe {
 }
 
 impl ByteStream for Pipe {
-    fn read<'a>(&'a mut self, into: &'a mut BytesMut) -> BoxFuture<'a, Result<usize, StreamError>> {
-        Box::pin(poll_fn(move |context| {
-            if let Some(count) = self.try_read(into)? {
-                return Poll::Ready(Ok(count));
-            }
-            self.0.lock().unwrap().server = Some(context.waker().clone());
-            Poll::Pending
-        }))
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+    ) -> Poll<Result<usize, StreamError>> {
+        if let Some(count) = self.try_read(into)? {
+            return Poll::Ready(Ok(count));
+        }
+        self.0.lock().unwrap().server = Some(context.waker().clone());
+        Poll::Pending
     }
 
     fn try_read(&mut self, into: &mut BytesMut) -> Result<Option<usize>, StreamError> {
@@ -139,9 +140,14 @@ impl ByteStream for Pipe {
         Box::pin(core::future::pending())
     }
 
-    fn write_all<'a>(&'a mut self, data: &'a [u8]) -> BoxFuture<'a, Result<(), StreamError>> {
-        self.0.lock().unwrap().to_client.extend_from_slice(data);
-        Box::pin(core::future::ready(Ok(())))
+    fn poll_write_all(
+        &mut self,
+        _: &mut Context<'_>,
+        rest: &mut &[u8],
+    ) -> Poll<Result<(), StreamError>> {
+        self.0.lock().unwrap().to_client.extend_from_slice(rest);
+        *rest = &[];
+        Poll::Ready(Ok(()))
     }
 
     fn peer(&self) -> Peer {
