@@ -54,8 +54,8 @@ impl dyn ByteStream + '_ {
         ReadSome { stream: self, into }
     }
 
-    /// Writes all of `data`. When the future is dropped, some first part of `data` was written, and
-    /// nobody knows its length: what is written next makes no sense to the peer.
+    /// Writes all of `data`. A future that is dropped may have written a first part of it, of
+    /// unknown length. Bytes that are written after that make no sense to the peer.
     pub fn write_all<'a>(&'a mut self, data: &'a [u8]) -> WriteAll<'a> {
         WriteAll {
             stream: self,

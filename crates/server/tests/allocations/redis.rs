@@ -1,9 +1,9 @@
 //! Commands on the Redis port. None of them allocates, and neither does their connection when it
 //! turns from waiting to work and back:
 //!
-//! - reads and writes of a `ByteStream` are polled, and their futures are not boxed,
-//! - the queues of commands that are parsed ahead, and of replies that wait for replicas, are lent
-//!   by the thread, and an idle connection gives them back.
+//! - The futures that read and write a `ByteStream` are not boxed.
+//! - The thread lends the queue of commands that are parsed ahead, and that of replies that wait
+//!   for replicas. An idle connection gives both back.
 //!
 //! A connection allocates for buffers over 4 KiB, which it gives back when it is idle. So it does
 //! for the replies to a long pipeline of GETs: once whenever their buffer doubles.
