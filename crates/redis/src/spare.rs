@@ -38,7 +38,8 @@ pub(crate) fn take<T>(spare: &'static LocalKey<Spare<T>>, queue: &mut VecDeque<T
 /// Takes the memory of `queue`, which is empty.
 pub(crate) fn give<T>(spare: &'static LocalKey<Spare<T>>, queue: &mut VecDeque<T>) {
     debug_assert!(queue.is_empty(), "only an idle queue is given back");
-    let queue = core::mem::take(queue);
+    let mut queue = core::mem::take(queue);
+    queue.clear();
     spare.with(|spare| {
         let mut queues = spare.queues.borrow_mut();
         if (1..=spare.places_max).contains(&queue.capacity()) && queues.len() < spare.queues_max {

@@ -148,7 +148,12 @@ impl Replies {
     /// Gives the items that were shown their values. All of these are returned if no other item
     /// has bytes.
     fn tell_shown(&mut self) -> Option<Bytes> {
-        let values = Bytes::from(core::mem::take(&mut self.values));
+        let mut values = core::mem::take(&mut self.values);
+        // The reply may wait for its peer, and is counted by its length.
+        if values.capacity() > 2 * values.len() {
+            values.shrink_to_fit();
+        }
+        let values = Bytes::from(values);
         for shown in self.shown.drain(..) {
             let (version, value) = (shown.version, values.slice(shown.value));
             let output = Output::Bytes(value);

@@ -175,6 +175,13 @@ impl Endpoint {
         ([requests, replies], self.memory.used())
     }
 
+    /// Sessions that are to make room, and are not ended yet.
+    #[cfg(test)]
+    pub(crate) fn leaving(&self) -> usize {
+        let accounts = self.sessions.values().map(|open| &open.account);
+        accounts.filter(|account| account.is_evicted()).count()
+    }
+
     /// The bound of the memory of all connections.
     #[cfg(test)]
     pub(crate) fn memory_bound(&self) -> usize {
@@ -449,7 +456,9 @@ impl Endpoint {
         open.account.tell(requests, replies);
         let is_peers_turn = [requests > 0, replies > 0];
         open.account.note(open.session.moved(), is_peers_turn);
-        if open.account.is_counted() || open.refused.is_some() {
+        // One that is to make room is ended by the next look, though it holds nothing any more.
+        let is_evicted = open.account.is_evicted();
+        if open.account.is_counted() || is_evicted || open.refused.is_some() {
             self.holders.insert(id);
         } else {
             self.holders.remove(&id);

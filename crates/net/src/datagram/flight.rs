@@ -6,6 +6,7 @@
 //!
 //! Invariants
 //! - FLIGHT-1: at most `bytes_max` are in flight, and [`DATAGRAMS_MAX`] datagrams, probes apart.
+//!   Probes go on while nothing is acknowledged; then the oldest are forgotten.
 //! - FLIGHT-2: a datagram's content is given out as lost at most once, and as acknowledged at most
 //!   once. The second may follow the first: a datagram thought lost was only late.
 
@@ -305,6 +306,14 @@ impl Flight {
             self.probes += 1;
             // Counts as sent, even if the socket has no room: the next probe comes later.
             self.last_sent = now;
+            // Nobody acknowledges anything, and the oldest were sent again long ago.
+            while self.sent.len() >= DATAGRAMS_MAX
+                && let Some(oldest) = self.sent.front()
+                && oldest.state == State::Probed
+            {
+                self.bytes -= oldest.bytes;
+                self.sent.pop_front();
+            }
             let flying = self
                 .sent
                 .iter_mut()
@@ -395,6 +404,23 @@ mod tests {
         assert_eq!(flight.bytes(), 3_000);
         let fate = flight.take_ack(now, Duration::ZERO, core::slice::from_ref(&(0..1)));
         assert_eq!(fate.acked, [piece(0)]);
+    }
+
+    // shows: FLIGHT-1
+    #[test]
+    fn probes_of_hours_of_silence_are_forgotten() {
+        let mut flight = flight(3);
+        for number in 0..2 * DATAGRAMS_MAX as u64 {
+            let now = flight.deadline().unwrap();
+            let (fate, is_probe) = flight.alarm(now);
+            assert!(is_probe && !fate.lost.is_empty());
+            for (carried, more) in fate.lost.into_iter().zip(0..) {
+                let number = 3 + 2 * number + more;
+                flight.note_sent(now, number, 1_000, number, vec![carried]);
+            }
+            assert!(flight.sent.len() <= DATAGRAMS_MAX + 2);
+        }
+        assert_eq!(flight.bytes(), 1_000 * flight.sent.len());
     }
 
     // shows: FLIGHT-1

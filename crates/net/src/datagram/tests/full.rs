@@ -135,6 +135,31 @@ fn who_stands_still_with_a_half_gives_way_to_one_that_asks() {
 
 // shows: ENDPOINT-4
 #[test]
+fn who_is_to_give_way_does_so_though_its_message_ends_meanwhile() {
+    let mut crowd = Crowd::new(60);
+    for who in 0..60 {
+        crowd.half(NOW, who);
+    }
+    let mut now = NOW;
+    while crowd.bench.endpoint.leaving() == 0 {
+        now = now + Duration::from_millis(10);
+        assert!(now < NOW + Duration::from_secs(3), "nobody is to give way");
+        crowd.half(now, 59);
+        crowd.wait_until(now);
+    }
+    for who in 0..59 {
+        for offset in (1_000..WHOLE).step_by(1_000) {
+            crowd.send(now, who, &piece(0, WHOLE, offset, &[1; 1_000]));
+        }
+    }
+    assert!(crowd.bench.endpoint.leaving() > 0, "it was too late");
+    crowd.wait_until(now + Duration::from_millis(200));
+    assert_eq!(crowd.bench.endpoint.leaving(), 0);
+    assert!(crowd.bench.endpoint.take_counts().evicted > 0);
+}
+
+// shows: ENDPOINT-4
+#[test]
 fn who_takes_no_replies_gives_way_to_one_that_asks() {
     let mut crowd = Crowd::new(80);
     let reply = Frame {
