@@ -7,8 +7,8 @@
 //! - FILE-2: a write whose future is dropped is either finished all the same, or has never begun.
 //!
 //! - FILE-3: at most one small write in a second waits for the device on an event loop. While the
-//!   device stays slow, it is one in 64 seconds. Where the file system knows of writes that do not
-//!   wait, none does.
+//!   device stays slow, they get rarer, down to one in 64 seconds. Where the file system knows of
+//!   writes that do not wait, none does.
 //!
 //! Which thread does the work:
 //! - A small write is copied to the page cache on the event loop. That takes microseconds, less

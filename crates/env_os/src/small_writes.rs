@@ -7,10 +7,11 @@
 //! those after it to blocking threads for a pause, until they are quick again (FILE-3).
 //!
 //! The first writes behind a pause are trials, one at a time over all event loops. Each looks
-//! whether the thread slept meanwhile: one that only waited for a processor says nothing of the
-//! device. A trial that slept doubles the pause, so a device that stays slow holds up event loops
-//! ever more seldom. Trials that were all quick halve the next pause. A long write on a blocking
-//! thread may just have waited for a processor, so it puts trials off by the shortest pause.
+//! whether the thread slept meanwhile. A long one that did not sleep only waited for a processor,
+//! so it counts as quick. A trial that was long and slept doubles the pause, so a device that stays
+//! slow holds up event loops ever more seldom. After [`TRIALS`] quick ones the next pause is half
+//! as long. A long write on a blocking thread may just have waited for a processor, so it puts
+//! trials off by the shortest pause.
 //!
 //! All fields are hints between threads, so their order does not matter.
 
@@ -103,7 +104,7 @@ impl SmallWrites {
         }
     }
 
-    /// A write on a blocking thread did.
+    /// A write on a blocking thread began and ended at these times.
     pub(crate) fn took_elsewhere(&self, began: Duration, ended: Duration) {
         if ended.saturating_sub(began) >= LONG {
             self.go_away(ended, ms(PAUSE_MIN));

@@ -98,7 +98,8 @@ impl Master {
                 let get = decode_get(frame);
                 let replies = get.and_then(|(header, gets)| self.get_all(&header, gets.iter()));
                 match replies {
-                    // As they are, their values need no other copy.
+                    // All is durable. As `Outcomes`, values that lie together are sent from there;
+                    // `into_answer` gives `Results`, whose values are joined by another copy.
                     Ok(replies) if !replies.is_waiting() => {
                         Handled::Now(reply_outcomes(Opcode::Get, &Ok(replies.into_early())))
                     }

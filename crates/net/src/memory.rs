@@ -41,7 +41,6 @@
 //! - NETMEM-3: the first that waits for a grant gets it, at the latest when all that were granted
 //!   are done or closed. Frames without a grant hold about half of the quarter at most, and the
 //!   other half has room for the largest frame. So frames never wait for each other in a circle.
-//!
 //! - NETMEM-4: a session of datagrams keeps pieces only of messages that have room for all of their
 //!   bytes. That room is free again when the message is whole, or the session over.
 //!
@@ -67,7 +66,8 @@ pub(crate) const SMALL_BYTES: usize = 4 << 10;
 pub(crate) const QUEUES_MAX: usize = 8;
 /// Bytes of replies at which a connection takes no more requests when memory is scarce.
 pub(crate) const SCARCE_BYTES: usize = 64 << 10;
-/// The least bound, in frames of the largest size: half of a quarter has room for two (NETMEM-3).
+/// The least bound, in frames of the largest size. Half of a quarter has room for two (NETMEM-3),
+/// and for a cut message of datagrams, which counts twice (NETMEM-4).
 const FRAMES_MIN: usize = 16;
 /// Bytes that a connection holds around a frame: its buffer.
 const AROUND_BYTES: usize = 128 << 10;
@@ -442,6 +442,15 @@ impl Account {
         self.quarter(REPLIES).is_scarce()
     }
 
+    /// Bytes of untaken replies at which the connection takes no more requests; `usual` while memory
+    /// is plenty.
+    pub(crate) fn reply_bytes_max(&self, usual: usize) -> usize {
+        match self.are_replies_scarce() {
+            true => usual.min(SCARCE_BYTES),
+            false => usual,
+        }
+    }
+
     /// Whether replies leave no room for others.
     pub(crate) fn are_replies_full(&self) -> bool {
         let quarter = self.quarter(REPLIES);
@@ -522,8 +531,8 @@ impl Account {
         self.told != [0; 2] || self.has_grant
     }
 
-    /// The frame that was being read is whole.
-    pub(crate) fn frame_ended(&mut self) {
+    /// Gives the grant back: its frame is whole, or all of its bytes count as held from here on.
+    pub(crate) fn end_grant(&mut self) {
         if core::mem::take(&mut self.has_grant) {
             let (id, signal) = (self.id, &self.signal);
             let ends = |state: &mut State| state.set(id, signal, |holder| holder.granted = 0);
@@ -659,7 +668,7 @@ mod tests {
         // One that was granted goes on. The others wait for their turns.
         assert!(all[4].may_grow(FRAME, FRAME, &cx));
         assert!(!all[0].may_grow(FRAME, FRAME, &cx));
-        all[4].frame_ended();
+        all[4].end_grant();
         all[4].tell(0, 0);
         assert!(
             !all[7].may_grow(FRAME / 2, FRAME, &cx),
@@ -669,7 +678,7 @@ mod tests {
         assert!(memory.used() <= memory.bound() / 4);
         // One that has waited and is gone is in nobody's way.
         drop(all.remove(7));
-        all[5].frame_ended();
+        all[5].end_grant();
         all[5].tell(0, 0);
         assert!(all[0].may_grow(FRAME, FRAME, &cx));
         all.clear();

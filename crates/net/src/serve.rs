@@ -388,11 +388,8 @@ impl Server<'_> {
 
     /// Whether replies that wait for the peer fill their queue: then no more requests are taken.
     fn are_replies_full(&self) -> bool {
-        let mut reply_bytes_max = self.options.reply_queue_bytes_max;
-        if self.account.are_replies_scarce() {
-            reply_bytes_max = reply_bytes_max.min(SCARCE_BYTES);
-        }
-        self.writer.bytes() >= reply_bytes_max
+        let usual = self.options.reply_queue_bytes_max;
+        self.writer.bytes() >= self.account.reply_bytes_max(usual)
     }
 
     /// Whether there is room for the reply to a request.
@@ -445,7 +442,7 @@ impl Server<'_> {
             let Some((header, request)) = self.reader.next_frame()? else {
                 return Ok(false);
             };
-            self.account.frame_ended();
+            self.account.end_grant();
             did.requests += 1;
             let bytes = request.len();
             let handled = match self.service.handle_or_hold(self.peer.clone(), request) {

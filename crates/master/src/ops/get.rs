@@ -104,8 +104,9 @@ impl Master {
         self.get_one(&snapshot, get)
     }
 
-    /// Reads one object of several to where their values are kept together. `false`: nothing was
-    /// done; [`Self::get_one`] reads it, or says why not.
+    /// One of several reads: copies a durable value behind those before it in `replies`. `false`:
+    /// nothing was done. The read has conditions or another projection, its value is not durable
+    /// yet, or it is refused. Then [`Self::get_one`] reads it, or says why not.
     #[inline]
     fn show_value(&self, snapshot: &Snapshot, get: &Get<'_>, replies: &mut Replies) -> bool {
         if get.projection != Projection::Value || get.rules != RejectRules::NONE {

@@ -40,7 +40,8 @@ pub struct Replies {
     shown: Vec<Shown>,
 }
 
-/// An item whose value lies in [`Replies::values`]; until the end a refusal takes its place.
+/// An item whose value lies in [`Replies::values`]. A refusal stands in its place in `results` until
+/// [`Replies::tell_shown`] replaces it.
 struct Shown {
     place: usize,
     version: ObjectVersion,
@@ -83,8 +84,8 @@ impl Replies {
         self.values.extend_from_slice(value);
     }
 
-    /// The next item is read. It has this version and the value that was kept last; without a
-    /// version there is no object, and no value was kept.
+    /// The next item was read, and is durable. With a version, its value is all that
+    /// [`Replies::keep_value`] took since the last item. Without one there is no object.
     pub(crate) fn shown(&mut self, version: Durable<Option<ObjectVersion>>) {
         let version = version.into_value();
         let Some(version) = version else {
@@ -162,8 +163,9 @@ impl Replies {
         (values.len() == self.bytes).then_some(values)
     }
 
-    /// The results without any proof, and what they rest on: for a caller that tells nobody of them
-    /// before that is durable.
+    /// The results, and what they rest on. If nothing is waited for ([`Replies::is_waiting`]), all
+    /// of them are durable and may be told. Otherwise some have no proof: the caller tells nobody
+    /// before the positions are durable.
     pub(crate) fn into_early(mut self) -> Outcomes {
         let rests_on = self.rests_on();
         let joined = self.tell_shown();

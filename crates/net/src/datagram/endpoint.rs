@@ -15,7 +15,7 @@ use super::outbox::Message;
 use super::packet::{self, Head, Kind, MessageKind, Strange};
 use super::session::{Beginning, End, Fault, Ignored, Limits, Session, Setup, Trouble};
 use super::siphash::{Key, Secret};
-use crate::memory::{Account, LOOK_PAUSE, PortMemory, QUEUES_MAX, SCARCE_BYTES, SMALL_BYTES};
+use crate::memory::{Account, LOOK_PAUSE, PortMemory, QUEUES_MAX, SMALL_BYTES};
 use core::net::SocketAddr;
 use core::time::Duration;
 use pluvio_env::{Address, Frame, Moment, Traffic};
@@ -93,15 +93,15 @@ struct Open {
     owed: Vec<usize>,
 }
 
-/// What a request was refused for.
+/// What a refused request lacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refused {
-    /// Its own bytes.
-    Room,
-    /// Its reply.
-    Reply,
-    /// Its client takes no replies, and is to do so first.
-    Replies,
+    /// Room for its own bytes.
+    RequestRoom,
+    /// Room for its reply.
+    ReplyRoom,
+    /// A client that takes the replies it has. Closing others does not help.
+    UntakenReplies,
 }
 
 pub(crate) struct Endpoint {
@@ -315,7 +315,7 @@ impl Endpoint {
         let mut refused = open.refused;
         let mut gate = |beginning: &Beginning<'_>| {
             let traffic = traffic(beginning.opcode, beginning.begun);
-            let why = may_begin(account, traffic, beginning.room, unacked, reply_bytes_max);
+            let why = lacks(account, traffic, beginning.room, unacked, reply_bytes_max);
             self.counts.waited += usize::from(why.is_some() && refused.is_none());
             refused = why.map(|why| (why, now));
             why.is_none()
@@ -452,7 +452,8 @@ impl Endpoint {
             return;
         };
         let (requests, replies) = (open.session.partial_room(), open.session.unacked_bytes());
-        open.account.frame_ended();
+        // Messages that have begun count with all of their room, so they need no grant beside it.
+        open.account.end_grant();
         open.account.tell(requests, replies);
         let is_peers_turn = [requests > 0, replies > 0];
         open.account.note(open.session.moved(), is_peers_turn);
@@ -484,9 +485,9 @@ impl Endpoint {
             };
             (open.refused).take_if(|(_, at)| now.since(*at) >= REFUSED_HOLDS);
             let wants_reply = match open.refused {
-                Some((Refused::Room, _)) => Some(false),
-                Some((Refused::Reply, _)) => Some(true),
-                Some((Refused::Replies, _)) | None => None,
+                Some((Refused::RequestRoom, _)) => Some(false),
+                Some((Refused::ReplyRoom, _)) => Some(true),
+                Some((Refused::UntakenReplies, _)) | None => None,
             };
             if let Some(wants_reply) = wants_reply.filter(|_| looks < LOOKS_MAX) {
                 open.account.look(wants_reply, now);
@@ -562,8 +563,8 @@ impl Endpoint {
     }
 }
 
-/// Whether a request may begin. If not, what it lacks.
-fn may_begin(
+/// What a request lacks that is about to begin. `None`: it may begin.
+fn lacks(
     account: &mut Account,
     traffic: Traffic,
     room: Option<usize>,
@@ -574,19 +575,16 @@ fn may_begin(
         account.join_servers_with_room();
     }
     if !(traffic.never_waits && unacked < SMALL_BYTES) {
-        let most = match account.are_replies_scarce() {
-            true => reply_bytes_max.min(SCARCE_BYTES),
-            false => reply_bytes_max,
-        };
-        if account.are_replies_scarce() && unacked >= most {
-            return Some(Refused::Replies);
+        // While memory is plenty, credit that is held back does the same (`Open::pay`).
+        if account.are_replies_scarce() && unacked >= account.reply_bytes_max(reply_bytes_max) {
+            return Some(Refused::UntakenReplies);
         }
         if !account.has_reply_room() {
-            return Some(Refused::Reply);
+            return Some(Refused::ReplyRoom);
         }
     }
     let has_room = room.is_none_or(|room| account.may_begin(room));
-    (!has_room).then_some(Refused::Room)
+    (!has_room).then_some(Refused::RequestRoom)
 }
 
 impl Open {

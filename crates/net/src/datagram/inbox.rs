@@ -30,8 +30,8 @@ const BUFFER_BYTES_MIN: usize = 16 << 10;
 
 /// Pieces of one message beyond gaps that always have a place.
 const ISLANDS_FEW: usize = 16;
-/// Bytes around a message that is cut, and around those pieces.
-const AROUND_BYTES: usize = 4 << 10;
+/// Bytes around a message that is cut: its records, and those of [`ISLANDS_FEW`] pieces.
+const CUT_BYTES: usize = 4 << 10;
 
 /// The most memory that a message of this many bytes takes until it is whole. Its bytes may wait
 /// beyond a gap while its buffer has room for all of them.
@@ -39,7 +39,7 @@ pub(crate) fn room_for(bytes: u64) -> usize {
     usize::try_from(bytes)
         .unwrap_or(usize::MAX)
         .saturating_mul(2)
-        + AROUND_BYTES
+        + CUT_BYTES
 }
 
 /// A whole message.

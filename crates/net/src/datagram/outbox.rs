@@ -1,8 +1,9 @@
 //! Messages on their way out: waiting, begun, and partly acknowledged.
 //!
 //! Invariants
-//! - OUTBOX-1: a message is begun only if the other side has given credit for all of it. So every
-//!   begun message can be completed, whatever else is under way.
+//! - OUTBOX-1: a message is begun only if the other side has given credit for all of it. So nothing
+//!   else of its session keeps a begun message from its end. The memory that all sessions of the
+//!   other side share may delay its first piece.
 //! - OUTBOX-2: each byte of a begun message is in exactly one of three states: to be sent, in
 //!   flight (perhaps lost), or acknowledged.
 //! - OUTBOX-3: every other piece is of a message that the other side has a part of, if one has

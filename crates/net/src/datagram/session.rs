@@ -7,8 +7,9 @@
 //!   nothing. One with a piece that was refused counts as not received: its content comes again.
 //! - SESSION-2: the arrived pieces that a session keeps are within the credit that it gave
 //!   (INBOX-2). Its notes of datagrams in flight are bounded as well (FLIGHT-1).
-//! - SESSION-3: a session ends when its datagrams are not acknowledged for `silence`, or when it
-//!   hears nothing for `idle`. It also ends when the rest of a message is late by `message`.
+//! - SESSION-3: a session ends when it has datagrams in flight and hears nothing for `silence`, or
+//!   when it hears nothing at all for `idle`. It also ends when the rest of a message is late by
+//!   `message`.
 //! - SESSION-4: a peer hears something whenever pieces of it were refused, so that a refusal never
 //!   ends a session as silence does.
 

@@ -86,7 +86,7 @@ impl Outcomes {
     }
 }
 
-/// Bytes in the payload of a reply.
+/// Bytes in the payload of a reply. [`Outcome::bulk_len`] counts memory: integers and steps, too.
 fn bulk_bytes(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Together { steps, .. } => steps.iter().map(bulk_bytes).sum(),
