@@ -442,8 +442,8 @@ impl Account {
         self.quarter(REPLIES).is_scarce()
     }
 
-    /// Bytes of untaken replies at which the connection takes no more requests; `usual` while memory
-    /// is plenty.
+    /// Bytes of untaken replies at which the connection takes no more requests. It is `usual` while
+    /// memory is plenty.
     pub(crate) fn reply_bytes_max(&self, usual: usize) -> usize {
         match self.are_replies_scarce() {
             true => usual.min(SCARCE_BYTES),

@@ -40,8 +40,8 @@ pub struct Replies {
     shown: Vec<Shown>,
 }
 
-/// An item whose value lies in [`Replies::values`]. A refusal stands in its place in `results` until
-/// [`Replies::tell_shown`] replaces it.
+/// An item whose value lies in [`Replies::values`]. A refusal stands in its place in `results`
+/// until [`Replies::tell_shown`] replaces it.
 struct Shown {
     place: usize,
     version: ObjectVersion,

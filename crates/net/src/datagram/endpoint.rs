@@ -563,7 +563,7 @@ impl Endpoint {
     }
 }
 
-/// What a request lacks that is about to begin. `None`: it may begin.
+/// The lack that keeps a request from beginning. `None`: it may begin.
 fn lacks(
     account: &mut Account,
     traffic: Traffic,
