@@ -76,7 +76,7 @@ const EXAMPLES: [&str; 3] = ["hello", "counting_words", "durable"];
 const BUILT: [&str; 4] = ["--no-run", "--lib", "--bins", "--tests"];
 
 /// Tests of one program at a time beside the crates: those that start processes mostly wait.
-const INTEGRATION_THREADS: &str = "6";
+const INTEGRATION_THREADS: &str = "4";
 
 /// One step of the run.
 struct Step {
