@@ -149,6 +149,9 @@ impl Replies {
     /// Gives the items that were shown their values. All of these are returned if no other item
     /// has bytes.
     fn tell_shown(&mut self) -> Option<Bytes> {
+        if self.shown.is_empty() {
+            return None;
+        }
         let mut values = core::mem::take(&mut self.values);
         // The reply may wait for its peer, and is counted by its length.
         if values.capacity() > 2 * values.len() {

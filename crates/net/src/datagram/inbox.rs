@@ -128,8 +128,8 @@ impl Inbox {
         !self.done.contains(message) && !self.partial.contains_key(&message)
     }
 
-    /// Whether a piece of this message would wait beyond gaps with so many others that they
-    /// take more than their bytes (INBOX-3).
+    /// Whether a piece at this place would wait beyond a gap, and as many do as may. More would
+    /// take more than the room of their message (INBOX-3).
     pub(crate) fn is_scattered(&self, message: u64, offset: u32) -> bool {
         self.partial.get(&message).is_some_and(|receiving| {
             let most = ISLANDS_FEW + receiving.head.bytes() as usize / ISLAND_BYTES;
